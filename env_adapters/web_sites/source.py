@@ -42,16 +42,14 @@ class EmbeddedTasks:
         self.folder = folder
 
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`."""
         half = split.removesuffix("_all")
         tasks = [task for task in site_tasks() if task["split"] == half]
         return [named_item(task) for task in tasks if split in COMPLETE_SPLITS or not task["require_reset"]]
 
     def check(self) -> None:
-        """See `TaskSource`; checks nothing, because the sites may be started later."""
+        """Checks nothing, because the sites may be started later."""
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
-        """See `TaskSource`."""
         sites = SiteSet.running(self.folder)
         sites.check(DEFAULT_SEED)
         copy = sites.acquire()
@@ -65,7 +63,6 @@ class EmbeddedTasks:
         return SiteEnvironment(copy.urls, routes, login, copy.release, changes=read_changes)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str]:
-        """See `TaskSource`."""
         return ScriptOracle(item.data["oracle"], URLS).act
 
 

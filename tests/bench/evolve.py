@@ -76,7 +76,7 @@ def demonstration_texts() -> list[str]:
 
     env = make_env("guess_number", OPTIONS)
     texts = []
-    for item in sample_tasks(select_tasks("guess_number", "small_train", OPTIONS), 16):
+    for item in sample_tasks(select_tasks(make_env("guess_number", OPTIONS), "small_train"), 16):
         agent = make_agent(AgentSettings("act", {"instructions": False}), env.action_format)
         for message in demonstrate(item, env.new_session(), agent).messages:
             texts.append(f"{message['role']}\n{message['content']}")

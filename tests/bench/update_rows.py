@@ -8,11 +8,8 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from tests import ROOT
-from verl_agent.agents.registry import make_agent
 from verl_agent.config.search_path import register_config
-from verl_agent.config.settings import agent_settings
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.tasks import select_tasks
+from verl_agent.config.settings import read_env
 from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import OraclePolicy
@@ -34,15 +31,14 @@ def played_rows(model: Path, groups: int) -> list[Segment]:
     register_config()
     with initialize_config_dir(str(RECIPES), version_base=None):
         config = compose("sft_cpu")
-    env = make_env(config.env.name, OmegaConf.to_container(config.env.options))
+    played = read_env({name: OmegaConf.to_container(config[name]) for name in ("env", "agent")})
     tokenizer = AutoTokenizer.from_pretrained(model)
-    builder, settings = choose_builder(tokenizer, None, {}), agent_settings(config.data)
-    rows = []
-    for item in select_tasks(config.env.name, str(RECIPES / "cpu_train.txt"), config.env.options)[:groups]:
+    builder, rows = choose_builder(tokenizer, None, {}), []
+    for item in played.tasks(str(RECIPES / "cpu_train.txt"))[:groups]:
         for sample in range(SAMPLES):
-            agent = make_agent(settings, env.action_format)
-            policy = OraclePolicy(agent, [DemoAction("inventory")] * sample + list(env.demonstration(item)))
-            episode = asyncio.run(play(item, env.new_session(), agent, policy, EpisodeLimits(MAX_TURNS)))
+            agent = played.new_agent()
+            policy = OraclePolicy(agent, [DemoAction("inventory")] * sample + list(played.live.demonstration(item)))
+            episode = asyncio.run(play(item, played.live.new_session(), agent, policy, EpisodeLimits(MAX_TURNS)))
             tokens = EpisodeTokens(builder, tokenizer.eos_token_id, agent.tools)
-            rows += render_episode(tokens, tokenizer, make_agent(settings, env.action_format), episode)
+            rows += render_episode(tokens, tokenizer, played.new_agent(), episode)
     return rows

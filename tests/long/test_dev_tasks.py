@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.models import write_byte_model
 from tests.support.training_runs import command_line, run_environment, wait_for_end
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.runs.best_checkpoint import read_best
 from verl_agent.runs.identity import read_settings
@@ -69,7 +70,7 @@ def test_training_development_and_test_share_no_task(run: Run):
     train, dev, test = (set.union(*run.tasks(purpose).values()) for purpose in ("train", "validation", "test"))
     assert len(train) > 30 and len(dev) == 10 and len(test) == 17
     assert not (train & dev or train & test or dev & test)
-    assert dev < {item.id for item in select_tasks("guess_number", "small_train")}
+    assert dev < {item.id for item in select_tasks(make_env("guess_number"), "small_train")}
     assert read_settings(run.folder)["env"]["dev_tasks"] == "auto"
 
 

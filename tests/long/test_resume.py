@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.models import write_model
 from tests.support.training_runs import command_line, kill_after_checkpoint, run_to_end
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
 from verl_agent.trace.metrics_log import read_metrics
@@ -96,7 +97,7 @@ def records_by_step(run: Run, env: str) -> dict[int, list[EpisodeRecord]]:
 
 
 def test_tasks_are_those_of_an_uninterrupted_run(run: Run):
-    items = {name: select_tasks(name, SPLITS[name][0], OPTIONS[name]) for name in OPTIONS}
+    items = {name: select_tasks(make_env(name, OPTIONS[name]), SPLITS[name][0]) for name in OPTIONS}
     order = MixtureOrder({name: len(items[name]) for name in OPTIONS}, [1.0, 2.0], seed=1)
     for step in range(1, STEPS + 1):
         expected = {order.at(position) for position in range((step - 1) * BATCH, step * BATCH)}

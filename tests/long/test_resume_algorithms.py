@@ -22,6 +22,7 @@ from tests.support.training_runs import (
     tasks_by_step,
     uninterrupted_tasks,
 )
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
@@ -118,7 +119,7 @@ def test_one_step_of_adam_leads_from_each_checkpoint_to_the_next(run: Run):
 
 def test_tasks_are_those_of_an_uninterrupted_run(run: Run):
     """DAPO replaces uniform groups, so the number of tasks of a step varies; their order does not."""
-    ids = [item.id for item in select_tasks("guess_number", "small_train")]
+    ids = [item.id for item in select_tasks(make_env("guess_number"), "small_train")]
     if run.algorithm != "dapo":
         assert tasks_by_step(run.records) == uninterrupted_tasks(ids, TASKS, STEPS)
         return

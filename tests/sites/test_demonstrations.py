@@ -1,18 +1,21 @@
 """Tests that the oracle's episodes in a browser are recorded and that a warm start learns from them."""
 
 import asyncio
+from typing import Any
 
 import pytest
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 from rich.console import Console
 from transformers import AutoTokenizer
 
 from tests.support.composing import ROOT, recipe
 from tests.support.web import needs_chromium
+from verl_agent.config.settings import read_env
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import play_pending
 from verl_agent.models.resolve import prepare_smollm2
-from verl_agent.training.offline.datasets import EpisodeDataset
+from verl_agent.training.offline.encoding import EpisodeEncoder
+from verl_agent.training.offline.sft import plan
 
 RECIPES = ROOT / "recipes/webarena"
 
@@ -28,10 +31,10 @@ def record_episodes(kind, folder, *overrides):
 def training_rows(kind, folder, tokenizer):
     """Return the rows that the warm start of a recipe reads from the records."""
     config = recipe(RECIPES / f"sft_{kind}_cpu.yaml", f"episodes.records=[{folder}]")
-    OmegaConf.resolve(config)
-    with open_dict(config):
-        config.data.model_type = "llama"
-    return EpisodeDataset(config.data.train_files, tokenizer, config.data).rows
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    played = read_env(plain)
+    encoder = EpisodeEncoder(tokenizer, "llama", played, plain["data"]["max_length"])
+    return plan(plain, played).datasets(encoder)[0]
 
 
 @needs_chromium

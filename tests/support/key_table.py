@@ -54,7 +54,6 @@ HANDED_ON = {
     "global_profiler.global_tool_config.": "the section is handed on to the profiler",
     "transfer_queue.backend.": "the section is handed on to TransferQueue",
     "model_engine": "verl/trainer/config/ppo_trainer.yaml",
-    "data.env_tasks.": "verl_agent/training/dataset.py",
 }
 """Keys and sections that reach their reader in a way that neither traces nor `config_reads` follow."""
 OUTER = ("actor_rollout_ref.ref.", "critic.")

@@ -13,6 +13,7 @@ import psutil
 
 from tests import ROOT
 from tests.support.models import write_byte_model, write_critic
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
@@ -133,7 +134,7 @@ def _wait(process: subprocess.Popen[bytes], root: Path, condition: Callable[[], 
 
 def check_killed_run(run: Path) -> None:
     """Check that a run of `train_killed` trained each step on the tasks of a run without interruption."""
-    ids = [item.id for item in select_tasks("guess_number", "small_train")]
+    ids = [item.id for item in select_tasks(make_env("guess_number"), "small_train")]
     assert tasks_by_step(list(read_records(run))) == uninterrupted_tasks(ids, 4, KILLED_STEPS)
     assert last_step(run) == KILLED_STEPS
     logs = sorted(run.glob("metrics/*.jsonl"))  # one for each start

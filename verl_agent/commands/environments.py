@@ -8,14 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.terminal import fail, print_line, read_json
+from verl_agent.config.settings import read_env
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter, make_env, registered
-from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError
-from verl_agent.sections import section
 
 Options = Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")]
 
@@ -50,8 +48,7 @@ def envs(
 
     try:
         values = {"name": name, "train_tasks": split, "options": read_json(options)}
-        env = section("env", EnvSettings, values)
-        measured = measure_prompts(env, section("agent", AgentSettings, {"name": agent}), tokens, tasks, seconds)
+        measured = measure_prompts(read_env({"env": values, "agent": {"name": agent}}), tokens, tasks, seconds)
     except ConfigError as error:
         fail(str(error))
     print_line(f"{name}, split {split}, agent {agent}, model {tokens}")

@@ -9,7 +9,6 @@ import hydra
 from omegaconf import DictConfig
 
 from verl_agent.commands.hydra_main import launch
-from verl_agent.config.keys import check_keys, check_kind
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
@@ -26,8 +25,6 @@ def run(config: DictConfig) -> None:
     Raises:
         ConfigError: a setting is not allowed, or too many environments failed.
     """
-    check_kind(config, "agent_eval")
-    check_keys(config, "agent_eval")
     evaluation = prepare_evaluation(config)
     log = evaluation.folder / LOG
     with redirect_output(log) as console:

@@ -119,7 +119,7 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
     from omegaconf import OmegaConf
 
     from verl_agent.config.search_path import register_config
-    from verl_agent.evaluation.settings import evaluation_config
+    from verl_agent.evaluation.settings import read_evaluation
     from verl_agent.evaluation.what_if.settings import evaluation_base
 
     register_config()
@@ -133,27 +133,21 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
         "model": {"path": copilot or "none"},
         "evaluation": {"concurrency": 16},
     }
-    plain = OmegaConf.to_container(OmegaConf.merge(evaluation_base(), values), resolve=True)
-    assert isinstance(plain, dict)
-    return evaluation_config(plain)
+    return read_evaluation(OmegaConf.merge(evaluation_base(), values))
 
 
 def _game(
     sections: Any, split: str, task: str | None, copilot: str | None, samples: int, where: Any, into: Path | None
 ) -> "Game":
-    from verl_agent.agents.registry import make_agent
-    from verl_agent.envs.registry import make_env
     from verl_agent.evaluation.by_hand import Game
 
-    settings = sections.run.env
-    env = make_env(settings.name, settings.options)
-    make_agent(sections.run.agent, env.action_format)
-    env.check_split(split)
-    items = {item.id: item for item in env.tasks(split)}
+    sections.run.new_agent()
+    sections.run.live.check_split(split)
+    items = {item.id: item for item in sections.run.tasks(split)}
     if task is not None and task not in items:
         raise ConfigError(
             f"--task {task!r} is no task of split {split!r}. {did_you_mean(task, items, MAX_MESSAGE_CHARS)}"
         )
     item = items[task] if task is not None else next(iter(items.values()))
-    folder = into or Path(f"runs/play/{settings.name}_{datetime.now():%Y%m%d-%H%M%S}")
+    folder = into or Path(f"runs/play/{sections.run.env.name}_{datetime.now():%Y%m%d-%H%M%S}")
     return Game(sections, item, split, copilot, samples, where, folder.resolve())

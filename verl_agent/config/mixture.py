@@ -10,13 +10,13 @@ env:
 ```
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import ceil, inf
 from typing import Any
 
-from verl_agent.config.settings import RunSettings, run_settings
-from verl_agent.envs.settings import EnvSettings
+from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.errors import ConfigError, did_you_mean
 
 ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
@@ -25,41 +25,32 @@ SHARED_CREDIT = ("place", "turn_gamma", "turn_lam", "step_weight", "anchor")
 """Keys of section `credit` that must be equal in the whole batch."""
 SHARED_EPISODE = ("record_dir", "record_tokens")
 """Keys of section `episode` that belong to the run, not to an entry."""
+ENVS: ContextVar[Sequence[RunEnv]] = ContextVar("ENVS")
+"""Environments of the run, for objects that verl makes: it passes on nothing but its config."""
 TASK_KEYS = ("train_tasks", "dev_tasks", "eval_tasks")
 ENTRY_KEYS = ("name", "label", "weight", *TASK_KEYS, "options", "timeout_s", *ENTRY_SECTIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class MixtureEnv:
-    """One environment of a run.
-
-    Attributes:
-        label: name in metrics and rows, unique in the run; the environment's own name if it is the only one.
-        weight: weight of its tasks in a training step, relative to the other environments, > 0.
-        settings: all sections, with the overrides of its entry.
-    """
-
-    label: str
-    weight: float
-    settings: RunSettings
-
-    @property
-    def env(self) -> EnvSettings:
-        """Section `env`."""
-        return self.settings.env
+@contextmanager
+def running(envs: Sequence[RunEnv]) -> Iterator[None]:
+    """Set `ENVS` while the block runs."""
+    token = ENVS.set(envs)
+    try:
+        yield
+    finally:
+        ENVS.reset(token)
 
 
-def run_envs(config: Mapping[str, Any]) -> list[MixtureEnv]:
+def run_envs(config: Mapping[str, Any]) -> list[RunEnv]:
     """Return the environments of a resolved config.
 
     Raises:
-        ConfigError: an entry of the mixture is invalid or a label occurs twice; or see `run_settings`.
+        ConfigError: an entry of the mixture is invalid or a label occurs twice; or see `read_run_env`.
     """
     env = config.get("env")
     mixture = env.get("mixture") if isinstance(env, Mapping) else None
     if mixture is None:
-        settings = run_settings(config)
-        return [MixtureEnv(settings.env.name, 1.0, settings)]
+        return [read_run_env(config)]
     if not isinstance(mixture, Sequence) or not mixture or not all(isinstance(entry, Mapping) for entry in mixture):
         raise ConfigError("env.mixture must be a list of environments such as {name: textcraft, weight: 1}, or null.")
     envs = [_mixture_env(config, index, entry) for index, entry in enumerate(mixture)]
@@ -70,7 +61,7 @@ def run_envs(config: Mapping[str, Any]) -> list[MixtureEnv]:
             "label for each."
         )
     for key in SHARED_CREDIT:
-        if len({getattr(run_env.settings.credit, key) for run_env in envs}) > 1:
+        if len({getattr(run_env.credit, key) for run_env in envs}) > 1:
             raise ConfigError(
                 f"credit.{key} must be the same for all environments of env.mixture: one update uses the episodes of "
                 "all."
@@ -78,7 +69,7 @@ def run_envs(config: Mapping[str, Any]) -> list[MixtureEnv]:
     return envs
 
 
-def _mixture_env(config: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> MixtureEnv:
+def _mixture_env(config: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> RunEnv:
     prefix = f"env.mixture[{index}]"
     for key in entry:
         if key not in ENTRY_KEYS:
@@ -103,10 +94,9 @@ def _mixture_env(config: Mapping[str, Any], index: int, entry: Mapping[str, Any]
     overrides = {key: value for key, value in entry.items() if key not in ("label", "weight", *ENTRY_SECTIONS)}
     sections = {name: {**(config.get(name) or {}), **(entry.get(name) or {})} for name in ENTRY_SECTIONS}
     try:
-        settings = run_settings({**config, **sections, "env": {**shared, **overrides}})
+        return read_run_env({**config, **sections, "env": {**shared, **overrides}}, label, float(weight))
     except ConfigError as error:
         raise ConfigError(f"{prefix} ({label}): {error}") from error
-    return MixtureEnv(label, float(weight), settings)
 
 
 def tasks_per_batch(weights: Sequence[float], batch_size: int) -> list[int]:

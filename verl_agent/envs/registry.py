@@ -116,29 +116,27 @@ def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
         raise ConfigError(f"env.options of {name!r}: {describe_exception(error)}") from error
 
 
-def list_tasks(name: str, split: str, options: Mapping[str, Any] | None = None) -> dict[str, TaskItem]:
+def list_tasks(env: EnvAdapter, split: str) -> dict[str, TaskItem]:
     """Return the items of one split by id.
 
     Args:
-        name: registered name of the environment.
+        env: environment with its options.
         split: name of the split.
-        options: keyword arguments of the adapter; None for its defaults.
 
     Raises:
-        ConfigError: unknown environment or split, no items, or an id that occurs twice.
+        ConfigError: unknown split, no items, or an id that occurs twice.
     """
-    env = make_env(name, options)
-    if split not in env.splits:
-        raise ConfigError(f"env {name!r} has no split {split!r}. {did_you_mean(split, env.splits)}")
+    name = type(env).__name__
+    env.check_split(split)
     try:
         items = env.tasks(split)
     except AgentError:
         raise
     except Exception as error:  # boundary: tasks() is the author's code
-        raise ConfigError(f"env {name!r} does not list the tasks of {split!r}: {describe_exception(error)}") from error
+        raise ConfigError(f"{name} does not list the tasks of {split!r}: {describe_exception(error)}") from error
     by_id = {item.id: item for item in items}
     if not by_id:
-        raise ConfigError(f"env {name!r} lists no tasks for split {split!r}.")
+        raise ConfigError(f"{name} lists no tasks for split {split!r}.")
     if len(by_id) != len(items):
-        raise ConfigError(f"env {name!r} lists {len(items) - len(by_id)} task ids more than once in split {split!r}.")
+        raise ConfigError(f"{name} lists {len(items) - len(by_id)} task ids more than once in split {split!r}.")
     return by_id

@@ -3,44 +3,42 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from verl_agent.envs.registry import list_tasks, make_env
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.registry import list_tasks
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, counted, did_you_mean
 from verl_agent.types import TaskItem
 
 
-def select_tasks(env: str, source: str, options: Mapping[str, Any] | None = None, key: str = "") -> list[TaskItem]:
+def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
     """Return the items that `source` names.
 
     Args:
-        env: registered name of the environment.
+        env: environment with its options.
         source: name of a split, or path of a text file with one task id a line (`#` begins a comment).
-        options: keyword arguments of the adapter; None for its defaults.
         key: config key of the source, for messages; empty without one.
 
     Raises:
-        ConfigError: unknown environment, split or id, a file without ids, or a duplicate id.
+        ConfigError: unknown split or id, a file without ids, or a duplicate id.
     """
-    path = Path(source)
+    path, name = Path(source), type(env).__name__
     if not (path.suffix or path.is_file()):
-        splits = make_env(env, options).splits
-        if key and source not in splits:
-            hint = did_you_mean(source, splits)
-            raise ConfigError(f"{key}={source!r} is not allowed: env {env!r} has no split {source!r}. {hint}")
-        return list(list_tasks(env, source, options).values())
+        if key and source not in env.splits:
+            hint = did_you_mean(source, env.splits)
+            raise ConfigError(f"{key}={source!r} is not allowed: {name} has no split {source!r}. {hint}")
+        return list(list_tasks(env, source).values())
     if not path.is_file():
-        raise ConfigError(f"task file {source!r} does not exist. Choose a file, or a split: {_splits(env, options)}.")
+        raise ConfigError(f"task file {source!r} does not exist. Choose a file, or a split: {', '.join(env.splits)}.")
     ids = [line for raw in path.read_text(encoding="utf-8").splitlines() if (line := raw.split("#")[0].strip())]
     if not ids:
         raise ConfigError(f"task file {source!r} holds no task ids.")
     known: dict[str, TaskItem] = {}
-    for split in make_env(env, options).splits:
-        known |= list_tasks(env, split, options)
+    for split in env.splits:
+        known |= list_tasks(env, split)
     for task_id in ids:
         if task_id not in known:
             hint = did_you_mean(task_id, known, MAX_MESSAGE_CHARS)
-            raise ConfigError(f"{source}: env {env!r} has no task {task_id!r}. {hint}")
+            raise ConfigError(f"{source}: {name} has no task {task_id!r}. {hint}")
     if len(set(ids)) != len(ids):
         raise ConfigError(f"{source}: {len(ids) - len(set(ids))} task ids occur more than once.")
     return [known[task_id] for task_id in ids]
@@ -52,34 +50,22 @@ def sample_tasks(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
 
 
 def check_disjoint(
-    env: str,
-    train: str,
-    held_out: str,
-    options: Mapping[str, Any] | None = None,
-    keys: tuple[str, str] = ("env.train_tasks", "env.eval_tasks"),
+    train: Sequence[TaskItem],
+    held_out: Sequence[TaskItem],
+    sources: Mapping[str, str],
     remedy: str = "Choose splits that do not overlap.",
 ) -> None:
     """Raise if a task is in both selections.
 
     Args:
-        env: registered name of the environment.
-        train: source of the training tasks, see `select_tasks`.
-        held_out: source of the evaluation tasks.
-        options: keyword arguments of the adapter; None for its defaults.
-        keys: config keys of the two sources, for the message.
+        train: tasks to train on.
+        held_out: tasks to evaluate on.
+        sources: sources of the two selections by their config keys, for the message.
         remedy: last sentence of the message.
 
     Raises:
         ConfigError: the two selections share a task.
     """
-    train_ids = {item.id for item in select_tasks(env, train, options, keys[0])}
-    shared = train_ids & {item.id for item in select_tasks(env, held_out, options, keys[1])}
-    if shared:
-        raise ConfigError(
-            f"{keys[0]}={train!r} and {keys[1]}={held_out!r} share {counted(len(shared), 'task')}, "
-            f"such as {min(shared)!r}. {remedy}"
-        )
-
-
-def _splits(env: str, options: Mapping[str, Any] | None) -> str:
-    return ", ".join(make_env(env, options).splits)
+    if shared := {item.id for item in train} & {item.id for item in held_out}:
+        named = " and ".join(f"{key}={source!r}" for key, source in sources.items())
+        raise ConfigError(f"{named} share {counted(len(shared), 'task')}, such as {min(shared)!r}. {remedy}")

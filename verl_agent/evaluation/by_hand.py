@@ -2,29 +2,26 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
+from typing_extensions import override
 
-from verl_agent.agents.registry import make_agent
-from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.session import PooledEnv
+from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import resolve_for_engine
-from verl_agent.evaluation.policies import check_policy, is_model, start_policies
+from verl_agent.evaluation.loop import EvaluationSetup, PlannedEpisode, play_one
+from verl_agent.evaluation.policies import check_policy, is_model, start_policies, start_sessions
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS
 from verl_agent.rollout.candidates import CandidatePolicy
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
 from verl_agent.rollout.person import Answer
 from verl_agent.rollout.policy import Policy
@@ -35,7 +32,7 @@ from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.identity import SETTINGS_FILE, claim, make_folder
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question
-from verl_agent.trace.record import EpisodeMeta, to_record
+from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, Message, Reply, TaskItem
 
@@ -76,15 +73,16 @@ class Player(TerminalPerson):
     def __init__(self, console: Console, copilot: CandidatePolicy | None, lines: TerminalLines | None = None) -> None:
         super().__init__(console, lines, full=True, alone=copilot is None, copilot=copilot)
 
+    @override
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
-        """See `Person`; `/2` takes the second candidate."""
+        """`/2` takes the second candidate."""
         if not refusal:
             for number, one in enumerate(self.candidates(proposal), start=1):
                 self.announce(f"  /{number}  {one.share:4.0%}  {one.action}")
         return await super().ask(proposal, refusal)
 
+    @override
     def read(self, proposal: Proposal, line: str) -> Answer:
-        """See `TerminalPerson`."""
         number = re.fullmatch(r"\s*/(\d{1,4})\s*", line, re.ASCII)
         if number is None or int(number[1]) < 1 or not self.candidates(proposal):
             return super().read(proposal, line)
@@ -101,18 +99,18 @@ class Watcher(Overseer):
     def __init__(self, console: Console) -> None:
         self._console = console
 
+    @override
     async def review(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`."""
         text = question(proposal, most_lines=None)
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         return None
 
 
-class NobodyElse:
+class NobodyElse(Policy):
     """Policy of a person who plays alone; it is never asked."""
 
+    @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
         raise AssertionError("the person has every turn.")
 
 
@@ -123,11 +121,10 @@ def run_game(game: Game, console: Console) -> Episode:
         ConfigError: the model cannot be played, another process plays in the folder, or the folder holds an evaluation,
             a training run, or games of another environment or agent.
     """
-    env = make_env(game.config.run.env.name, game.config.run.env.options)
-    model = None if game.model is None else check_model(game, env)
+    model = None if game.model is None else playable_model(game)
     claim_folder(game)
     os.environ |= worker_environment(game.folder)
-    return run_ending_all_children(_play(game, model, env, console))
+    return run_ending_all_children(_play(game, model, console))
 
 
 def claim_folder(game: Game) -> None:
@@ -150,7 +147,7 @@ def claim_folder(game: Game) -> None:
     )
 
 
-def check_model(game: Game, env: EnvAdapter) -> str:
+def playable_model(game: Game) -> str:
     """Return the model as the engine loads it.
 
     Raises:
@@ -159,30 +156,25 @@ def check_model(game: Game, env: EnvAdapter) -> str:
     assert game.model is not None
     if is_model(game.model):
         return resolve_for_engine(game.model, game.config)
-    check_policy(game.model, env, [game.item])
+    check_policy(game.model, game.config.run.live, [game.item])
     return game.model
 
 
-async def _play(game: Game, model: str | None, env: EnvAdapter, console: Console) -> Episode:
-    run = game.config.run
-    pool, agent = local_pool(env, run.env, count=1), make_agent(run.agent, env.action_format)
-    try:
+async def _play(game: Game, model: str | None, console: Console) -> Episode:
+    seed = game.config.evaluation.seed
+    async with AsyncExitStack() as stack:
+        new_session = await stack.enter_async_context(start_sessions(None, game.config, hosts=1))
         if model is None:
-            return await _record(game, PooledEnv(env, pool), NobodyElse(), _control(game, console, None))
-        async with start_policies(model, game.config, [game.item], game.folder) as new_policy:
+            return await _record(game, new_session, NobodyElse(), _control(game, console, None))
+        new_policy = await stack.enter_async_context(start_policies(model, game.config, [game.item], game.folder))
 
-            def sample(number: int) -> Policy:
-                seed = game.config.evaluation.seed
-                return new_policy(
-                    game.item, EpisodeSeed(seed, "play", game.item.env, game.item.id, step=0, sample=number)
-                )
+        def sample(number: int) -> Policy:
+            return new_policy(game.item, EpisodeSeed(seed, "play", game.item.env, game.item.id, step=0, sample=number))
 
-            if game.where == "watch":
-                return await _record(game, PooledEnv(env, pool), sample(0), RunControl(Watcher(console)))
-            copilot = CandidatePolicy(sample, agent, game.samples)
-            return await _record(game, PooledEnv(env, pool), copilot, _control(game, console, copilot))
-    finally:
-        await pool.shutdown()
+        if game.where == "watch":
+            return await _record(game, new_session, sample(0), RunControl(Watcher(console)))
+        copilot = CandidatePolicy(sample, game.config.run.new_agent(), game.samples)
+        return await _record(game, new_session, copilot, _control(game, console, copilot))
 
 
 def _control(game: Game, console: Console, copilot: CandidatePolicy | None) -> RunControl:
@@ -192,25 +184,35 @@ def _control(game: Game, console: Console, copilot: CandidatePolicy | None) -> R
     return RunControl(new_seat=partial(Seat, copilot=copilot, alone=copilot is None), attended=True)
 
 
-async def _record(game: Game, session: PooledEnv, policy: Policy, control: RunControl) -> Episode:
-    run, limits = game.config.run, EpisodeLimits(game.config.run.horizon.turns_for_evaluation(), None)
-    env = make_env(run.env.name, run.env.options)
-    agent = make_agent(run.agent, env.action_format)
+async def _record(game: Game, new_session: Callable[[], Session], policy: Policy, control: RunControl) -> Episode:
+    setup = EvaluationSetup(
+        new_env=new_session,
+        new_agent=game.config.run.new_agent,
+        new_policy=lambda item, seed: policy,
+        limits=EpisodeLimits(game.config.run.horizon.turns_for_evaluation(), None),
+        tasks=game.split,
+        model=game.model or "",
+        purpose="collection",
+        overseer=control,
+    )
     with controlled(game.folder, control), _writer(game.folder / RECORDS) as writer:
-        episode = await play(game.item, session, agent, policy, limits, control)
-        if CLOSED in episode.error and not any(turn.carried_out for turn in episode.turns):
-            return episode  # nothing was played
-        started = datetime.fromtimestamp(episode.started_at, UTC)
-        meta = EpisodeMeta("collection", game.split, 0, game.item.id, 0, started, episode.seconds, 1, game.model or "")
-        writer.write(to_record(episode, meta))
-    return episode
+        return await play_one(PlannedEpisode(game.item, sample=0), setup, writer)
+
+
+class _PlayedOnly(EpisodeWriter):
+    """Writer that leaves out a game whose terminal was closed before the first action."""
+
+    @override
+    def write(self, record: EpisodeRecord) -> None:
+        if CLOSED not in record["error"] or any(turn["observation"] is not None for turn in record["turns"]):
+            super().write(record)
 
 
 @contextmanager
 def _writer(path: Path) -> Iterator[EpisodeWriter]:
     """Open a file of records; remove it at the end if it has none, because the person interrupted the first game."""
     try:
-        with EpisodeWriter(path) as writer:
+        with _PlayedOnly(path) as writer:
             yield writer
     finally:
         if path.is_file() and path.stat().st_size == 0:

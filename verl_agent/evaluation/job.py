@@ -2,26 +2,21 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig
 
-from verl_agent.agents.registry import check_retries, make_agent
-from verl_agent.config.keys import check_complete
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.tasks import select_tasks
+from verl_agent.agents.registry import check_retries
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.policy import check_api
 from verl_agent.evaluation.api.reply_log import FILE as REPLIES
 from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
-from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, complete_model, evaluation_config
+from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, read_evaluation
 from verl_agent.evaluation.training_differences import TrainingDifference, run_of_model, training_differences
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
@@ -46,7 +41,6 @@ class Evaluation:
 
     Attributes:
         config: typed sections.
-        plain: composed config as plain values, for the report.
         items: tasks to play.
         model: folder or hub id of the model, `oracle`, `random`, `python:MODULE:NAME`, or the label of a model behind
             an API, such as `openai:gpt-4o-mini`.
@@ -57,7 +51,6 @@ class Evaluation:
     """
 
     config: EvaluationConfig
-    plain: Mapping[str, Any]
     items: list[TaskItem]
     model: str
     folder: Path
@@ -104,27 +97,19 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     Raises:
         ConfigError: the evaluation would fail later, or the folder holds another evaluation.
     """
-    complete_model(config)
-    check_complete(config)
-    try:
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"the config does not resolve: {error}") from error
-    assert isinstance(plain, dict)
-    sections = evaluation_config(plain)
-    evaluation, settings = sections.evaluation, sections.run.env
-    env = make_env(settings.name, settings.options)
-    make_agent(sections.run.agent, env.action_format)
-    check_retries(sections.run.agent, env)
-    key = "env.eval_tasks" if evaluation.tasks == settings.eval_tasks else "evaluation.tasks"
-    items = first_tasks(select_tasks(settings.name, evaluation.tasks, settings.options, key), evaluation)
+    sections = read_evaluation(config)
+    evaluation, run, model = sections.evaluation, sections.run, sections.model
+    run.new_agent()
+    check_retries(run.agent, run.live)
+    key = "env.eval_tasks" if evaluation.tasks == run.env.eval_tasks else "evaluation.tasks"
+    items = first_tasks(run.tasks(evaluation.tasks, key), evaluation)
     baseline = _read_baseline(evaluation.compare_with) if evaluation.compare_with else []
     if evaluation.compare_with and {record["task"] for record in baseline}.isdisjoint(item.id for item in items):
         raise ConfigError(
             f"evaluation.compare_with={evaluation.compare_with!r} has no episode of the tasks {evaluation.tasks!r}. "
             "Name the folder of an evaluation of the same tasks."
         )
-    rules = [] if evaluation.approve is None else read_rules(evaluation.approve, "evaluation.approve", env)
+    rules = [] if evaluation.approve is None else read_rules(evaluation.approve, "evaluation.approve", run.live)
     if rules and (evaluation.perturb.rename or evaluation.perturb.observation_noise):
         raise ConfigError(
             "evaluation.approve is not allowed with evaluation.perturb.rename or observation_noise: the rules would "
@@ -132,7 +117,6 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         )
     if asks_person(rules):
         check_terminal(f"evaluation.approve={evaluation.approve!r}")
-    model = str(config.model.path) if sections.api is None else sections.api.label
     if evaluation.logprobs is not None and (sections.api is not None or not is_model(model)):
         raise ConfigError(
             f"evaluation.logprobs={evaluation.logprobs} needs a model that this machine plays, but {model!r} has no "
@@ -143,10 +127,10 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     elif is_model(model):
         model = resolve_for_engine(model, sections)
     else:
-        check_policy(model, env, items)
+        check_policy(model, run.live, items)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     api = {} if sections.api is None else {"model.api": asdict(sections.api)}
-    folder = Path(evaluation.output_dir or f"runs/eval/{settings.name}_{model_name(model)}_{time}").resolve()
+    folder = Path(evaluation.output_dir or f"runs/eval/{run.env.name}_{model_name(model)}_{time}").resolve()
     if (folder / GAME).is_file():
         raise ConfigError(
             f"evaluation.output_dir={str(folder)!r} holds episodes of `verl-agent play`, which the results would "
@@ -156,11 +140,11 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     claim(
         folder,
         {
-            **plain,
+            **sections.plain,
             **api,
             "approval": [asdict(rule) for rule in rules],
             "model": model,
-            "horizon": {"eval_max_turns": sections.run.horizon.turns_for_evaluation()},
+            "horizon": {"eval_max_turns": run.horizon.turns_for_evaluation()},
         },
         may_change.EVALUATION,
         contents="another evaluation",
@@ -169,7 +153,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         earlier=None if _holds_results(folder) else {},
     )
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
-    return Evaluation(sections, plain, items, model, folder, earlier, baseline, rules)
+    return Evaluation(sections, items, model, folder, earlier, baseline, rules)
 
 
 def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list[TaskItem]:

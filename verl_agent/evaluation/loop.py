@@ -121,7 +121,7 @@ async def play_all(
     async def work() -> None:
         for one in queue:
             try:
-                episode = await _play(one, setup, writer)
+                episode = await play_one(one, setup, writer)
             except ReplyUnavailableError as error:
                 outages.add(error)
                 continue
@@ -141,7 +141,8 @@ async def play_all(
         raise ConfigError(f"{pending} pending, because {outages.last}")
 
 
-async def _play(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
+async def play_one(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
+    """Play one episode, record its attempts, and return the last one."""
     item, policies = planned.item, list[Policy]()
 
     def new_policy() -> Policy:

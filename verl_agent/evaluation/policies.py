@@ -1,28 +1,28 @@
-"""Policies of an evaluation: a model behind vLLM, SGLang or an API, the oracle, random actions, or Python code."""
+"""Policies and sessions of an evaluation. A policy is a model, the oracle, random actions, or Python code."""
 
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import make_agent
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.registry import make_env
+from verl_agent.envs.hosts.local import local_pool
+from verl_agent.envs.session import PooledEnv, Session
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.client import ApiClient
 from verl_agent.evaluation.api.policy import ApiPolicy
 from verl_agent.evaluation.api.reply_log import FILE, ReplyLog
 from verl_agent.evaluation.api.settings import ApiSettings
+from verl_agent.evaluation.perturb import PerturbedSession
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.rollout.function_policy import PREFIX, load_policy
 from verl_agent.rollout.oracle import ORACLE, OraclePolicy, demonstration_actions, oracle_policy
 from verl_agent.rollout.policy import Policy
-from verl_agent.rollout.prompts import CountTokens, token_counter
+from verl_agent.rollout.prompts import FittedSession, token_counter
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.types import DemoAction, TaskItem
@@ -68,9 +68,7 @@ async def start_policies(
         items: tasks of the evaluation.
         folder: folder of the evaluation, for the replies of an API.
     """
-    settings = config.run
-    env = make_env(settings.env.name, settings.env.options)
-    new_agent = partial(make_agent, settings.agent, env.action_format)
+    run = config.run
     if config.api is not None:
         log = ReplyLog(folder / FILE)
         try:
@@ -79,10 +77,10 @@ async def start_policies(
         finally:
             log.close()
     elif model == ORACLE:
-        yield lambda item, seed: oracle_policy(item, env, new_agent())
+        yield lambda item, seed: oracle_policy(item, run.live, run.new_agent())
     elif model == RANDOM:
-        demonstrated = demonstrated_actions(env, items)
-        yield lambda item, seed: random_policy(item, demonstrated, new_agent(), seed.at(0))
+        demonstrated = demonstrated_actions(run.live, items)
+        yield lambda item, seed: random_policy(item, demonstrated, run.new_agent(), seed.at(0))
     elif model.startswith(PREFIX):
         new_policy = load_policy(model)
         yield lambda item, seed: new_policy()
@@ -107,13 +105,32 @@ def start_engine(model: str, config: EvaluationConfig) -> AbstractContextManager
     return VllmEngine(model, config.engine, context)
 
 
-def prompt_counter(model: str, config: EvaluationConfig) -> CountTokens | None:
-    """Return the counter with which prompts of a model are cut to their limit; None if they are not cut."""
-    if config.data.overlong_prompt == "drop" or config.api is not None or not is_model(model):
-        return None
-    settings = config.run
-    action_format = make_env(settings.env.name, settings.env.options).action_format
-    return token_counter(token_builder(model, config), lambda: make_agent(settings.agent, action_format))
+@asynccontextmanager
+async def start_sessions(
+    model: str | None, config: EvaluationConfig, hosts: int | None = None
+) -> AsyncIterator[Callable[[], Session]]:
+    """Yield the factory of sessions, with the perturbations of the evaluation; their hosts end with the block.
+
+    Args:
+        model: model whose prompts are cut to their limit if the evaluation says so; None for a person.
+        config: sections of the evaluation.
+        hosts: most hosts; None for `env.hosts.count`.
+    """
+    live, data, evaluation = config.run.live, config.data, config.evaluation
+    pool, count = local_pool(live, config.run.env, hosts), None
+    if model is not None and is_model(model) and config.api is None and data.overlong_prompt != "drop":
+        count = token_counter(token_builder(model, config), config.run.new_agent)
+
+    def new_session() -> Session:
+        session: Session = PooledEnv(live, pool)
+        if evaluation.perturb.active:
+            session = PerturbedSession(session, evaluation.perturb, evaluation.seed)
+        return session if count is None else FittedSession(session, count, data.max_prompt_length)
+
+    try:
+        yield new_session
+    finally:
+        await pool.shutdown()
 
 
 def token_builder(model: str, config: EvaluationConfig) -> Any:
@@ -179,11 +196,11 @@ def api_policies(api: ApiSettings, config: EvaluationConfig, client: ApiClient) 
         config: sections of the evaluation.
         client: open client of the model.
     """
-    settings, evaluation = config.run, config.evaluation
-    tools = make_agent(settings.agent, make_env(settings.env.name, settings.env.options).action_format).tools
-    budget = token_budget(config, api.max_output_tokens or settings.episode.max_tokens_per_turn)
+    run, evaluation = config.run, config.evaluation
+    tools = run.new_agent().tools
+    budget = token_budget(config, api.max_output_tokens or run.episode.max_tokens_per_turn)
     sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
-    seeded = settings.episode.seeded_sampling
+    seeded = run.episode.seeded_sampling
     return lambda item, seed: ApiPolicy(client, budget, sampling, seed, seeded, tools, api.options)
 
 
@@ -210,13 +227,13 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
     from verl_agent.rollout.engine_policy import EnginePolicy
     from verl_agent.rollout.tokens import EpisodeTokens
 
-    data, settings, evaluation = config.data, config.run, config.evaluation
+    data, run, evaluation = config.data, config.run, config.evaluation
     tokenizer = load_tokenizer(model, "model.path")
     builder = token_builder(model, config)
-    tools = make_agent(settings.agent, make_env(settings.env.name, settings.env.options).action_format).tools
+    tools = run.new_agent().tools
     if tools:
         check_tools(tokenizer, builder, tools, data.apply_chat_template_kwargs)
-    budget = token_budget(config, settings.episode.max_tokens_per_turn)
+    budget = token_budget(config, run.episode.max_tokens_per_turn)
     end_of_turn = tokenizer.eos_token_id
 
     def new_policy(item: TaskItem, seed: EpisodeSeed) -> Policy:
@@ -224,7 +241,7 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
         if evaluation.logprobs is not None:
             sampling["logprobs"] = evaluation.logprobs
         tokens, end_ids = EpisodeTokens(builder, end_of_turn, tools), frozenset({end_of_turn})
-        own_seed = seed if settings.episode.seeded_sampling else None
+        own_seed = seed if run.episode.seeded_sampling else None
         return EnginePolicy(engine, tokenizer, tokens, budget, sampling, end_ids, own_seed)
 
     return new_policy

@@ -6,24 +6,17 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 
-from verl_agent.agents.registry import make_agent
-from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.session import PooledEnv, Session
 from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import FILE, totals
 from verl_agent.evaluation.job import Evaluation, model_name
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
-from verl_agent.evaluation.perturb import PerturbedSession
-from verl_agent.evaluation.policies import prompt_counter, start_policies
+from verl_agent.evaluation.policies import start_policies, start_sessions
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.platform.worker_environment import worker_environment
@@ -34,7 +27,6 @@ from verl_agent.results.significance import paired_ratio
 from verl_agent.results.statistics import Estimate
 from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.episode import EpisodeLimits
-from verl_agent.rollout.prompts import FittedSession
 from verl_agent.runs.console import progress_bar
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
@@ -68,39 +60,29 @@ def run_evaluation(evaluation: Evaluation, console: Console) -> None:
 
 async def play_pending(evaluation: Evaluation, console: Console) -> None:
     """Start policies and session hosts, and play the pending episodes."""
-    config, pending = evaluation.config, evaluation.pending
-    settings = config.run.env
-    env = make_env(settings.name, settings.options)
+    config, pending, run = evaluation.config, evaluation.pending, evaluation.config.run
     console.print(
         f"starting {evaluation.model}; {counted(len(pending), 'episode')} to play", markup=False, soft_wrap=True
     )
     console.print(f"folder: {evaluation.folder}", markup=False, highlight=False, soft_wrap=True)
-    pool, cutting = local_pool(env, settings), prompt_counter(evaluation.model, config)
-    control = new_control(evaluation, env, console)
-
-    def new_env() -> Session:
-        session: Session = PooledEnv(env, pool)
-        if config.evaluation.perturb.active:
-            session = PerturbedSession(session, config.evaluation.perturb, config.evaluation.seed)
-        return session if cutting is None else FittedSession(session, cutting, config.data.max_prompt_length)
-
+    control = new_control(evaluation, console)
     policies = start_policies(evaluation.model, config, evaluation.items, evaluation.folder)
     with EpisodeWriter(evaluation.folder / RECORDS) as writer, _token_writer(evaluation) as tokens:
-        async with policies as new_policy:
+        async with start_sessions(evaluation.model, config) as new_session, policies as new_policy:
             setup = EvaluationSetup(
-                new_env=new_env,
-                new_agent=partial(make_agent, config.run.agent, env.action_format),
+                new_env=new_session,
+                new_agent=run.new_agent,
                 new_policy=new_policy,
                 limits=EpisodeLimits(
-                    config.run.horizon.turns_for_evaluation(), None, settings.retries, settings.on_action_error
+                    run.horizon.turns_for_evaluation(), None, run.env.retries, run.env.on_action_error
                 ),
                 tasks=config.evaluation.tasks,
                 model=evaluation.model,
                 seed=config.evaluation.seed,
                 concurrency=config.evaluation.concurrency,
-                max_env_error_rate=settings.max_env_error_rate,
+                max_env_error_rate=run.env.max_env_error_rate,
                 purpose=config.evaluation.purpose,
-                oracle_turns=env.oracle_turns,
+                oracle_turns=run.live.oracle_turns,
                 on_valid=None if tokens is None else tokens.add,
                 overseer=control,
             )
@@ -108,18 +90,15 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
                 console, evaluation.planned, evaluation.planned - len(pending), bar=not asks_person(evaluation.rules)
             )
             with progress, controlled(evaluation.folder, control):
-                try:
-                    await play_all(pending, setup, writer, progress.add)
-                finally:
-                    await pool.shutdown()
+                await play_all(pending, setup, writer, progress.add)
 
 
-def new_control(evaluation: Evaluation, env: EnvAdapter, console: Console) -> RunControl:
+def new_control(evaluation: Evaluation, console: Console) -> RunControl:
     """Return the overseer of the episodes: a person's control, with the rules of `evaluation.approve` behind it."""
     if not evaluation.rules:
         return RunControl()
     person = TerminalPerson(console) if asks_person(evaluation.rules) else None
-    return RunControl(Approval(evaluation.rules, env.describe_action, person))
+    return RunControl(Approval(evaluation.rules, evaluation.config.run.live.describe_action, person))
 
 
 def _token_writer(evaluation: Evaluation) -> AbstractContextManager[Any]:
@@ -169,7 +148,7 @@ def report(evaluation: Evaluation, console: Console) -> None:
         "training_differences": [asdict(one) for one in evaluation.training_differences],
         "success_within_turns": curve,
         "success_ratio": asdict(ratio) if ratio else None,
-        "config": evaluation.plain,
+        "config": config.plain,
         "api": None if spent is None else asdict(spent),
     }
     path = evaluation.folder / REPORT

@@ -5,16 +5,20 @@ from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, OmegaConfBaseException
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from verl_agent.config.settings import RunSettings, run_settings
+from verl_agent.config.keys import check_complete, check_keys, check_kind
+from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.settings import ApiSettings, api_settings
 from verl_agent.evaluation.perturb import PerturbSettings
 from verl_agent.rollout.settings import OverlongPrompt
 from verl_agent.sections import STRICT, section
 
+BASE = "agent_eval"
+"""Base YAML of evaluation recipes."""
 Count = Annotated[int, Field(ge=1)]
 
 
@@ -152,24 +156,50 @@ class EvaluationConfig:
     """All sections of an evaluation.
 
     Attributes:
-        run: sections that training has, too.
+        plain: whole config in plain values, for records and reports.
+        model: `model.path`, or the label of a model behind an API, such as `openai:gpt-4o-mini`.
+        run: environment with the sections that training has, too.
         data: section `data`.
         engine: section `engine`.
         evaluation: section `evaluation`.
         api: section `model.api`; None if `model.path` names the policy.
     """
 
-    run: RunSettings
+    plain: Mapping[str, Any]
+    model: str
+    run: RunEnv
     data: LengthSettings
     engine: EngineSettings
     evaluation: EvaluationSettings
     api: ApiSettings | None = None
 
 
-def complete_model(config: DictConfig) -> None:
-    """Set `model.path` to null in a composed recipe that names a model behind an API instead."""
-    if OmegaConf.select(config, "model.api.kind") is not None and OmegaConf.is_missing(config.model, "path"):
-        config.model.path = None
+class UnresolvedError(ConfigError):
+    """An evaluation refers to something that this machine does not have, such as an environment variable."""
+
+
+def read_evaluation(config: DictConfig) -> EvaluationConfig:
+    """Read a composed evaluation recipe.
+
+    Args:
+        config: config as Hydra composed it. `model.path` may be missing where `model.api` names a model.
+
+    Raises:
+        UnresolvedError: a reference does not resolve on this machine.
+        ConfigError: the recipe is for another command, or a key or a value is not allowed.
+    """
+    check_kind(config, BASE)
+    try:
+        check_keys(config, BASE)
+        if OmegaConf.select(config, "model.api.kind") is not None and OmegaConf.is_missing(config.model, "path"):
+            config.model.path = None
+        check_complete(config)
+        plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        lacking = isinstance(error, InterpolationResolutionError) and not isinstance(error, InterpolationKeyError)
+        kind = UnresolvedError if lacking else ConfigError
+        raise kind(f"the config does not resolve: {str(error).splitlines()[0]}") from error
+    return evaluation_config(plain)
 
 
 def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
@@ -185,7 +215,7 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     if isinstance(horizon, Mapping) and horizon.get("max_turns") == [horizon.get("eval_max_turns")]:
         # The base YAML copies the limit to max_turns, a key that the recipe does not set and errors must not name.
         section("horizon", EvaluationHorizon, {"eval_max_turns": horizon.get("eval_max_turns")})
-    run, data = run_settings(config), section("data", LengthSettings, config["data"])
+    run, data = read_run_env(config), section("data", LengthSettings, config["data"])
     if run.env.hosts.where == "ray":
         raise ConfigError("env.hosts.where='ray' is for training. Allowed in an evaluation: auto, local, inline.")
     turn = run.episode.max_tokens_per_turn
@@ -199,7 +229,8 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     model: Mapping[str, Any] = config.get("model") or {}
     api = api_settings(model.get("api"), model.get("path"))
     _check_api_settings(api, data, evaluation)
-    return EvaluationConfig(run, data, engine, evaluation, api)
+    name = str(model.get("path")) if api is None else api.label
+    return EvaluationConfig(config, name, run, data, engine, evaluation, api)
 
 
 def _check_api_settings(api: ApiSettings | None, data: LengthSettings, evaluation: EvaluationSettings) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
+from typing_extensions import override
 
 from verl_agent.envs.action_target import ActionTarget, action_names, looks, plain
 from verl_agent.envs.base import EnvAdapter
@@ -194,18 +195,20 @@ class Approval(Overseer):
         """True if a rule asks a person."""
         return asks_person(self._rules)
 
+    @override
     @asynccontextmanager
     async def watch(self, episode: Episode) -> AsyncIterator[None]:
-        """See `Overseer`."""
         async with (self._person or Overseer()).watch(episode):
             yield
 
+    @override
     async def act(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`; the person's own actions are not matched with the rules."""
+        """The person's own actions are not matched with the rules."""
         return None if self._person is None else await self._person.act(proposal)
 
+    @override
     async def review(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`; a reply without an action passes, because it does not reach the environment."""
+        """A reply without an action passes, because it does not reach the environment."""
         if proposal.action is None:
             return None
         decided = self.decide(proposal.action, proposal.env_observation)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+from typing_extensions import override
+
 from verl_agent.envs.session import SessionPool
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.approval import Approval
@@ -9,7 +11,7 @@ from verl_agent.rollout.oversight import REJECTED
 from verl_agent.types import Message, Review, StepResult, TaskItem
 
 
-class ApprovedPool:
+class ApprovedPool(SessionPool):
     """A `SessionPool` whose sessions refuse actions by the rules of an approval policy.
 
     Args:
@@ -29,18 +31,19 @@ class ApprovedPool:
         self._pool, self._approval = pool, approval
         self._observations: dict[int, str] = {}
 
+    @override
     async def open(self) -> int:
-        """See `SessionPool.open`."""
         return await self._pool.open()
 
+    @override
     async def reset(self, session: int, item: TaskItem) -> list[Message]:
-        """See `SessionPool.reset`."""
         messages = await self._pool.reset(session, item)
         self._observations[session] = messages[-1]["content"]
         return messages
 
+    @override
     async def step(self, session: int, action: str) -> StepResult:
-        """See `SessionPool.step`; a rejected action does not reach the environment."""
+        """A rejected action does not reach the environment."""
         decided = self._approval.decide(action, self._observations.get(session, ""))
         if isinstance(decided, Review) and decided.decision == "approved":
             result = await self._pool.step(session, action)
@@ -50,19 +53,19 @@ class ApprovedPool:
         reason = decided.reason if isinstance(decided, Review) else ""
         return StepResult(REJECTED + reason, info={"rejected_action": 1.0})
 
+    @override
     async def keep_alive(self, session: int) -> None:
-        """See `SessionPool.keep_alive`."""
         await self._pool.keep_alive(session)
 
+    @override
     async def close(self, session: int) -> None:
-        """See `SessionPool.close`."""
         self._observations.pop(session, None)
         await self._pool.close(session)
 
+    @override
     def stats(self) -> Mapping[str, float]:
-        """See `SessionPool.stats`."""
         return self._pool.stats()
 
+    @override
     async def shutdown(self) -> None:
-        """See `SessionPool.shutdown`."""
         await self._pool.shutdown()

@@ -43,7 +43,7 @@ class CandidatePolicy:
         """Candidates of the last turn, the most frequent first; equal shares in the order of the samples."""
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`; without an action in any sample, the first sample."""
+        """Without an action in any sample, the first sample."""
         numbers = range(self._drawn, self._drawn + self._samples)
         self._drawn += self._samples
         replies = await asyncio.gather(*(self._new_policy(number).reply(messages) for number in numbers))

@@ -58,7 +58,7 @@ class EnginePolicy:
     _request_id: str = field(default_factory=lambda: uuid4().hex)
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`.
+        """Let the engine write a reply.
 
         Raises:
             OverlongPromptError: the prompt of the episode exceeds its budget.

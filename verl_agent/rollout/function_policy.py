@@ -37,7 +37,7 @@ class FunctionPolicy:
         self._name = name or getattr(function, "__qualname__", repr(function))
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`.
+        """Call the function in a thread.
 
         Raises:
             ConfigError: the function raised, or returned neither a text nor a `Reply`.

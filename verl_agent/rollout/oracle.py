@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter, Oracle
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import REJECTED
+from verl_agent.rollout.policy import Policy
 from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
 
 ORACLE = "oracle"
@@ -20,7 +23,7 @@ RECORD_IT = (
 )
 
 
-class OraclePolicy:
+class OraclePolicy(Policy):
     """Policy that replies with the actions of an oracle.
 
     Args:
@@ -35,8 +38,8 @@ class OraclePolicy:
         self._next_action = actions if callable(actions) else None
         self._actions = [] if callable(actions) else list(actions)
 
+    @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
         if self._next_action is not None:
             shown = next(one["content"] for one in reversed(messages) if not _rejects(one))
             self._actions.append(self._next_action(self._agent.without_turns_left(shown)))

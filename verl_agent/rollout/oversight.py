@@ -141,7 +141,7 @@ class OverseenPolicy:
         self._held_s = 0.0
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`.
+        """Let the overseer act or the policy reply, then let the overseer decide.
 
         Raises:
             OperatorEndError: a person who has taken this turn ends the episode.

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
+from typing_extensions import override
 
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.candidates import Candidate, CandidatePolicy
@@ -80,24 +81,24 @@ class Person(Overseer, ABC):
         """Let the person play the next turns of an episode, or all of them without `turns`."""
         self._turns_left[id(episode)] = inf if turns is None else turns
 
+    @override
     @asynccontextmanager
     async def watch(self, episode: Episode) -> AsyncIterator[None]:
-        """See `Overseer`."""
         try:
             yield
         finally:
             self._turns_left.pop(id(episode), None)
 
+    @override
     async def act(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`."""
         left = inf if self._alone else self._turns_left.get(id(proposal.episode), 0)
         if left < 1:
             return None
         self._turns_left[id(proposal.episode)] = left - 1
         return await self._decide(proposal)
 
+    @override
     async def review(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`."""
         return await self._decide(proposal)
 
     async def _decide(self, proposal: Proposal) -> Decision | None:

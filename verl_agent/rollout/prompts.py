@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.rollout.wrapped import WrappedSession
@@ -86,7 +88,7 @@ class FittedSession(WrappedSession):
         super().__init__(session)
         self._count, self._limit = count, limit
 
+    @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `Session.reset`."""
         messages = await super().reset(item)
         return await asyncio.to_thread(fit_prompt, messages, self._count, self._limit)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from typing_extensions import override
+
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import EnvCrashError, EnvError
@@ -34,13 +36,13 @@ class RetryingSession(WrappedSession):
         self._left, self._earned = retries, 0.0
         self._item: TaskItem | None = None
 
+    @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `Session.reset`."""
         self._item = item
         return await super().reset(item)
 
+    @override
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
         result = await super().step(action)
         self._earned += result.reward
         if not result.terminated or self._earned >= self.success_reward or not self._left:

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from typing_extensions import override
+
 from verl_agent.envs.session import Session
 from verl_agent.errors import (
     ActionError,
@@ -38,18 +40,19 @@ class GuardedSession(WrappedSession):
         super().__init__(session)
         self._timeout_s = timeout_s
 
+    @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `Session.reset`."""
         async with _env_call("reset", self._timeout_s):
             return await super().reset(item)
 
+    @override
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
         async with _env_call("step", self._timeout_s):
             return await super().step(action)
 
+    @override
     async def keep_alive(self) -> None:
-        """See `Session.keep_alive`; an error is ignored, since the next step meets it again."""
+        """An error is ignored, since the next step meets it again."""
         with suppress(AgentError):
             async with _env_call("keep_alive", self._timeout_s):
                 await super().keep_alive()
@@ -103,13 +106,15 @@ class ReplayingSession(WrappedSession):
         """True if the last action is the reason for the error that ends the episode."""
         self._at = 0
 
+    @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `Session.reset`. An error is raised: nothing was played that a replay could keep."""
+        """An error is raised: nothing was played that a replay could keep."""
         self._item, self._prompt = item, await self._session.reset(item)
         return self._prompt
 
+    @override
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`.
+        """Play an action, and replay the episode after an error.
 
         Raises:
             ActionError: the step raised the same `EnvCrashError` in all its tries.

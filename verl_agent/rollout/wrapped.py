@@ -17,17 +17,17 @@ class WrappedSession:
         self.success_reward, self.deterministic = session.success_reward, session.deterministic
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """See `Session.reset`."""
+        """Begin an episode."""
         return await answers.reset(self._session, item)
 
     async def step(self, action: str) -> StepResult:
-        """See `Session.step`."""
+        """Play an action."""
         return await answers.step(self._session, action)
 
     async def keep_alive(self) -> None:
-        """See `Session.keep_alive`."""
+        """Tell the session that the episode goes on."""
         await self._session.keep_alive()
 
     async def close(self) -> None:
-        """See `Session.close`."""
+        """Close the session."""
         await self._session.close()

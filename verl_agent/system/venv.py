@@ -44,7 +44,7 @@ class Plan:
         return json.dumps([list(self.requirements), [list(source) for source in self.sources]])
 
 
-def plan(env: str) -> Plan:
+def plan_venv(env: str) -> Plan:
     """Return the packages that serving `env` needs.
 
     Raises:
@@ -97,7 +97,7 @@ def make(folder: Path, env: str, report: Callable[[str], None]) -> None:
     Raises:
         ConfigError: the folder contains something else, or pip fails.
     """
-    contents, stamp = plan(env), folder / STAMP
+    contents, stamp = plan_venv(env), folder / STAMP
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == contents.text:
         return
     if folder.exists() and not stamp.is_file() and any(folder.iterdir()):

@@ -15,13 +15,11 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import make_agent
-from verl_agent.config.mixture import MixtureEnv, run_envs
+from verl_agent.config.mixture import run_envs
 from verl_agent.config.reward_shaping import turn_rewards
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.hosts.ray import training_pool
-from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv, Session, SessionPool
-from verl_agent.envs.tasks import select_tasks
 from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.engine_policy import EnginePolicy
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
@@ -42,58 +40,52 @@ SEED_NAMES = {"sglang": "sampling_seed"}
 
 
 class EnvRuntime:
-    """State that all episodes of one environment share in a worker process: settings, budget, tasks, sessions."""
+    """State that all episodes of one environment share in a worker process: environment, budget, tasks, sessions."""
 
-    def __init__(self, run_env: MixtureEnv, loop: AgentLoopBase, builder: ContinuousTokenBuilder) -> None:
-        self.settings = run_env.settings
-        self.env = make_env(run_env.env.name, run_env.env.options)
+    def __init__(self, run_env: RunEnv, loop: AgentLoopBase, builder: ContinuousTokenBuilder) -> None:
+        self.of_run, self._live = run_env, run_env.live
         self.budget = TokenBudget(
             prompt=loop.rollout_config.prompt_length,
-            episode=self.settings.episode.max_tokens or loop.rollout_config.response_length,
-            turn=self.settings.episode.max_tokens_per_turn,
-            play_truncated_turns=self.settings.episode.on_truncated_turn == "play",
+            episode=run_env.episode.max_tokens or loop.rollout_config.response_length,
+            turn=run_env.episode.max_tokens_per_turn,
+            play_truncated_turns=run_env.episode.on_truncated_turn == "play",
         )
         self.max_row_tokens = loop.rollout_config.prompt_length + loop.rollout_config.response_length
         self._cuts_prompts = loop.config.data.overlong_prompt == "truncate_observation"
-        self._count_tokens = token_counter(builder, self.new_agent)
+        self._count_tokens = token_counter(builder, run_env.new_agent)
         self._tasks: dict[str, dict[str, TaskItem]] = {}
         self._oracle_turns: dict[str, int | None] = {}
 
     def item(self, tasks: str, task_id: str) -> TaskItem:
         """Return one task of a selection."""
         if tasks not in self._tasks:
-            env = self.settings.env
-            self._tasks[tasks] = {item.id: item for item in select_tasks(env.name, tasks, env.options)}
+            self._tasks[tasks] = {item.id: item for item in self.of_run.tasks(tasks)}
         return self._tasks[tasks][task_id]
 
     async def oracle_turns(self, item: TaskItem) -> int | None:
         """Return the number of actions with which an oracle solves a task; see `EnvAdapter.oracle_turns`."""
         if item.id not in self._oracle_turns:
-            self._oracle_turns[item.id] = await asyncio.to_thread(self.env.oracle_turns, item)
+            self._oracle_turns[item.id] = await asyncio.to_thread(self._live.oracle_turns, item)
         return self._oracle_turns[item.id]
 
     @cached_property
     def pool(self) -> SessionPool:
         """Pool of the sessions of this process, for training and validation."""
-        return training_pool(self.env, self.settings.env)
+        return training_pool(self._live, self.of_run.env)
 
     def new_session(self) -> Session:
         """Return a session of the pool; it opens at its reset."""
-        session = PooledEnv(self.env, self.pool)
+        session = PooledEnv(self._live, self.pool)
         return FittedSession(session, self._count_tokens, self.budget.prompt) if self._cuts_prompts else session
-
-    def new_agent(self) -> Agent:
-        """Return the agent of one episode."""
-        return make_agent(self.settings.agent, self.env.action_format)
 
     def limits(self, row: RolloutRow) -> EpisodeLimits:
         """Return turn limit and retries of a row's episode; the pool limits the time of each call."""
-        horizon = self.settings.horizon
+        horizon, env = self.of_run.horizon, self.of_run.env
         if row.purpose != "train":
             turns = horizon.turns_for_evaluation()
         else:
             turns = horizon.turns_at(row.step) if row.max_turns is None else row.max_turns
-        return EpisodeLimits(turns, None, self.settings.env.retries, self.settings.env.on_action_error)
+        return EpisodeLimits(turns, None, env.retries, env.on_action_error)
 
 
 class WorkerState:
@@ -141,12 +133,12 @@ class EpisodeLoop(AgentLoopBase):
         """
         row = RolloutRow.from_columns(columns)
         env, rollout = self.worker.envs[row.env_label], self.rollout_config
-        tools = env.new_agent().tools
+        tools = env.of_run.new_agent().tools
         agents: list[Agent] = []
         policies: list[EnginePolicy] = []
 
         def new_agent() -> Agent:
-            agents.append(env.new_agent())
+            agents.append(env.of_run.new_agent())
             return agents[-1]
 
         def new_policy() -> EnginePolicy:
@@ -158,7 +150,7 @@ class EpisodeLoop(AgentLoopBase):
                 env.budget,
                 sampling_params,
                 frozenset({self.worker.end_of_turn}),
-                seed=row.seed(rollout.seed, len(policies) + 1) if env.settings.episode.seeded_sampling else None,
+                seed=row.seed(rollout.seed, len(policies) + 1) if env.of_run.episode.seeded_sampling else None,
                 seed_name=SEED_NAMES.get(rollout.name, "seed"),
             )
             policies.append(policy)
@@ -175,7 +167,7 @@ class EpisodeLoop(AgentLoopBase):
             await report_invalid(partition, row.group, row.sample, self._summary(row, attempts))
             return []
         segments = policies[-1].tokens.segments()
-        if row.purpose == "train" and env.settings.credit.truncated == "bootstrap" and attempts[-1].truncated:
+        if row.purpose == "train" and env.of_run.credit.truncated == "bootstrap" and attempts[-1].truncated:
             segments = await asyncio.to_thread(
                 add_last_state, segments, attempts[-1], agents[-1], policies[-1].tokens, env.max_row_tokens
             )
@@ -185,7 +177,7 @@ class EpisodeLoop(AgentLoopBase):
         """Write all attempts to the record file."""
         if self.worker.writer is None:
             return
-        shaping = self.worker.envs[row.env_label].settings.credit
+        shaping = self.worker.envs[row.env_label].of_run.credit
         for attempt, episode in enumerate(attempts, start=1):
             meta = EpisodeMeta(
                 purpose=row.purpose,
@@ -211,7 +203,7 @@ class EpisodeLoop(AgentLoopBase):
     ) -> list[AgentLoopOutput]:
         """Return one row for each segment of the last attempt; verl gives all of them the reward of the last row."""
         episode = attempts[-1]
-        rewards = turn_rewards(episode, self.worker.envs[row.env_label].settings.credit)
+        rewards = turn_rewards(episode, self.worker.envs[row.env_label].of_run.credit)
         shaped_return = sum(rewards.rewards)
         summary = self._summary(row, attempts, shaped_return)
         rewards_by_segment = rewards.split([count_replies(segment.response_mask) for segment in segments])

@@ -5,15 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch.utils.data import Dataset
 
-from verl_agent.config.mixture import TASK_KEYS
+from verl_agent.config.mixture import ENVS
 from verl_agent.envs.settings import EnvSettings
-from verl_agent.envs.splits import TaskSplits, split_tasks
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.training.mixture import MixtureOrder
+from verl_agent.training.splits import TaskSplits, split_tasks
 from verl_agent.types import TaskItem
 
 TASKS_OF: Mapping[str, Callable[[EnvSettings, TaskSplits], tuple[str, Sequence[TaskItem]]]] = {
@@ -39,13 +38,13 @@ class TaskRow:
 class TaskDataset(Dataset[dict[str, Any]]):
     """Dataset with one row for each task; verl creates it through `data.custom_cls`.
 
-    A row has no prompt: the rollout asks the environment for its first messages. The training rows of a mixture are
-    endless and in the order of `MixtureOrder`.
+    The tasks are those of `ENVS`. A row has no prompt: the rollout asks the environment for its first messages. The
+    training rows of several environments are endless and in the order of `MixtureOrder`.
 
     Args:
         data_files: purpose of the tasks, a key of `TASKS_OF`.
         tokenizer: unused, required by verl.
-        config: verl's section `data`, with `env_name`, `env_options`, `env_mixture`, `env_tasks` and `seed`.
+        config: verl's section `data`, of which `seed` is read.
         processor: unused, required by verl.
         max_samples: most tasks of each source, chosen by a stable hash of their ids; -1 for all.
 
@@ -62,22 +61,18 @@ class TaskDataset(Dataset[dict[str, Any]]):
                 f"data.train_files and data.val_files must be the purpose of the tasks, got {purpose!r}. Allowed: "
                 f"{', '.join(TASKS_OF)}. Choose the tasks with env.train_tasks, env.dev_tasks and env.eval_tasks."
             )
-        shared: Any = OmegaConf.to_container(config.env_tasks) if config.get("env_tasks") else {}
-        mixture: Any = OmegaConf.to_container(config.env_mixture) if config.get("env_mixture") else None
-        entries = mixture or [{"name": config.env_name, "options": OmegaConf.to_container(config.env_options)}]
-        envs = [_settings(entry, shared) for entry in entries]
         self.rows: list[TaskRow] = []
         self._order: MixtureOrder | None = None
-        for entry, env, splits in zip(entries, envs, split_tasks(envs), strict=True):
-            source, items = TASKS_OF[purpose](env, splits)
+        envs = ENVS.get()
+        for one, splits in zip(envs, split_tasks(envs), strict=True):
+            source, items = TASKS_OF[purpose](one.env, splits)
             kept = sample_tasks(items, max_samples) if max_samples > 0 else items
-            label = entry.get("label") or env.name
-            self.rows += [TaskRow(purpose, label, source, item.id) for item in kept]
-        if mixture and purpose == "train":
+            self.rows += [TaskRow(purpose, one.label, source, item.id) for item in kept]
+        if len(envs) > 1 and purpose == "train":
             labels = [row.env_label for row in self.rows]
             sizes = {label: labels.count(label) for label in dict.fromkeys(labels)}
             self._first_rows = {label: labels.index(label) for label in sizes}
-            self._order = MixtureOrder(sizes, [float(entry.get("weight", 1.0)) for entry in mixture], config.seed)
+            self._order = MixtureOrder(sizes, [one.weight for one in envs], config.seed)
 
     def __len__(self) -> int:
         return ENDLESS if self._order else len(self.rows)
@@ -100,9 +95,3 @@ class TaskDataset(Dataset[dict[str, Any]]):
             "index": index,
             "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
         }
-
-
-def _settings(entry: Mapping[str, Any], shared: Mapping[str, Any]) -> EnvSettings:
-    """Return section `env` of an entry of a mixture as far as it concerns tasks."""
-    tasks = {key: value for key, value in {**shared, **entry}.items() if key in (*TASK_KEYS, "overlap")}
-    return EnvSettings(name=entry["name"], options=entry.get("options") or {}, **tasks)

@@ -5,11 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from omegaconf import DictConfig
 from rich.console import Console
 
 from verl_agent.envs.settings import EnvSettings
-from verl_agent.envs.splits import validates_on_test
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.results import summarize, validation_gain
@@ -20,6 +18,7 @@ from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.progress import ProgressView
 from verl_agent.trace.record import EpisodeRecord, Purpose
 from verl_agent.trace.record_files import read_records
+from verl_agent.training.splits import validates_on_test
 
 PHASES = (
     ("Started a local Ray instance", "starting Ray"),
@@ -33,20 +32,20 @@ POLL_S = 1.0
 
 
 @contextmanager
-def follow_run(folder: RunFolder, trainer: DictConfig, console: Console) -> Iterator[None]:
+def follow_run(folder: RunFolder, steps: int, keep: int | None, console: Console) -> Iterator[None]:
     """Show the phases of start-up, then one line a step, while the block runs.
 
     At each checkpoint, older ones are removed and the curves are plotted.
 
     Args:
         folder: folder of the run.
-        trainer: section `trainer`.
+        steps: number of steps of the whole run.
+        keep: most checkpoints to keep; None for all.
         console: console to print on.
     """
     shown, position, saved = -1, 0, folder.last_step
-    keep = trainer.max_actor_ckpt_to_keep  # the trainer sets it to null for verl, and shares the config on a CPU
     keeper = BestKeeper(folder)
-    with ProgressView(folder.metrics, trainer.total_training_steps, console) as view:
+    with ProgressView(folder.metrics, steps, console) as view:
         view.phase("loading verl, Ray and torch")
 
         def poll() -> None:

@@ -1,26 +1,24 @@
 """Run of reinforcement learning: claim its folder, hand the config to verl and follow it to the last step."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
-from rich.markup import escape
 
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.mixture import MixtureEnv
+from verl_agent.config.mixture import running
 from verl_agent.envs.settings import AUTO
-from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.runs import may_change
 from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.child import Link
 from verl_agent.runs.console import redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
-from verl_agent.runs.identity import TASK_IDS, read_settings, task_ids
+from verl_agent.runs.identity import read_settings
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.system.resources import most_checkpoints, spell_gb
 from verl_agent.training.follow import finish, follow_run
@@ -29,11 +27,9 @@ from verl_agent.training.preflight.estimates import cpu_step_s, estimate, shape_
 from verl_agent.training.preflight.loggers import check_loggers
 from verl_agent.training.preflight.machine import needed_gb
 from verl_agent.training.preflight.ranks import check_resumed_ranks
-from verl_agent.training.preflight.rl import prepare
+from verl_agent.training.preflight.rl import TrainingRun, prepare
 
 BASE = "agent_base"
-MODELS = ("actor_rollout_ref.model.path", "critic.model.path")
-"""Settings that `prepare` replaces by paths of this machine; the run's record keeps them as the recipe has them."""
 
 
 def run(config: DictConfig, link: Link | None = None) -> None:
@@ -53,58 +49,55 @@ def run(config: DictConfig, link: Link | None = None) -> None:
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with redirect_output(folder.log) as console:
-        console.print(f"[bold]{config.trainer.experiment_name}[/]: checking the recipe, the tasks and the machine ...")
+        say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        say(f"{config.trainer.experiment_name}: checking the recipe, the tasks and the machine ...")
         check_loggers(config.trainer.logger)
         check_resume(config.trainer, "actor_rollout_ref.model.path")
-        as_written = {key: OmegaConf.select(config, key) for key in MODELS}
-        mode, resume = config.trainer.resume_mode, config.trainer.resume_mode != "disable"
-        if line := choose_dev_tasks(config, read_settings(folder.root) if resume and folder.last_step else {}):
-            console.print(line, highlight=False, soft_wrap=True)
-        config, envs = prepare(config, partial(console.print, markup=False, highlight=False, soft_wrap=True))
-        total = int(config.trainer.total_training_steps)
-        step, warning = folder.claim(settings_of(config, as_written, envs), may_change.REINFORCEMENT, mode)
+        mode, last = config.trainer.resume_mode, folder.last_step
+        choose_dev_tasks(config, read_settings(folder.root) if last and mode != "disable" else {}, say)
+        this = prepare(config, say)
+        trainer, envs = this.verl.trainer, [one.env for one in this.envs]
+        total, keep = int(trainer.total_training_steps), trainer.max_actor_ckpt_to_keep
+        step, warning = folder.claim(this.settings, may_change.REINFORCEMENT, mode)
         if warning:
-            console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
+            say(warning, style="yellow")
         if step:
-            config.trainer.resume_mode = "auto"  # verl knows no other mode, and reads the tracker
+            trainer.resume_mode = "auto"  # verl knows no other mode, and reads the tracker
             keep_best(folder.root)
-            folder.prune(config.trainer.max_actor_ckpt_to_keep)
+            folder.prune(keep)
         if folder.finished(total):
-            console.print(f"All {step} steps are done already: {folder.root}")
-            finish(folder, [one.env for one in envs], console)
+            say(f"All {step} steps are done already: {folder.root}")
+            finish(folder, envs, console)
             return
         if step < total:
-            folder.require_room(needed_gb(config)[1], config.trainer.max_actor_ckpt_to_keep)
+            folder.require_room(needed_gb(this.verl)[1], keep)
         if step:
             # True if the earlier start ended after its last checkpoint, but before the validation of that step.
-            config.trainer.val_before_train = config.trainer.val_only = step >= total
-            for line in check_resumed_ranks(folder.checkpoint, OmegaConf.to_container(config), has_critic(config)):
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
-            console.print(f"resuming after step {step} of {total}", highlight=False)
-        show_estimate(config, console)
+            trainer.val_before_train = trainer.val_only = step >= total
+            resharded = check_resumed_ranks(folder.checkpoint, this.plain, has_critic(this.verl))
+            say("\n".join([*resharded, f"resuming after step {step} of {total}"]))
+        show_estimate(this, console)
         try:
             with (
                 report_failure(folder, console),
                 ending_all_children() as note_memory,
-                follow_run(folder, config.trainer, console),
+                follow_run(folder, total, keep, console),
             ):
-                train(config, folder, note_memory, link)
+                hand_to_verl(this, folder, note_memory, link)
         finally:
-            finish(folder, [one.env for one in envs], console)
+            finish(folder, envs, console)
 
 
-def choose_dev_tasks(config: DictConfig, earlier: Mapping[str, Any]) -> str:
+def choose_dev_tasks(config: DictConfig, earlier: Mapping[str, Any], report: Callable[[str], None]) -> None:
     """Replace `env.dev_tasks: auto` by null where no checkpoint is chosen, or where the run has trained on all tasks.
 
     Args:
         config: recipe with its overrides; changed in place.
         earlier: settings that the run began with; empty for a new run.
-
-    Returns:
-        Line that tells the user why a resumed run keeps null; empty otherwise.
+        report: receives a line that tells the user why a resumed run keeps null.
     """
     if config.env.get("dev_tasks") != AUTO:
-        return ""
+        return
     every, total = (OmegaConf.select(config, f"trainer.{key}") for key in ("test_freq", "total_training_steps"))
     chooses = not (isinstance(every, int) and isinstance(total, int)) or 0 < every < total
     began = earlier.get("env")
@@ -112,29 +105,13 @@ def choose_dev_tasks(config: DictConfig, earlier: Mapping[str, Any]) -> str:
     if trains_on_all or (began is None and not chooses):
         config.env.dev_tasks = None
     if trains_on_all and chooses:
-        return "env.dev_tasks stays null, as this run began: it trains on all of env.train_tasks"
-    return ""
+        report("env.dev_tasks stays null, as this run began: it trains on all of env.train_tasks")
 
 
-def settings_of(config: DictConfig, as_written: dict[str, object], envs: Sequence[MixtureEnv]) -> dict[str, object]:
-    """Return the settings that identify a run: its config, and a hash of the tasks that it trains on.
-
-    Args:
-        config: complete config.
-        as_written: values of the recipe in place of those that `prepare` wrote, by key.
-        envs: environments of the run.
-    """
-    written = OmegaConf.create(OmegaConf.to_container(config))
-    for key, path in as_written.items():
-        OmegaConf.update(written, key, path)
-    tasks = [item for splits in split_tasks([one.env for one in envs]) for item in splits.train]
-    plain = {str(key): value for key, value in OmegaConf.to_container(written).items()}
-    return {"command": "train", **plain, TASK_IDS: task_ids(tasks)}
-
-
-def show_estimate(config: DictConfig, console: Console) -> None:
+def show_estimate(run: TrainingRun, console: Console) -> None:
     """Print the memory, disk and time that the run needs, and warn if that is more than the GPUs have."""
-    shape, plain = shape_of(config.actor_rollout_ref.model.path), OmegaConf.to_container(config)
+    config, plain = run.verl, run.plain
+    shape = shape_of(config.actor_rollout_ref.model.path)
     critic = shape_of(config.critic.model.path) if has_critic(config) else None
     if config.trainer.device == "cpu":
         cores = len(os.sched_getaffinity(0))
@@ -163,18 +140,19 @@ def show_estimate(config: DictConfig, console: Console) -> None:
         )
 
 
-def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None], link: Link | None) -> None:
+def hand_to_verl(run: TrainingRun, folder: RunFolder, before_end: Callable[[], None], link: Link | None) -> None:
     """Hand the config to verl, in this process and the Ray processes that it starts.
 
     Args:
-        config: complete, checked config.
+        run: checked run.
         folder: folder of the run.
         before_end: called before Ray ends its processes.
-        link: see `run`.
+        link: connection to the supervisor; None without one.
 
     Raises:
         ConfigError: verl rejects the config.
     """
+    config = run.verl
     folder.metrics.parent.mkdir(parents=True, exist_ok=True)
     environment = config.ray_kwargs.ray_init.runtime_env.env_vars
     OmegaConf.set_struct(environment, False)
@@ -200,7 +178,7 @@ def train(config: DictConfig, folder: RunFolder, before_end: Callable[[], None],
     runner = DriverRunner if config.trainer.device == "cpu" else ray.remote(EpisodeRunner)
     try:
         join_cluster(config)
-        with watch_actors(link):
+        with running(run.envs), watch_actors(link):
             run_ppo(config, runner)
     finally:
         before_end()

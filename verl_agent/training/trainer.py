@@ -25,7 +25,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 import verl_agent.training.estimators
 import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from verl_agent.config.algorithms import BY_TOKEN, TURN_CRITICS
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.mixture import ENVS, run_envs, running
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.rollout.seeds import TaskDraws
@@ -66,17 +66,16 @@ class EpisodeTraining(GroupedBatches):
             for model in ("actor", "critic"):  # `RunFolder.prune` removes old checkpoints, after the next is complete
                 config.trainer[f"max_{model}_ckpt_to_keep"] = None
         self._rejection = Rejection.taken_from(config.algorithm.rollout_correction)
+        self._envs = envs = ENVS.get(None) or run_envs(OmegaConf.to_container(config, resolve=True))
         super().__init__(config)
         self.checkpoint_callback = FinishingCallback(build_checkpoint_callback(config))
-        envs = run_envs(OmegaConf.to_container(config, resolve=True))
         self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
-        self._shaping = envs[0].settings.credit
-        estimator = config.algorithm.adv_estimator
-        treatments = {env.settings.credit.truncated for env in envs}
+        self._shaping = envs[0].credit
+        estimator, treatments = config.algorithm.adv_estimator, {env.credit.truncated for env in envs}
         bootstraps, self._drops = "bootstrap" in treatments, "drop" in treatments
         self._places_rewards = estimator in BY_TOKEN and (self._shaping.place == "turn" or bootstraps)
         self._turn_critic = estimator in TURN_CRITICS
-        self._recording = envs[0].settings.episode.record_tokens
+        self._recording = envs[0].episode.record_tokens
         self._token_recorder: TokenRecorder | None = None
         self._bypass = bool(config.algorithm.rollout_correction.bypass_mode)
         self._empty_steps = 0
@@ -85,13 +84,14 @@ class EpisodeTraining(GroupedBatches):
 
     def _init_dataloader(self) -> None:
         """Add the tasks of the test, which are as many as those of a validation at most."""
-        super()._init_dataloader()
+        data = self.config.data
+        with running(self._envs):
+            super()._init_dataloader()
+            self._test_tasks = TaskDataset("test", None, data, max_samples=data.get("val_max_samples", -1))
         if self._recording:  # verl loads the tokenizer here
             self._token_recorder = TokenRecorder(
                 self._recording, Path(self.config.trainer.default_local_dir), self.tokenizer, self._bypass
             )
-        data = self.config.data
-        self._test_tasks = TaskDataset("test", None, data, max_samples=data.get("val_max_samples", -1))
 
     def _validate(self) -> dict[str, float]:
         """Play the tasks of the test too, before the first step and after the last.

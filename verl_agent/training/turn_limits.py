@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from verl_agent.config.mixture import MixtureEnv
+from verl_agent.config.settings import RunEnv
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import AdaptiveState
 from verl_agent.types import StopReason
@@ -20,8 +20,8 @@ class TurnLimits:
         envs: environments of the run.
     """
 
-    def __init__(self, envs: Sequence[MixtureEnv]) -> None:
-        self._horizons = {env.label: env.settings.horizon for env in envs}
+    def __init__(self, envs: Sequence[RunEnv]) -> None:
+        self._horizons = {env.label: env.horizon for env in envs}
         self.adaptive = {label: AdaptiveState(h) for label, h in self._horizons.items() if h.adaptive}
 
     def max_turns(self, label: str, step: int) -> int:

@@ -61,10 +61,12 @@ class GuardRequests:
         if origin is not None and urlsplit(origin).netloc.lower() != host:
             return PlainTextResponse("A page of another site sent this request.\n", 403)
         name = f"{COOKIE}_{address.port or 80}"  # browsers send a cookie to all ports of a host
-        if self._is_token(cookie_parser(headers.get("cookie", "")).get(name, "")):
-            return None
+        known = self._is_token(cookie_parser(headers.get("cookie", "")).get(name, ""))
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-        if any(self._is_token(value) for parameter, value in query if parameter == "token"):
+        given = [value for parameter, value in query if parameter == "token"]
+        if known and not given:
+            return None
+        if known or any(map(self._is_token, given)):  # pages do not know the parameter
             rest = urlencode([(parameter, value) for parameter, value in query if parameter != "token"])
             path = "/" + quote(scope["path"].lstrip("/"))  # two slashes would begin the name of another host
             answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)

@@ -137,7 +137,7 @@ def predictions(
         record = find(group, sample)
         if record is None:
             continue
-        credit = _credit_of(record, [one.settings.credit for one in envs if one.env.name == record["env"]])
+        credit = _credit_of(record, [one.credit for one in envs if one.env.name == record["env"]])
         if credit is None or (credit.truncated == "bootstrap" and to_episode(record).truncated):
             continue
         returns = _returns(credit, algorithm, credit.rewards(to_episode(record)), of_turns)

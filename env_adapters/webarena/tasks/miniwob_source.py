@@ -19,23 +19,20 @@ class MiniWobTasks:
 
     @staticmethod
     def requirements() -> list[Requirement]:
-        """See `TaskSource`."""
         return [Requirement.package("miniwob", miniwob.INSTALL_COMMAND, "tasks of env.options.tasks=miniwob")]
 
     def items(self, split: str) -> Sequence[TaskItem]:
-        """See `TaskSource`."""
         miniwob.pages_folder()  # raises ConfigError if the package is not installed
         return [named_item(task) for task in miniwob.miniwob_tasks(split)]
 
     def check(self) -> None:
-        """See `TaskSource`; checks nothing, because `items` checks that the pages are installed."""
+        """Checks nothing, because `items` checks that the pages are installed."""
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
-        """See `TaskSource`."""
         header = {miniwob.PAGE_HEADER: item.id.split(":")[1]}
         routes = {name: Address(host, port, header) for name, (host, port) in miniwob.page_server().routes.items()}
         return SiteEnvironment({miniwob.SITE: miniwob.URL}, routes)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
-        """See `TaskSource`; only pages with a complete instruction have an oracle."""
+        """Only pages with a complete instruction have an oracle."""
         return page_oracle() if item.id.split(":")[1] in SOLVED else None

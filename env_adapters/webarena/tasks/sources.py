@@ -105,9 +105,9 @@ class UserSiteTasks(TaskSource):
     deterministic = False
     """Episodes share the user's sites, and an action that is sent twice may, for example, order twice."""
 
+    @override
     @staticmethod
     def requirements() -> list[Requirement]:
-        """See `TaskSource`."""
         return [
             Requirement.package("webarena", webarena_items.INSTALL_COMMAND, "WebArena's 812 tasks"),
             Requirement.package("webarena_verified", INSTALL_COMMAND, "tasks of env.options.tasks=webarena_verified"),

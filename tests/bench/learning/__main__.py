@@ -101,7 +101,7 @@ def warm_started(folder: Path, epochs: int) -> Path:
         settings = AgentSettings("act", {"instructions": False})
         texts = [
             f"{message['role']}\n{message['content']}"
-            for item in select_tasks("guess_number", "small_train")
+            for item in select_tasks(env, "small_train")
             for message in demonstrate(item, env.new_session(), make_agent(settings, env.action_format)).messages
         ]
         sizes = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2, "num_attention_heads": 4}

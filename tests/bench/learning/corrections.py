@@ -44,9 +44,10 @@ from env_adapters.textcraft.oracle import choose, crafting_order, pick, turns_ne
 from env_adapters.textcraft.recipes import Recipe, name_of, recipe_book, words
 from tests import ROOT
 from verl_agent.agents.plain import Act
-from verl_agent.rollout.episode import EpisodeLimits, Policy, play
+from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import Overseer, Proposal
 from verl_agent.rollout.person import Answer, Person
+from verl_agent.rollout.policy import Policy
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
 from verl_agent.training.offline.selection import learned_turns
 from verl_agent.types import Author, Message, Reply, TaskItem

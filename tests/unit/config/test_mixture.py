@@ -33,9 +33,9 @@ def test_an_entry_inherits_the_settings_that_it_does_not_override():
         )
     )
     assert (first.label, first.weight, first.env.train_tasks, first.env.retries) == ("textcraft", 3, "easy_train", 7)
-    assert (first.settings.horizon.max_turns, first.settings.horizon.steps_per_stage) == ([4, 8], 10)
-    assert (second.weight, second.settings.horizon.max_turns, second.settings.episode.max_tokens) == (1, [3, 6], 100)
-    assert second.settings.credit.step_cost == 0.1
+    assert (first.horizon.max_turns, first.horizon.steps_per_stage) == ([4, 8], 10)
+    assert (second.weight, second.horizon.max_turns, second.episode.max_tokens) == (1, [3, 6], 100)
+    assert second.credit.step_cost == 0.1
     assert first.env.options == {}, "options are not inherited"
 
 

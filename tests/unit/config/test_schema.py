@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_agent.config.settings import run_settings
+from verl_agent.config.settings import read_run_env
 from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import evaluation_config
@@ -27,7 +27,7 @@ def config(**changes) -> dict:
 
 
 def test_sections_become_typed_settings():
-    settings = run_settings(config(env__retries=0, episode__on_truncated_turn="play"))
+    settings = read_run_env(config(env__retries=0, episode__on_truncated_turn="play"))
     assert settings.env == EnvSettings("guess_number", retries=0)
     assert settings.horizon == Horizon([3, 6], 10)
     assert settings.episode == EpisodeSettings(64, "play")
@@ -89,7 +89,7 @@ def test_sections_become_typed_settings():
 )
 def test_invalid_values_raise_config_error_naming_the_key(changes, message):
     with pytest.raises(ConfigError) as error:
-        run_settings(config(**changes))
+        read_run_env(config(**changes))
     assert str(error.value).startswith(message)
 
 
@@ -109,17 +109,17 @@ def test_invalid_values_raise_config_error_naming_the_key(changes, message):
 )
 def test_values_of_a_wrong_type_raise_config_error_naming_the_key(changes, message):
     with pytest.raises(ConfigError) as error:
-        run_settings(config(**changes))
+        read_run_env(config(**changes))
     assert str(error.value).startswith(message)
 
 
 def test_a_whole_number_is_accepted_as_a_number():
-    assert run_settings(config(env__timeout_s=5)).env.timeout_s == 5
+    assert read_run_env(config(env__timeout_s=5)).env.timeout_s == 5
 
 
 def test_hosts_are_a_nested_section():
-    assert run_settings(config(env__hosts={"count": 4})).env.hosts == HostSettings(count=4)
-    assert run_settings(config()).env.hosts == HostSettings(where="auto")
+    assert read_run_env(config(env__hosts={"count": 4})).env.hosts == HostSettings(count=4)
+    assert read_run_env(config()).env.hosts == HostSettings(where="auto")
 
 
 def test_an_evaluation_rejects_ray_hosts():
@@ -163,4 +163,4 @@ def test_all_invalid_keys_of_a_section_are_named():
 @pytest.mark.parametrize("name", ["env", "horizon", "episode", "agent"])
 def test_a_config_without_a_required_section_raises_config_error(name):
     with pytest.raises(ConfigError, match=f"no section '{name}'. Start from a recipe"):
-        run_settings({key: values for key, values in config().items() if key != name})
+        read_run_env({key: values for key, values in config().items() if key != name})

@@ -151,7 +151,7 @@ def test_an_exception_of_the_constructor_names_file_and_line(other_package):
 
 def test_an_exception_of_tasks_names_file_and_line(other_package):
     with pytest.raises(ConfigError, match=r"does not list the tasks of 'train': IndexError: .*other_envs\.py:25\)"):
-        list_tasks("other_careless", "train")
+        list_tasks(make_env("other_careless"), "train")
 
 
 def test_options_configure_an_instance():
@@ -194,23 +194,23 @@ def test_new_sessions_and_pickles_keep_the_options_and_nothing_else(copy):
 
 
 def test_list_tasks_returns_items_by_id():
-    items = list_tasks("guess_number", "train")
+    items = list_tasks(make_env("guess_number"), "train")
     assert (len(items), items["100:1"].data["target"]) == (390, 1)
 
 
 def test_a_misspelt_split_suggests_the_right_one():
     with pytest.raises(ConfigError, match=r"no split 'trian'\. Did you mean 'train'\?"):
-        list_tasks("guess_number", "trian")
+        list_tasks(make_env("guess_number"), "trian")
 
 
 def test_a_split_without_tasks_raises_config_error(other_package):
     with pytest.raises(ConfigError, match="lists no tasks for split 'train'"):
-        list_tasks("other_empty", "train")
+        list_tasks(make_env("other_empty"), "train")
 
 
 def test_duplicate_ids_raise_config_error(other_package):
     with pytest.raises(ConfigError, match="lists 1 task ids more than once in split 'train'"):
-        list_tasks("other_twice", "train")
+        list_tasks(make_env("other_twice"), "train")
 
 
 def test_the_command_envs_lists_the_installed_environments():

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.envs.registry import list_tasks
+from verl_agent.envs.registry import list_tasks, make_env
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError, counted, did_you_mean
+from verl_agent.types import TaskItem
+
+SOURCES = {"env.train_tasks": "train", "env.eval_tasks": "test"}
 
 
 @pytest.fixture
@@ -21,12 +24,16 @@ def write(tmp_path: Path):
     return write
 
 
+def items(source: str) -> list[TaskItem]:
+    return select_tasks(make_env("guess_number"), source)
+
+
 def ids(source: str) -> list[str]:
-    return [item.id for item in select_tasks("guess_number", source)]
+    return [item.id for item in items(source)]
 
 
 def test_a_split_keeps_the_order_of_its_environment():
-    assert ids("small_test") == list(list_tasks("guess_number", "small_test"))
+    assert ids("small_test") == list(list_tasks(make_env("guess_number"), "small_test"))
     assert len(ids("small_test")) == 17
 
 
@@ -45,7 +52,7 @@ def test_a_file_needs_no_suffix(write):
         ("", "holds no task ids."),
         ("# nothing\n \n", "holds no task ids."),
         ("100:1\n100:1\n100:2\n100:1\n", "2 task ids occur more than once."),
-        ("100:1\n100:101\n", "env 'guess_number' has no task '100:101'. Did you mean '100:"),
+        ("100:1\n100:101\n", "GuessNumber has no task '100:101'. Did you mean '100:"),
     ],
 )
 def test_an_invalid_file_raises_config_error(write, text, message):
@@ -66,8 +73,8 @@ def test_an_unknown_split_suggests_the_nearest_one():
 
 
 def test_an_unknown_split_names_the_key_that_has_it():
-    with pytest.raises(ConfigError, match=r"^env\.eval_tasks='tset' is not allowed: env 'guess_number' has no split"):
-        select_tasks("guess_number", "tset", key="env.eval_tasks")
+    with pytest.raises(ConfigError, match=r"^env\.eval_tasks='tset' is not allowed: GuessNumber has no split"):
+        select_tasks(make_env("guess_number"), "tset", key="env.eval_tasks")
 
 
 def test_a_long_list_of_names_ends_with_a_whole_name():
@@ -82,18 +89,16 @@ def test_a_counted_noun_is_in_the_plural_unless_the_number_is_1(number, text):
     assert counted(2, "reply") == "2 replies" and counted(2, "turn") == "2 turns"
 
 
-def test_an_unknown_environment_suggests_the_nearest_one():
-    with pytest.raises(ConfigError, match=r"env\.name='gess_number' is not registered\. Did you mean 'guess_number'\?"):
-        select_tasks("gess_number", "train")
-
-
 def test_disjoint_splits_pass():
-    check_disjoint("guess_number", "train", "test")
+    check_disjoint(items("train"), items("test"), SOURCES)
 
 
 def test_overlapping_selections_raise_config_error(write):
     """In AgentGym's SciWorld 61 test items come from the training set."""
     leak = write(f"{ids('test')[3]}\n{ids('train')[0]}\n")
     with pytest.raises(ConfigError) as error:
-        check_disjoint("guess_number", leak, "test")
-    assert f"share 1 task, such as '{ids('test')[3]}'. Choose splits that do not overlap." in str(error.value)
+        check_disjoint(items(leak), items("test"), SOURCES)
+    assert str(error.value) == (
+        f"env.train_tasks='train' and env.eval_tasks='test' share 1 task, such as '{ids('test')[3]}'. Choose splits "
+        "that do not overlap."
+    )

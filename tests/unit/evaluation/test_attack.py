@@ -22,10 +22,6 @@ class Vault(EnvAdapter):
     action_format: ActionFormat = TagFormat(tags=(("look", "thing"), ("answer", "code")))
     hosting = Hosting(threads=0)
 
-    def __reduce__(self):
-        """Play in this process: a host process for each flaw would take a second to start."""
-        raise TypeError("stays in this process")
-
     def tasks(self, split: str) -> Sequence[TaskItem]:
         return [TaskItem("vault", f"{n}", {"code": COLOURS[n], "number": n}) for n in range(TASKS)]
 

@@ -278,7 +278,7 @@ def test_an_output_folder_that_is_a_file_raises_config_error(tmp_path):
         (
             "tasks",
             "tset",
-            "^evaluation.tasks='tset' is not allowed: env 'guess_number' has no split 'tset'. Did you mean",
+            "^evaluation.tasks='tset' is not allowed: GuessNumber has no split 'tset'. Did you mean",
         ),
         ("compare_with", "runs/never_was", "evaluation.compare_with='runs/never_was' is not the folder"),
         ("output_dir", "???", "lacks a value for evaluation.output_dir"),

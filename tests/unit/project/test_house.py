@@ -90,3 +90,27 @@ def test_an_installed_package_has_every_data_file(tmp_path):
     command = [sys.executable, "setup.py", "-q", "egg_info", "-e", str(tmp_path), "build_py", "-d", str(built)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     assert [name for name in tracked if not (built / name).is_file()] == []
+
+
+BORDERS = (
+    *("commands/", "config/", "training/preflight/", "training/offline/evolve/", "evaluation/suite/"),
+    *("evaluation/settings.py", "evaluation/job.py", "evaluation/what_if/settings.py"),
+    *("training/run.py", "training/offline/run.py", "runs/supervisor.py", "runs/console.py"),
+)
+"""Where composed configs are read."""
+VERLS = (
+    *("training/cluster.py", "training/runner.py", "training/trainer.py", "training/grouped_batches.py"),
+    *("training/rejection.py", "training/agent_loop.py"),
+)
+"""Where verl or its base classes hold the config."""
+
+
+def test_only_the_border_and_subclasses_of_verl_know_omegaconf():
+    imports = re.compile(r"^\s*(?:from|import) omegaconf\b", re.MULTILINE)
+    readers = {
+        str(path.relative_to(ROOT / "verl_agent"))
+        for path in LIBRARY_FILES
+        if imports.search(path.read_text("utf-8")) and path.is_relative_to(ROOT / "verl_agent")
+    }
+    assert {path for path in readers if not path.startswith((*BORDERS, *VERLS))} == set()
+    assert [place for place in (*BORDERS, *VERLS) if not any(path.startswith(place) for path in readers)] == []

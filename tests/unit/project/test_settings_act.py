@@ -16,8 +16,8 @@ from tests.support.own_reads import is_read
 from verl_agent.config.keys import FREE, leaves, reference
 from verl_agent.config.unread import Row, rows, rows_of
 
-OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.env_", "data.custom_cls.", "evaluation.", "evolve.")
-OWN += ("episodes.", "preference.", "data.agent", "data.episodes", "data.preference", "data.model_type", "data.max_len")
+OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.custom_cls.", "evaluation.", "evolve.")
+OWN += ("episodes.", "preference.", "data.max_len")
 OWN += ("data.overlong_prompt", "trainer.hang_timeout_s", "trainer.max_restarts", "trainer.test_best")
 OWN += ("trainer.v1.sampler.sampler_kwargs.",)
 """Sections that this package reads."""

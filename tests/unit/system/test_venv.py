@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.system.venv import STAMP, make, plan, without_venv
+from verl_agent.system.venv import STAMP, make, plan_venv, without_venv
 
 OURS = """Metadata-Version: 2.1
 Name: verl-agent
@@ -50,13 +50,13 @@ def installed(tmp_path: Path):
 
 
 def test_an_environment_of_this_package_takes_the_extra_serve_and_its_own(installed):
-    wanted = plan("icy")
+    wanted = plan_venv("icy")
     assert wanted.requirements == ["rich>=13", "uvicorn<1,>=0.35", "frost==1.0"]
     assert wanted.sources == [["verl-agent==9.1"]]
 
 
 def test_an_environment_of_another_package_takes_the_requirements_of_that_package(installed):
-    wanted = plan("other")
+    wanted = plan_venv("other")
     assert wanted.requirements == ["rich>=13", "uvicorn<1,>=0.35", "numpy<2"]
     assert wanted.sources == [["verl-agent==9.1"], ["Other_Envs==2.0"]]
 
@@ -75,12 +75,12 @@ def test_an_environment_of_another_package_takes_the_requirements_of_that_packag
 )
 def test_a_package_is_installed_from_its_original_source(installed, origin, source):
     installed("verl_agent-9.1", OURS, "icy = ours.adapter:Icy", origin)
-    assert plan("icy").sources == [source]
+    assert plan_venv("icy").sources == [source]
 
 
 def test_an_unknown_environment_suggests_the_nearest(installed):
     with pytest.raises(ConfigError, match=r"env 'ici' is not registered\. Did you mean 'icy'\?"):
-        plan("ici")
+        plan_venv("ici")
 
 
 def test_an_unrelated_folder_is_not_changed(installed, tmp_path):
@@ -92,7 +92,7 @@ def test_an_unrelated_folder_is_not_changed(installed, tmp_path):
 def test_a_complete_virtual_environment_is_kept(installed, tmp_path):
     folder, said = tmp_path / "venv", []
     folder.mkdir()
-    folder.joinpath(STAMP).write_text(plan("icy").text)
+    folder.joinpath(STAMP).write_text(plan_venv("icy").text)
     make(folder, "icy", said.append)
     assert said == []
 

@@ -6,7 +6,6 @@ from contextlib import chdir
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from tests import ROOT
@@ -34,8 +33,7 @@ def test_each_checkpoint_prunes_older_ones_and_plots_the_curves(tmp_path):
     folder.metrics.parent.mkdir()
     folder.log.parent.mkdir()
     folder.log.touch()
-    trainer = OmegaConf.create({"total_training_steps": 4, "max_actor_ckpt_to_keep": 2})
-    with follow_run(folder, trainer, Console(file=io.StringIO())):
+    with follow_run(folder, 4, 2, Console(file=io.StringIO())):
         assert not folder.curves.exists()
         saved(tmp_path, 3)
         (tmp_path / "global_step_4" / "actor").mkdir(parents=True)  # is being written

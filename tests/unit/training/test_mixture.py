@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from verl_agent.config.mixture import MixtureEnv, tasks_per_batch
-from verl_agent.config.settings import RunSettings
+from verl_agent.config.mixture import tasks_per_batch
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Adaptive, Horizon
@@ -61,8 +61,8 @@ def test_tasks_per_batch_are_rounded_up():
 ADAPTIVE = Horizon([3, 6], adaptive=Adaptive(success_above=0.5, window=1))
 
 
-def run_env(label: str, horizon: Horizon) -> MixtureEnv:
-    return MixtureEnv(label, 1.0, RunSettings(EnvSettings(label), horizon, EpisodeSettings(8)))
+def run_env(label: str, horizon: Horizon) -> RunEnv:
+    return RunEnv(env=EnvSettings(label), horizon=horizon, episode=EpisodeSettings(8), label=label)
 
 
 def test_each_environment_has_the_turn_limit_of_its_own_horizon():

@@ -49,7 +49,7 @@ def test_the_agent_is_part_of_the_prompt(model):
         (["--tokens", "smollm2-135m"], "--tokens needs the name of an environment"),
         (["gess_number", "--tokens", "x"], "env.name='gess_number' is not registered. Did you mean 'guess_number'?"),
         (["guess_number", "--tokens", "./x"], "--tokens='./x' does not exist"),
-        (["guess_number", "--tokens", "x", "--split", "tset"], "env 'guess_number' has no split 'tset'. Did you mean"),
+        (["guess_number", "--tokens", "x", "--split", "tset"], "GuessNumber has no split 'tset'. Did you mean"),
         (["guess_number", "--tokens", "x", "--agent", ""], "agent.name='' is not registered. Known: act, "),
         (["guess_number", "--tokens", "x", "--options", "["], "--options is not JSON"),
     ],

@@ -25,7 +25,7 @@ with initialize_config_dir(sys.argv[1], version_base=None):
 HydraConfig.instance().set_config(config)
 with open_dict(config):
     del config["hydra"]
-print("prepared", prepare(config)[1][0].env.name)
+print("prepared", prepare(config).envs[0].env.name)
 """
 
 

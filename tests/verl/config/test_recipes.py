@@ -28,8 +28,8 @@ from tests.support.composing import (
 from tests.support.episodes import talk
 from verl_agent.config.keys import FIELDS, FREE, check_keys
 from verl_agent.config.mixture import run_envs
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.config.settings import read_env
+from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import evaluation_config
 from verl_agent.sections import section
@@ -206,26 +206,22 @@ def test_a_recipe_keeps_the_classes_of_the_base(path):
 @pytest.mark.parametrize("path", of_kind("agent_sft"))
 def test_a_warm_start_recipe_fits_its_environment(path):
     config = resolved(path)
-    assert config.data.custom_cls.name == "EpisodeDataset"
     source = section("episodes", EpisodeSource, OmegaConf.to_container(config.episodes))
     assert source.oracle or source.records
-    options = OmegaConf.to_container(config.env.options)
+    played = read_env(OmegaConf.to_container(config))
     with chdir(ROOT):
-        make_env(config.env.name, options)
-        tasks = select_tasks(config.env.name, config.env.train_tasks, options)
-        check_disjoint(config.env.name, config.env.train_tasks, config.env.eval_tasks, options)
+        tasks, held_out = played.tasks(played.env.train_tasks), played.tasks(played.env.eval_tasks)
+        check_disjoint(tasks, held_out, {"env.train_tasks": "", "env.eval_tasks": ""})
     assert config.data.train_batch_size <= len(tasks)
 
 
 @pytest.mark.parametrize("path", of_kind("agent_dpo"))
 def test_a_preference_recipe_fits_its_environment(path):
     config = resolved(path)
-    assert config.data.custom_cls.name == "PairDataset"
     section("preference", PreferenceSettings, OmegaConf.to_container(config.preference))
     assert config.data.train_batch_size % config.data.micro_batch_size_per_gpu == 0
     with chdir(ROOT):
-        make_env(config.env.name, config.env.options)
-        assert select_tasks(config.env.name, config.env.eval_tasks)
+        assert read_env(OmegaConf.to_container(config)).tasks(config.env.eval_tasks)
 
 
 def test_dpo_rejects_records_of_another_environment(tmp_path):
@@ -238,7 +234,8 @@ def test_dpo_rejects_records_of_another_environment(tmp_path):
     with pytest.raises(
         ConfigError, match=r"preference.records=.* has episodes of talk, but .* env.name='guess_number'"
     ):
-        preference_plan(config)
+        plain = OmegaConf.to_container(config)
+        preference_plan(plain, read_env(plain))
 
 
 @pytest.mark.parametrize("path", of_kind("agent_eval"))
@@ -246,10 +243,8 @@ def test_an_evaluation_recipe_fits_its_environment(path):
     behind_api = recipe(path).model.api.kind is not None
     config = recipe(path, "model.api.name=some-model" if behind_api else "model.path=some/model")
     settings = evaluation_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
-    env = settings.run.env
-    make_env(env.name, env.options)
     with chdir(ROOT):
-        assert select_tasks(env.name, settings.evaluation.tasks, env.options)
+        assert settings.run.tasks(settings.evaluation.tasks)
 
 
 def test_recipes_have_different_experiment_names():

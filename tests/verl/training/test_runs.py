@@ -217,9 +217,10 @@ def test_the_horizon_follows_the_step_through_the_restart(run: Run):
 
 
 def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
+    from verl_agent.envs.registry import make_env
     from verl_agent.envs.tasks import select_tasks
 
-    ids = [item.id for item in select_tasks("guess_number", "small_train")]
+    ids = [item.id for item in select_tasks(make_env("guess_number"), "small_train")]
     assert tasks_by_step(run.records) == uninterrupted_tasks(ids, TASKS, STEPS)
 
 

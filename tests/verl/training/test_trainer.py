@@ -20,7 +20,7 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
 
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.mixture import run_envs, running
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import find_damage, is_complete
 from verl_agent.rollout.seeds import TaskDraws
@@ -46,13 +46,14 @@ CONFIG = {
     "horizon": {"max_turns": [3, 4], "steps_per_stage": 1},
     "episode": {"max_tokens_per_turn": 8},
     "agent": {"name": "react"},
-    "data": {"train_batch_size": 6, "env_name": "both", "env_options": {}, "env_mixture": MIXTURE, "seed": 1},
+    "data": {"train_batch_size": 6, "seed": 1},
     "trainer": {"resume_mode": "auto"},
 }
 
 
 def dataset(purpose: str = "train") -> TaskDataset:
-    return TaskDataset(purpose, None, OmegaConf.create(CONFIG["data"]))
+    with running(run_envs(CONFIG)):
+        return TaskDataset(purpose, None, OmegaConf.create(CONFIG["data"]))
 
 
 def trainer(step: int = 1, **settings: object) -> EpisodeTrainer:

@@ -94,7 +94,7 @@ class HostPool(SessionPool):
         """The session is closed even if the caller is cancelled."""
         slot = self._slot_of.pop(session, None)
         if slot is not None:
-            await asyncio.shield(run(self._close(session, slot), self._background))
+            await asyncio.shield(in_background(self._close(session, slot), self._background))
 
     def link(self, session: int) -> HostLink:
         """Return the connection to the host of a session.
@@ -166,7 +166,7 @@ class HostPool(SessionPool):
                     raise
             except asyncio.CancelledError:  # the session may have been opened nevertheless
                 if slot.started.done():
-                    run(self._close(number, slot), self._background)
+                    in_background(self._close(number, slot), self._background)
                 raise
             finally:
                 slot.opening -= 1
@@ -185,7 +185,7 @@ class HostPool(SessionPool):
             return best
         slot = HostSlot(asyncio.create_task(self._start_host()))
         self._slots.append(slot)
-        run(self._watch(slot), self._watchers)
+        in_background(self._watch(slot), self._watchers)
         return slot
 
     async def _start_host(self) -> HostLink:
@@ -269,7 +269,7 @@ class HostPool(SessionPool):
         for session in list(slot.sessions):
             self._slot_of.pop(session, None)
             self._release(slot, session)
-        run(self._end(slot, reason), self._background)
+        in_background(self._end(slot, reason), self._background)
 
     async def _end(self, slot: HostSlot, reason: str) -> None:
         try:
@@ -279,7 +279,7 @@ class HostPool(SessionPool):
         await link.end(reason)
 
 
-def run(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+def in_background(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
     """Run `work` as a task; `tasks` keeps a reference until it is done."""
     task = asyncio.create_task(work)
     tasks.add(task)

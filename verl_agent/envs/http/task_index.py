@@ -32,7 +32,7 @@ class TaskIndex:
         self.success_reward, self.action_format = adapter.success_reward, adapter.action_format
         self.deterministic = adapter.deterministic
         self.splits: Mapping[str, Sequence[TaskItem]] = {
-            name: list(list_tasks(env, name, options).values()) for name in adapter.splits
+            name: list(list_tasks(adapter, name).values()) for name in adapter.splits
         }
         self._by_name = {item.id: item for items in self.splits.values() for item in items}
 

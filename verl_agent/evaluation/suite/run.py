@@ -4,22 +4,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 
-from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.session import PooledEnv
-from verl_agent.envs.settings import EnvSettings
-from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.job import model_name
-from verl_agent.evaluation.suite.settings import Suite, UnresolvedError, compose_entry
+from verl_agent.evaluation.policies import start_sessions
+from verl_agent.evaluation.settings import EvaluationConfig, UnresolvedError
+from verl_agent.evaluation.suite.settings import Suite, compose_entry
 from verl_agent.results.folder import REPORT, read_report
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.subprocess_run import run_command
-from verl_agent.sections import section
 
 PROGRAM = (sys.executable, "-m", "verl_agent.commands.evaluate")
 Status = Literal["played", "partial", "skipped", "failed"]
@@ -76,8 +72,8 @@ def models_of(suite: Suite, models: Sequence[str]) -> dict[str, list[str]]:
 
 def compose_suite(
     suite: Suite, models: Mapping[str, Sequence[str]]
-) -> dict[tuple[str, str], Mapping[str, Any] | UnresolvedError]:
-    """Return the config of each evaluation with each model, by the names of both.
+) -> dict[tuple[str, str], EvaluationConfig | UnresolvedError]:
+    """Return the settings of each evaluation with each model, by the names of both.
 
     The value is the error if an evaluation with `needs` refers to something that this machine does not have.
 
@@ -87,7 +83,7 @@ def compose_suite(
     Raises:
         ConfigError: a setting of an evaluation is not allowed.
     """
-    composed: dict[tuple[str, str], Mapping[str, Any] | UnresolvedError] = {}
+    composed: dict[tuple[str, str], EvaluationConfig | UnresolvedError] = {}
     for name, entry in suite.entries.items():
         for model, overrides in models.items():
             try:
@@ -118,7 +114,7 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
     for (name, model), config in composed.items():
         folder, needs = (into / model / name).resolve(), suite.entries[name].needs
         console.rule(f"{model}: {name}", align="left")
-        env = "" if isinstance(config, UnresolvedError) else str(config["env"]["name"])
+        env = "" if isinstance(config, UnresolvedError) else config.run.env.name
         if isinstance(config, UnresolvedError):
             reason: str | None = str(config)
         elif needs and name not in missing:
@@ -138,25 +134,20 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
     return outcomes
 
 
-def missing_need(config: Mapping[str, Any]) -> str | None:
+def missing_need(config: EvaluationConfig) -> str | None:
     """Return the error that prevents the first task of an evaluation from starting; None if it starts.
 
     Args:
-        config: resolved config of the evaluation.
+        config: sections of the evaluation.
     """
     try:
-        settings = section("env", EnvSettings, config["env"])
-        items = select_tasks(settings.name, config["evaluation"]["tasks"], settings.options)
-        env = make_env(settings.name, settings.options)
+        item = config.run.tasks(config.evaluation.tasks)[0]
 
         async def start() -> None:
-            pool = local_pool(env, settings, count=1)
-            try:
-                session = PooledEnv(env, pool)
-                await session.reset(items[0])
+            async with start_sessions(None, config, hosts=1) as new_session:
+                session = new_session()
+                await session.reset(item)
                 await session.close()
-            finally:
-                await pool.shutdown()
 
         run_ending_all_children(start())
     except (ConfigError, EnvError) as error:

@@ -3,26 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
-from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from yaml import MarkedYAMLError, YAMLError
 
 import verl_agent.config
 from verl_agent.config.explanation import explain_failure
-from verl_agent.config.keys import add_free_keys, check_complete, check_keys, check_kind, leaves
+from verl_agent.config.keys import add_free_keys, leaves
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.evaluation.settings import complete_model, evaluation_config
+from verl_agent.evaluation.settings import BASE, EvaluationConfig, UnresolvedError, read_evaluation
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.sections import STRICT, section
-
-BASE = "agent_eval"
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -124,12 +121,8 @@ def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -
     return suite
 
 
-class UnresolvedError(ConfigError):
-    """An evaluation refers to something that this machine does not have, such as an environment variable."""
-
-
-def compose_entry(suite: Suite, name: str) -> dict[str, Any]:
-    """Return the resolved config of an evaluation.
+def compose_entry(suite: Suite, name: str) -> EvaluationConfig:
+    """Return the settings of an evaluation.
 
     Raises:
         UnresolvedError: a reference does not resolve.
@@ -143,7 +136,7 @@ def compose_entry(suite: Suite, name: str) -> dict[str, Any]:
         raise ConfigError(f"{name}: {error}") from error
 
 
-def _compose(recipe: Path, overrides: Sequence[str]) -> dict[str, Any]:
+def _compose(recipe: Path, overrides: Sequence[str]) -> EvaluationConfig:
     register_config()
     try:
         with initialize_config_dir(str(recipe.parent), version_base=None):
@@ -153,19 +146,7 @@ def _compose(recipe: Path, overrides: Sequence[str]) -> dict[str, Any]:
         if (message := explain_failure(error, arguments, BASE)) is None:
             raise
         raise ConfigError(message) from error
-    try:
-        check_kind(config, BASE)
-        check_keys(config, BASE)
-        complete_model(config)
-        check_complete(config)
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        lacking = isinstance(error, InterpolationResolutionError) and not isinstance(error, InterpolationKeyError)
-        kind = UnresolvedError if lacking else ConfigError
-        raise kind(f"the config does not resolve: {str(error).splitlines()[0]}") from error
-    assert isinstance(plain, dict)
-    evaluation_config(plain)
-    return {str(key): value for key, value in plain.items()}
+    return read_evaluation(config)
 
 
 def _cpu_overrides() -> list[str]:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from typing_extensions import override
+
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.envs.settings import OnActionError
@@ -25,7 +27,7 @@ class TokenPolicy(Protocol):
     """Policy that keeps the tokens of its episode, so that it has to be told of turns that it did not play."""
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`."""
+        """Return the next reply."""
         ...
 
     async def add_given(self, messages: Sequence[Message], reply: Reply) -> None:
@@ -75,8 +77,8 @@ class RecordedReviews(Overseer):
         self._reviews = [played.reply.review for played in recorded.episode.turns[: turn - 1]]
         self._then = then or Overseer()
 
+    @override
     async def review(self, proposal: Proposal) -> Decision | None:
-        """See `Overseer`."""
         turn = len(proposal.episode.turns)
         if turn >= len(self._reviews):
             return await self._then.review(proposal)
@@ -103,7 +105,7 @@ class BranchPolicy:
         self._turn = 0
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """See `Policy.reply`.
+        """Give the recorded replies, then those of the policy.
 
         Raises:
             ConfigError: the messages differ from those of the recorded episode.

@@ -14,8 +14,6 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from verl_agent.agents.registry import make_agent
-from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.branch import visible_messages
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
@@ -40,8 +38,7 @@ def raw_prompts(recorded: RecordedEpisode, turns: Iterable[int]) -> list[str]:
     """
     name = _tokenizer_of(settings_folder(recorded))
     config = settings_of(recorded, [f"model.path={name}"]).config
-    env = make_env(config.run.env.name, config.run.env.options)
-    agent = make_agent(config.run.agent, env.action_format)
+    agent = config.run.new_agent()
     tokenizer, options = load_tokenizer(_at(name), "model.path"), dict(config.data.apply_chat_template_kwargs)
     return [render(tokenizer, visible_messages(recorded, turn, agent), agent.tools, options) for turn in turns]
 

@@ -2,15 +2,11 @@
 
 import os
 from collections.abc import Callable
-from functools import partial
 
-from verl_agent.agents.registry import make_agent
-from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.session import PooledEnv, Session
+from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.job import resolve_for_engine
-from verl_agent.evaluation.policies import check_policy, is_model, prompt_counter, start_policies
+from verl_agent.evaluation.policies import check_policy, is_model, start_policies, start_sessions
 from verl_agent.evaluation.what_if.branch import Players
 from verl_agent.evaluation.what_if.oracle import oracle_action
 from verl_agent.evaluation.what_if.question import Question
@@ -21,7 +17,6 @@ from verl_agent.evaluation.what_if.summary import of_turn, plain
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.oracle import ORACLE
-from verl_agent.rollout.prompts import FittedSession
 from verl_agent.runs.processes import run_ending_all_children
 
 
@@ -51,7 +46,7 @@ def check(question: Question, settings: Settings) -> str:
             written.
     """
     check_writable(results_file(question.recorded.file))
-    path, config = settings.model, settings.config
+    config, path = settings.config, settings.config.model
     if config.evaluation.temperature == 0 and question.samples > 1:
         raise ConfigError(
             f"evaluation.temperature=0 takes the most likely token, so all of --samples {question.samples} would be "
@@ -73,7 +68,7 @@ def check(question: Question, settings: Settings) -> str:
         )
     if is_model(path):
         return resolve_for_engine(path, config)
-    check_policy(path, make_env(config.run.env.name, config.run.env.options), [question.recorded.episode.item])
+    check_policy(path, config.run.live, [question.recorded.episode.item])
     return path
 
 
@@ -86,17 +81,9 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
         model: result of `check`.
         report: called with lines of progress.
     """
-    config, item = settings.config, question.recorded.episode.item
-    env = make_env(config.run.env.name, config.run.env.options)
-    pool, cutting = local_pool(env, config.run.env), prompt_counter(model, config)
-
-    def new_session() -> Session:
-        session = PooledEnv(env, pool)
-        return session if cutting is None else FittedSession(session, cutting, config.data.max_prompt_length)
-
-    new_agent = partial(make_agent, config.run.agent, env.action_format)
-    sampling = Sampling(model, config.evaluation, config.run.horizon.turns_for_evaluation(), settings.checksum())
-    try:
+    config, run, item = settings.config, settings.config.run, question.recorded.episode.item
+    sampling = Sampling(model, config.evaluation, run.horizon.turns_for_evaluation(), settings.checksum())
+    async with start_sessions(model, config) as new_session:
         action = question.action
         if question.oracle:
             action = await _oracle_action(question, settings, new_session)
@@ -105,20 +92,18 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
         report(f"starting {model}")
         async with start_policies(model, config, [item], question.recorded.file.parent) as new_policy:
             players = Players(
-                new_agent=new_agent,
+                new_agent=run.new_agent,
                 new_policy=lambda sample: new_policy(item, sampling.episode_seed(item, sample)),
                 new_session=new_session,
-                retries=config.run.env.retries,
-                on_action_error=config.run.env.on_action_error,
+                retries=run.env.retries,
+                on_action_error=run.env.on_action_error,
                 concurrency=config.evaluation.concurrency,
-                overseer=Approval(settings.rules, env.describe_action) if settings.rules else None,
+                overseer=Approval(settings.rules, run.live.describe_action) if settings.rules else None,
             )
             if action is None:
                 await draw_replies(question, sampling, players, report)
             else:
                 await draw_continuations(question, sampling, players, action, report)
-    finally:
-        await pool.shutdown()
 
 
 def estimate(question: Question, max_turns: int, concurrency: int) -> str:
@@ -134,12 +119,10 @@ def estimate(question: Question, max_turns: int, concurrency: int) -> str:
 
 
 async def _oracle_action(question: Question, settings: Settings, new_session: Callable[[], Session]) -> str:
-    config = settings.config.run
-    env = make_env(config.env.name, config.env.options)
-    agent = make_agent(config.agent, env.action_format)
-    max_turns = config.horizon.turns_for_evaluation()
+    run, recorded = settings.config.run, question.recorded
+    max_turns = run.horizon.turns_for_evaluation()
     try:
-        action = await oracle_action(question.recorded, question.turn, env, agent, new_session, max_turns)
+        action = await oracle_action(recorded, question.turn, run.live, run.new_agent(), new_session, max_turns)
     except EnvError as error:
         raise ConfigError(f"the environment failed while the oracle's action was searched: {error}") from error
     if plain(action) == plain(question.recorded_action):

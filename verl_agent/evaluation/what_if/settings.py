@@ -13,11 +13,11 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 import verl_agent.config
-from verl_agent.config.keys import check_complete, check_keys, check_kind, reference
+from verl_agent.config.keys import reference
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.settings import EvaluationConfig, evaluation_config
+from verl_agent.evaluation.settings import BASE, EvaluationConfig, read_evaluation
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
 from verl_agent.models.checkpoints import checkpoints
 from verl_agent.platform.detect import use_cpu_device
@@ -28,7 +28,6 @@ from verl_agent.runs.identity import SETTINGS_FILE, read_settings
 from verl_agent.sections import section
 from verl_agent.trace.record import EpisodeRecord
 
-BASE = "agent_eval"
 SECTIONS = ("env", "agent", "horizon", "episode", "data", "evaluation")
 """Sections of an evaluation's settings that are taken from its record."""
 
@@ -39,13 +38,11 @@ class Settings:
 
     Attributes:
         config: sections of an evaluation.
-        model: `model.path`.
         folder: folder whose settings were taken; None if a recipe was given.
         rules: rules of the approval policy under which the episode was played; empty for none.
     """
 
     config: EvaluationConfig
-    model: str
     folder: Path | None
     rules: Sequence[Rule] = ()
 
@@ -86,23 +83,16 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
     config = OmegaConf.merge(config, {"horizon": {"eval_max_turns": recorded.record["max_turns"]}})
     try:
         config = OmegaConf.merge(config, given)
-        check_kind(config, BASE)
-        check_keys(config, BASE)
-        check_complete(config)
-        plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the settings do not resolve: {error}") from error
-    assert isinstance(plain, dict)
-    sections = evaluation_config(plain)
+    sections = read_evaluation(config)
     if sections.run.env.name != recorded.record["env"]:
         raise ConfigError(
             f"env.name={sections.run.env.name!r}, but {recorded.name} was played in {recorded.record['env']!r}. Give "
             "the recipe of that environment."
         )
     rules = [] if folder is None else read_settings(folder, EVALUATION_SETTINGS).get("approval") or []
-    return Settings(
-        sections, str(plain["model"]["path"]), folder, [section("approval", Rule, values) for values in rules]
-    )
+    return Settings(sections, folder, [section("approval", Rule, values) for values in rules])
 
 
 def settings_folder(recorded: RecordedEpisode) -> Path:
@@ -187,7 +177,7 @@ def _training_values(folder: Path, recorded: RecordedEpisode, has_model: bool) -
         raise ConfigError(
             f"{folder / SETTINGS_FILE} is not of a run of `verl-agent train`. Give an evaluation recipe: --recipe."
         )
-    envs = [one.settings for one in run_envs(settings) if one.env.name == record["env"]]
+    envs = [one for one in run_envs(settings) if one.env.name == record["env"]]
     if len(envs) != 1:
         raise ConfigError(
             f"{folder / SETTINGS_FILE} has {len(envs)} environments {record['env']!r}, so the settings of the episode "

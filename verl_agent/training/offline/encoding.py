@@ -1,16 +1,13 @@
 """Encoding of episodes as rows of tokens, with a mask of the tokens that the model or the oracle wrote."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import make_agent
-from verl_agent.config.settings import agent_settings
-from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.registry import make_env
+from verl_agent.config.settings import AgentEnv
+from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.chat_template import check_tools, choose_builder
 from verl_agent.rollout.oracle import demonstrate
@@ -33,21 +30,27 @@ class EpisodeEncoder:
 
     Args:
         tokenizer: tokenizer of the model to train.
-        config: section `data`, with `env_name`, `env_options`, `agent`, `max_length`, `model_type` and `episodes`.
+        model_type: type of the model in its config.
+        played: environment and agent. Other environments in records have the same agent and no options.
+        max_length: most tokens of a row.
+        template_options: keyword arguments of the chat template.
 
     Raises:
         ConfigError: no token builder agrees with the chat template.
     """
 
-    def __init__(self, tokenizer: Any, config: Any) -> None:
-        self._tokenizer, self._config = tokenizer, config
-        self._template_options = config.get("apply_chat_template_kwargs", {})
-        self._builder = choose_builder(tokenizer, config.model_type, self._template_options)
-        self._settings = agent_settings(config)
-        self._max_turns = int(OmegaConf.select(config, "episodes.max_turns") or 1)
-        options: Any = OmegaConf.to_container(config.env_options)
-        self._options: dict[str, Any] = options
-        self._envs: dict[str, tuple[EnvAdapter, Agent]] = {}
+    def __init__(
+        self,
+        tokenizer: Any,
+        model_type: str | None,
+        played: AgentEnv,
+        max_length: int,
+        template_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tokenizer, self._max_length, self._template_options = tokenizer, max_length, template_options or {}
+        self._builder = choose_builder(tokenizer, model_type, self._template_options)
+        self._settings, self._envs = played.agent, {played.env.name: played}
+        self._agents: dict[str, Agent] = {}
 
     def encode(self, record: EpisodeRecord, trained: Sequence[bool] | None = None) -> list[Row]:
         """Encode a recorded episode; see `_rows`.
@@ -56,21 +59,24 @@ class EpisodeEncoder:
             record: recorded episode.
             trained: True for each turn whose reply is trained on; None for all turns.
         """
-        _, agent = self._env(record["env"])
-        return self._rows(to_episode(record), agent, SHORTER_RECORDS, trained)
+        return self._rows(to_episode(record), SHORTER_RECORDS, trained)
 
-    def demonstrate(self, item: TaskItem) -> list[Row]:
-        """Play a task with the oracle and encode the episode; see `_rows`."""
-        env, agent = self._env(item.env)
-        player = make_agent(self._settings, env.action_format)  # an agent that plays may have a state
-        return self._rows(demonstrate(item, env.new_session(), player, self._max_turns), agent, SHORTER_DEMONSTRATIONS)
+    def demonstrate(self, item: TaskItem, max_turns: int = 1) -> list[Row]:
+        """Play a task with the oracle and encode the episode; see `_rows`.
 
-    def _rows(self, episode: Episode, agent: Agent, advice: str, trained: Sequence[bool] | None = None) -> list[Row]:
+        Args:
+            item: task.
+            max_turns: turn limit that the agent tells, if it tells the turns left.
+        """
+        played = self._played(item.env)
+        player = played.new_agent()  # an agent that plays may have a state
+        return self._rows(demonstrate(item, played.live.new_session(), player, max_turns), SHORTER_DEMONSTRATIONS)
+
+    def _rows(self, episode: Episode, advice: str, trained: Sequence[bool] | None = None) -> list[Row]:
         """Encode an episode as one row, or one row a segment if the agent edits the context.
 
         Args:
             episode: episode to encode.
-            agent: agent that renders it.
             advice: last sentence of the message for a row that is too long.
             trained: see `encode`; a segment without a reply that is trained on gives no row.
 
@@ -81,29 +87,29 @@ class EpisodeEncoder:
         Raises:
             ConfigError: a row is longer than `max_length`, or the environment is not registered.
         """
+        agent, rows = self._agent(episode.item.env), []
         tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools)
-        rows, most = [], int(self._config.max_length)
         for segment in render_episode(tokens, self._tokenizer, agent, episode, trained):
             ids = torch.tensor(segment.prompt_ids + segment.response_ids)
-            if len(ids) > most:
+            if len(ids) > self._max_length:
                 raise ConfigError(
-                    f"an episode of task {episode.item.id!r} has {len(ids)} tokens, but data.max_length={most}. "
-                    f"{advice}"
+                    f"an episode of task {episode.item.id!r} has {len(ids)} tokens, but data.max_length="
+                    f"{self._max_length}. {advice}"
                 )
             mask = torch.tensor([0] * len(segment.prompt_ids) + segment.response_mask)
             rows.append({"input_ids": ids, "position_ids": torch.arange(len(ids)), "loss_mask": mask})
         return rows
 
-    def _env(self, name: str) -> tuple[EnvAdapter, Agent]:
-        """Return an environment and the agent that renders its episodes; the same ones for every episode.
-
-        Args:
-            name: registered name; other environments than that of section `data` have their default options.
-        """
+    def _played(self, name: str) -> AgentEnv:
+        """Return an environment by its registered name; the same one for every episode."""
         if name not in self._envs:
-            env = make_env(name, self._options if name == self._config.env_name else {})
-            agent = make_agent(self._settings, env.action_format)
+            self._envs[name] = AgentEnv(env=EnvSettings(name), agent=self._settings)
+        return self._envs[name]
+
+    def _agent(self, name: str) -> Agent:
+        """Return the agent that renders the episodes of an environment; the same one for every episode."""
+        if name not in self._agents:
+            self._agents[name] = agent = self._played(name).new_agent()
             if agent.tools:
                 check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
-            self._envs[name] = env, agent
-        return self._envs[name]
+        return self._agents[name]

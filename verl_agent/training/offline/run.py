@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from verl_agent.config.keys import check_complete, check_keys, check_kind
+from verl_agent.config.settings import AgentEnv, read_env
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
 from verl_agent.models.resolve import parameters, resolve_model
@@ -32,6 +34,7 @@ from verl_agent.system.resources import (
     require_memory,
 )
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
+from verl_agent.training.offline.plan import RunPlan, check_batches, total_steps
 from verl_agent.training.preflight.estimates import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
 from verl_agent.training.preflight.loggers import check_loggers
 from verl_agent.training.preflight.ranks import check_torchrun_ranks
@@ -42,23 +45,6 @@ LINE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlan:
-    """Result of a method's checks before the start.
-
-    Attributes:
-        rows: number of rows to train on: episodes, parts of episodes, or pairs.
-        val_rows: number of rows to validate on.
-        facts: facts that identify the run beside its config (for example, a hash of its episodes).
-        summary: one line about the data.
-    """
-
-    rows: int
-    val_rows: int
-    facts: Mapping[str, Any]
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
 class Method:
     """Training method that uses verl's SFT trainer.
 
@@ -66,19 +52,23 @@ class Method:
         command: name of its command, `sft` or `dpo`.
         base: YAML that its recipes are built on.
         title: title of the progress bar.
-        plan: checks a config, before the model's path is resolved, and counts its rows.
-        trainer: imports verl and returns the class of the trainer.
-        state: formats a logged step for the progress bar.
+        plan: checks a resolved config, with its environment and agent, and counts its rows.
+        trainer: module and class of the trainer, as `pkgutil.resolve_name` reads them.
+        shown: metrics of `train/` that the progress bar shows.
         may_change: settings that may change when a run resumes.
     """
 
     command: str
     base: str
     title: str
-    plan: Callable[[DictConfig], RunPlan]
-    trainer: Callable[[], type]
-    state: Callable[[LoggedStep], str]
+    plan: Callable[[Mapping[str, Any], AgentEnv], RunPlan]
+    trainer: str
+    shown: Sequence[str]
     may_change: Sequence[str]
+
+    def state(self, logged: LoggedStep) -> str:
+        """Format a logged step."""
+        return ", ".join(f"{name} {logged.values.get(f'train/{name}', 0.0):.3f}" for name in self.shown)
 
 
 def run(config: DictConfig, method: Method) -> None:
@@ -99,13 +89,12 @@ def run(config: DictConfig, method: Method) -> None:
         check_complete(config)
         check_loggers(config.trainer.logger)
         check_resume(config.trainer, "model.path")
-        plan = method.plan(config)
-        check_batches(config, plan)
-        steps = total_steps(config, plan.rows)
-        plain = {str(key): value for key, value in OmegaConf.to_container(config).items()}
+        plain: Any = OmegaConf.to_container(config)
+        plan = method.plan(plain, read_env(plain))
+        check_batches(plain, plan)
+        steps = total_steps(plain, plan.rows)
         complete(config, folder)
-        settings = {"command": method.command, **plain, **plan.facts}
-        step = claim(config, folder, settings, method, shown)
+        step = claim_run(config, folder, {"command": method.command, **plain, **plan.facts}, method, shown)
         if step >= steps:
             shown.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
             return
@@ -118,7 +107,7 @@ def run(config: DictConfig, method: Method) -> None:
             for line in filter(None, (resharded, f"resuming after step {step} of {steps}")):
                 shown.print(line, markup=False, highlight=False, soft_wrap=True)
         with report_failure(folder, console), show_progress(folder, steps, method, console):
-            train(config, folder, method)
+            fit(config, folder, method, plan)
             if folder.last_step < steps:
                 raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
         best = read_best(folder.root)
@@ -136,7 +125,7 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
     with open_dict(config):
         config.trainer.default_local_dir = str(folder.root)
         config.model.path = resolve_model(config.model.path, key="model.path")
-        config.data.model_type = load_config(config.model.path, "model.path").model_type
+    load_config(config.model.path, "model.path")
     plain = OmegaConf.to_container(config)
     check_attention("model", plain["model"], plain["engine"], not use_cpu_device())
     count = parameters(config.model.path)
@@ -144,7 +133,9 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
         require_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
 
 
-def claim(config: DictConfig, folder: RunFolder, settings: Mapping[str, Any], method: Method, console: Console) -> int:
+def claim_run(
+    config: DictConfig, folder: RunFolder, settings: Mapping[str, Any], method: Method, console: Console
+) -> int:
     """Claim the folder of a run, and remove old checkpoints.
 
     Returns:
@@ -177,56 +168,7 @@ def needed(config: DictConfig, plan: RunPlan) -> str:
     return f"; estimated: {memory}, {spell(seconds)} of computing at most, without validation"
 
 
-def check_batches(config: DictConfig, plan: RunPlan) -> None:
-    """Check that the rows fill a batch, that batches divide evenly, and that a validation has data.
-
-    Raises:
-        ConfigError: a batch is larger than the data, does not divide, or a validation has no data.
-    """
-    data, batch = config.data, int(config.data.train_batch_size)
-    if not isinstance(config.optim.lr, int | float) or not config.optim.lr > 0:
-        raise ConfigError(f"optim.lr={config.optim.lr!r} is not allowed. Allowed: a number above 0.")
-    if plan.rows < batch:
-        raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or add episodes.")
-    ranks = int(os.environ.get("WORLD_SIZE", "1")) // int(config.engine.ulysses_sequence_parallel_size)
-    share = ranks if data.use_dynamic_bsz else ranks * int(data.micro_batch_size_per_gpu)
-    if batch % share:
-        micro = "" if data.use_dynamic_bsz else f"data.micro_batch_size_per_gpu={data.micro_batch_size_per_gpu}"
-        several = f"the {ranks} processes of torchrun" if ranks > 1 else ""
-        raise ConfigError(
-            f"data.train_batch_size={batch} must be a multiple of {' times '.join(filter(None, (micro, several)))}."
-        )
-    if data.val_files and plan.val_rows < batch:
-        raise ConfigError(
-            f"the validation data has {plan.val_rows} rows, but verl drops batches smaller than data.train_batch_size="
-            f"{batch}. Hold out more episodes, lower data.train_batch_size, or set data.val_files=null."
-        )
-    if isinstance(config.trainer.test_freq, int) and config.trainer.test_freq > 0 and not data.val_files:
-        raise ConfigError(
-            f"trainer.test_freq={config.trainer.test_freq} asks for validations, but data.val_files is null. Set "
-            "data.val_files, or set trainer.test_freq=-1."
-        )
-
-
-def total_steps(config: DictConfig, rows: int) -> int:
-    """Return the number of optimizer steps of the whole run.
-
-    Raises:
-        ConfigError: `trainer.total_training_steps` exceeds the steps of all epochs.
-    """
-    most = rows // int(config.data.train_batch_size) * int(config.trainer.total_epochs)
-    if most < 1:
-        raise ConfigError(f"trainer.total_epochs={config.trainer.total_epochs} leaves nothing to train. Allowed: >= 1.")
-    asked = config.trainer.total_training_steps
-    if asked is not None and not 1 <= int(asked) <= most:
-        raise ConfigError(
-            f"trainer.total_training_steps={asked} must be from 1 to {most}, the steps of "
-            f"trainer.total_epochs={config.trainer.total_epochs} over {rows} rows. Raise trainer.total_epochs."
-        )
-    return most if asked is None else int(asked)
-
-
-def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
+def fit(config: DictConfig, folder: RunFolder, method: Method, plan: RunPlan) -> None:
     """Train with verl's trainer, in this process."""
     folder.metrics.parent.mkdir(parents=True, exist_ok=True)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
@@ -237,7 +179,7 @@ def train(config: DictConfig, folder: RunFolder, method: Method) -> None:
     from verl_agent.training.offline.sft_trainer import run_trainer
 
     with one_rank():
-        run_trainer(method.trainer(), config)
+        run_trainer(resolve_name(method.trainer), config, plan)
 
 
 @contextmanager

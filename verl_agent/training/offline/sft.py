@@ -1,20 +1,18 @@
 """Supervised training on the oracle's episodes, on recorded ones, or on both."""
 
-from omegaconf import DictConfig, OmegaConf
+from collections.abc import Mapping
+from typing import Any
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import make_agent
-from verl_agent.config.settings import agent_settings, env_options
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.tasks import check_disjoint, sample_tasks, select_tasks
+from verl_agent.config.settings import AgentEnv
+from verl_agent.envs.tasks import check_disjoint, sample_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.oracle import demonstration_actions
 from verl_agent.runs import may_change
 from verl_agent.runs.identity import TASK_IDS, task_ids
 from verl_agent.sections import section
-from verl_agent.trace.metrics_log import LoggedStep
-from verl_agent.training.offline.run import Method, RunPlan
-from verl_agent.training.offline.run import run as run_method
+from verl_agent.training.offline.plan import RunPlan, check_files
+from verl_agent.training.offline.run import Method
 from verl_agent.training.offline.selection import (
     ChosenEpisode,
     EpisodeSource,
@@ -28,20 +26,21 @@ from verl_agent.training.offline.selection import (
 from verl_agent.types import TaskItem
 
 
-def plan(config: DictConfig) -> RunPlan:
+def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
     """Check the environment, the tasks and the recorded episodes.
 
     Raises:
         ConfigError: a setting of `env`, `agent` or `episodes` is not allowed, or no episode is left.
     """
-    env, options = config.env, env_options(config)
-    source: EpisodeSource = section("episodes", EpisodeSource, OmegaConf.to_container(config.episodes))
-    tasks = select_tasks(env.name, env.train_tasks, options)
-    held_out = select_tasks(env.name, env.eval_tasks, options)
-    check_disjoint(env.name, env.train_tasks, env.eval_tasks, options)
-    agent = make_agent(agent_settings(config), make_env(env.name, options).action_format)
-    check_turn_limit(source, agent, demonstrates=source.oracle or bool(config.data.val_files))
-    demonstrated = sample(tasks, config.data.train_max_samples) if source.oracle else []
+    env, data = played.env, config["data"]
+    source = section("episodes", EpisodeSource, config["episodes"])
+    check_files(data, f"train:{env.train_tasks}", f"validation:{env.eval_tasks}")
+    tasks, held_out = played.tasks(env.train_tasks), played.tasks(env.eval_tasks)
+    check_disjoint(tasks, held_out, {"env.train_tasks": env.train_tasks, "env.eval_tasks": env.eval_tasks})
+    agent = played.new_agent()
+    check_turn_limit(source, agent, demonstrates=source.oracle or bool(data["val_files"]))
+    demonstrated = sampled(tasks, data["train_max_samples"]) if source.oracle else []
+    validated = sampled(held_out, data["val_max_samples"]) if data["val_files"] else []
     chosen = recorded(source, held_out)
     if source.records and not chosen:
         raise ConfigError(
@@ -53,9 +52,23 @@ def plan(config: DictConfig) -> RunPlan:
     content = [
         [conversation(one.record), one.weight, *_unless_all(turns)] for one, turns in zip(chosen, learned, strict=True)
     ]
+
+    def datasets(encoder: Any) -> tuple[Any, Any]:
+        from verl_agent.training.offline.datasets import weighted
+
+        train, validation = (
+            [row for item in items for row in weighted(encoder.demonstrate(item, source.max_turns or 1))]
+            for items in (demonstrated, validated)
+        )
+        for one, turns in zip(chosen, learned, strict=True):
+            train += weighted(encoder.encode(one.record, turns), one.weight)
+        return train, validation or None
+
     return RunPlan(
-        rows=oracle_rows(config, agent, demonstrated) + sum(agent.context.segments_of(turns) for turns in learned),
-        val_rows=validation_rows(config, agent),
+        rows=oracle_rows(played, agent, demonstrated) + sum(agent.context.segments_of(turns) for turns in learned),
+        val_rows=oracle_rows(played, agent, validated),
+        played=played,
+        datasets=datasets,
         facts={TASK_IDS: task_ids(tasks), "recorded episodes": fingerprint(content)},
         summary=f"{len(demonstrated)} episodes of the oracle" + (f", {counts}" if counts else ""),
     )
@@ -103,49 +116,17 @@ def _unless_all(learned: list[bool]) -> list[list[bool]]:
     return [] if all(learned) else [learned]
 
 
-def sample(tasks: list[TaskItem], max_samples: int) -> list[TaskItem]:
+def sampled(tasks: list[TaskItem], max_samples: int) -> list[TaskItem]:
     """Sample tasks by a stable hash of their ids; all tasks if `max_samples` is not above 0."""
     return sample_tasks(tasks, max_samples) if max_samples > 0 else tasks
 
 
-def oracle_rows(config: DictConfig, agent: Agent, tasks: list[TaskItem]) -> int:
+def oracle_rows(played: AgentEnv, agent: Agent, tasks: list[TaskItem]) -> int:
     """Count the rows of the oracle's episodes: one an episode, or one a segment if the agent edits the context."""
     if not agent.context.edits:
         return len(tasks)
-    session = make_env(config.env.name, env_options(config))
-    return sum(agent.context.segments(len(demonstration_actions(session, item))) for item in tasks)
+    return sum(agent.context.segments(len(demonstration_actions(played.live, item))) for item in tasks)
 
 
-def validation_rows(config: DictConfig, agent: Agent) -> int:
-    """Count the rows to validate on, which are the oracle's episodes of `env.eval_tasks`.
-
-    Raises:
-        ConfigError: `data.val_files` names other tasks.
-    """
-    if not config.data.val_files:
-        return 0
-    allowed = f"validation:{config.env.eval_tasks}"
-    if config.data.val_files != allowed:
-        raise ConfigError(f"data.val_files={config.data.val_files!r} is not allowed. Allowed: null, {allowed!r}.")
-    tasks = select_tasks(config.env.name, config.env.eval_tasks, env_options(config))
-    return oracle_rows(config, agent, sample(tasks, config.data.val_max_samples))
-
-
-def trainer() -> type:
-    """Import verl and return the class of the trainer."""
-    from verl_agent.training.offline.sft_trainer import SupervisedTrainer
-
-    return SupervisedTrainer
-
-
-def state(logged: LoggedStep) -> str:
-    """Format a logged step for the progress bar."""
-    return f"loss {logged.values['train/loss']:.3f}"
-
-
-SFT = Method("sft", "agent_sft", "supervised training", plan, trainer, state, may_change.SFT)
-
-
-def run(config: DictConfig) -> None:
-    """Train on episodes; see `verl_agent.training.offline.run.run`."""
-    run_method(config, SFT)
+TRAINER = "verl_agent.training.offline.sft_trainer:SupervisedTrainer"
+SFT = Method("sft", "agent_sft", "supervised training", plan, TRAINER, ["loss"], may_change.SFT)

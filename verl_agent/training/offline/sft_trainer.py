@@ -11,6 +11,8 @@ from verl.utils.distributed import destroy_global_process_group, initialize_glob
 from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.folder import RunFolder
+from verl_agent.training.offline.encoding import EpisodeEncoder
+from verl_agent.training.offline.plan import RunPlan
 
 
 class BestCheckpointHandler:
@@ -68,7 +70,22 @@ def count_rows(state: dict[str, Any], batch_size: int) -> None:
 
 
 class SupervisedTrainer(SFTTrainer):
-    """SFT trainer of verl with `BestCheckpointHandler`."""
+    """SFT trainer of verl with `BestCheckpointHandler`.
+
+    Args:
+        config: config of verl.
+        plan: plan of the run, which has its rows.
+    """
+
+    def __init__(self, config: Any, plan: RunPlan) -> None:
+        self._plan = plan
+        super().__init__(config)
+
+    def _build_dataset(self) -> None:
+        model, data = self.model_config, self.config.data
+        options, kind = dict(data.apply_chat_template_kwargs), model.hf_config.model_type
+        encoder = EpisodeEncoder(model.tokenizer, kind, self._plan.played, int(data.max_length), options)
+        self.train_dataset, self.val_dataset = self._plan.datasets(encoder)
 
     def _build_ckpt_handler(self) -> None:
         super()._build_ckpt_handler()
@@ -76,8 +93,8 @@ class SupervisedTrainer(SFTTrainer):
         self.ckpt_handler: CheckpointHandler | BestCheckpointHandler = BestCheckpointHandler(handler)
 
 
-def run_trainer(kind: type[SFTTrainer], config: Any) -> None:
+def run_trainer(kind: type[SupervisedTrainer], config: Any, plan: RunPlan) -> None:
     """Train to the end in this process, as `verl.trainer.sft_trainer.run_sft` does for verl's own class."""
     initialize_global_process_group()
-    kind(config=config).fit()
+    kind(config, plan).fit()
     destroy_global_process_group()

@@ -12,7 +12,7 @@ from verl_agent.config.algorithms import (
     TURN_ESTIMATORS,
     UNIFORM_IS_ZERO,
 )
-from verl_agent.config.mixture import MixtureEnv
+from verl_agent.config.settings import RunEnv
 from verl_agent.errors import ConfigError, did_you_mean
 
 VERL_CRITIC = "~/models/deepseek-llm-7b-chat"
@@ -22,7 +22,7 @@ FILTER_METRICS = ("reward", "success")
 """Metrics by which groups can be filtered (`algorithm.filter_groups.metric`)."""
 
 
-def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> None:
+def check_algorithm(config: Mapping[str, Any], envs: Sequence[RunEnv]) -> None:
     """Check that the estimator exists and that the settings suit it.
 
     Args:
@@ -58,7 +58,7 @@ def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> No
         )
     _check_group_sizes(sampler, samples, int(rollout["val_kwargs"]["n"]))
     for key, neutral, readers in CREDIT_READERS:
-        value = getattr(envs[0].settings.credit, key)
+        value = getattr(envs[0].credit, key)
         if value != neutral and name not in readers:
             raise ConfigError(
                 f"credit.{key}={value} is not read by algorithm.adv_estimator={name!r}. Leave it at {neutral}, or "
@@ -83,7 +83,7 @@ def check_algorithm(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> No
         raise ConfigError(
             f"algorithm.filter_groups.metric={metric!r} is not allowed. {did_you_mean(str(metric), FILTER_METRICS)}"
         )
-    if algorithm["filter_groups"]["enable"] and any(run_env.settings.horizon.adaptive for run_env in envs):
+    if algorithm["filter_groups"]["enable"] and any(run_env.horizon.adaptive for run_env in envs):
         raise ConfigError(
             "horizon.adaptive needs the success rate of all groups, and algorithm.filter_groups.enable drops those "
             "that all succeed or all fail. Choose one of the two. skip_uniform works with both."
@@ -137,7 +137,7 @@ def _check_critic(config: Mapping[str, Any], name: str) -> None:
         )
 
 
-def _check_truncated(run_env: MixtureEnv, name: str, gamma: float) -> None:
+def _check_truncated(run_env: RunEnv, name: str, gamma: float) -> None:
     """Check that truncated episodes can be bootstrapped if they are.
 
     Args:
@@ -148,14 +148,14 @@ def _check_truncated(run_env: MixtureEnv, name: str, gamma: float) -> None:
     Raises:
         ConfigError: there is no critic, delay has no cost, or the model is told the turns left.
     """
-    if run_env.settings.credit.truncated != "bootstrap":
+    if run_env.credit.truncated != "bootstrap":
         return
     if name not in CRITICS:
         raise ConfigError(
             f"credit.truncated='bootstrap' adds the critic's value of the last state, and algorithm.adv_estimator="
             f"{name!r} has no critic. Set it to drop or as_is, or choose {' or '.join(CRITICS)}."
         )
-    credit = run_env.settings.credit
+    credit = run_env.credit
     key, discount = ("credit.turn_gamma", credit.turn_gamma) if name in TURN_CRITICS else ("algorithm.gamma", gamma)
     if discount == 1 and credit.step_cost == 0:
         raise ConfigError(
@@ -163,7 +163,7 @@ def _check_truncated(run_env: MixtureEnv, name: str, gamma: float) -> None:
             f"solved the value of a solved one, because the limit no longer ends it. Set {key} below 1, such as 0.99, "
             "or credit.step_cost above 0."
         )
-    if run_env.settings.agent.options.get("turns_left"):
+    if run_env.agent.options.get("turns_left"):
         raise ConfigError(
             "credit.truncated='bootstrap' and agent.options.turns_left=true exclude each other: a model that is told "
             "the turns left takes the limit for a part of the task, and no value of a state with 0 turns left is "

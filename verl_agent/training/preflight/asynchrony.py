@@ -5,9 +5,8 @@ from math import ceil, floor
 from typing import Any
 
 from verl_agent.config.keys import leaves, reference
-from verl_agent.config.mixture import MixtureEnv
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.hosts.slot import HOSTS
-from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.training.preflight.update import CORRECTION, WEIGHTS
 
@@ -20,7 +19,7 @@ SAMPLER_OF[SYNC] = ("sampler", "EpisodeSampler")
 MODE, SAMPLER, ROLLOUT = "trainer.v1.trainer_mode", "trainer.v1.sampler", "actor_rollout_ref.rollout"
 
 
-def check_asynchrony(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> None:
+def check_asynchrony(config: Mapping[str, Any], envs: Sequence[RunEnv]) -> None:
     """Check the mode of the trainer and the settings that belong to it.
 
     Args:
@@ -51,7 +50,7 @@ def check_asynchrony(config: Mapping[str, Any], envs: Sequence[MixtureEnv]) -> N
     if mode == SEPARATE:
         _check_devices(config)
     for run_env in envs:
-        if run_env.settings.horizon.adaptive:
+        if run_env.horizon.adaptive:
             raise ConfigError(
                 f"horizon.adaptive of {run_env.label!r} does not work with {MODE}={mode!r}: it would start a stage by "
                 "the results of episodes that still have the limit of an earlier one. Set horizon.steps_per_stage, or "
@@ -144,7 +143,7 @@ def _check_groups(config: Mapping[str, Any], mode: str) -> None:
         )
 
 
-def _check_places(config: Mapping[str, Any], run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
+def _check_places(config: Mapping[str, Any], run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
     """Check that the hosts have a session for each episode in flight.
 
     An episode that waits for a session during an update gets none, because those in flight wait for the engine. With
@@ -163,8 +162,7 @@ def _check_places(config: Mapping[str, Any], run_env: MixtureEnv, envs: Sequence
     share = run_env.weight / sum(other.weight for other in envs)
     workers = 1 if in_ray else int(rollout["agent"]["num_workers"])
     episodes = min(ceil(groups / workers), ceil(recent * share)) * int(rollout["n"])
-    adapter = make_env(run_env.env.name, run_env.env.options)
-    sessions = adapter.hosting.bounded(hosts.sessions).sessions
+    sessions = run_env.live.hosting.bounded(hosts.sessions).sessions
     places = (hosts.count or HOSTS) * sessions
     if places < episodes:
         each = "" if in_ray else f" in each of actor_rollout_ref.rollout.agent.num_workers={workers}"

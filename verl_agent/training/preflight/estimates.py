@@ -254,6 +254,5 @@ def _seconds(
     passes = [2 + 6 * int(actor["ppo_epochs"])] * len(trained)
     work = sum(each.parameters * count for each, count in zip(trained, passes, strict=True))
     work += 2 * trained[0].parameters if reference else 0
-    settings = [run_env.settings for run_env in run_envs(config)]
-    longest = max(each.horizon.turns_for_evaluation() * each.episode.max_tokens_per_turn for each in settings)
+    longest = max(one.horizon.turns_for_evaluation() * one.episode.max_tokens_per_turn for one in run_envs(config))
     return float(work * tokens / rate + min(longest, length) / tokens_s)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from verl_agent.config.settings import AgentEnv
 from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import SessionPool
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError, EnvError
@@ -38,20 +38,20 @@ class FirstMessages:
         return f"{len(self.errors)} failed to begin (task {task!r}: {error})"
 
 
-async def first_messages(env: EnvSettings, items: Sequence[TaskItem], limit_s: float) -> FirstMessages:
+async def first_messages(played: AgentEnv, items: Sequence[TaskItem], limit_s: float) -> FirstMessages:
     """Return the first messages of as many tasks as begin in time, each in a session of its own.
 
     Args:
-        env: section `env`. A task is tried again `env.retries` times after an environment error, as an episode is.
+        played: environment. A task is tried again `env.retries` times after an environment error, as an episode is.
         items: tasks to begin, with different ids.
         limit_s: seconds after which no further group of tasks begins.
 
     Raises:
         ConfigError: a larger share of tasks than `env.max_env_error_rate` failed to begin, or all of them.
     """
-    pool = local_pool(make_env(env.name, env.options), env, count=1)
+    pool = local_pool(played.live, played.env, count=1)
     try:
-        return await begin_tasks(pool, env, items, limit_s)
+        return await begin_tasks(pool, played.env, items, limit_s)
     finally:
         await pool.shutdown()
 

@@ -6,26 +6,26 @@ from collections.abc import Sequence
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.config.algorithms import TURN_ESTIMATORS
-from verl_agent.config.mixture import MixtureEnv, tasks_per_batch
+from verl_agent.config.mixture import tasks_per_batch
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.settings import EnvSettings
-from verl_agent.envs.splits import holds_out, split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.rollout.settings import PromptSettings
 from verl_agent.sections import section
 from verl_agent.training.preflight.algorithms import has_critic
-from verl_agent.training.preflight.prompts import agent_for_checks
+from verl_agent.training.splits import holds_out, split_tasks
 
 
-def check_lengths_fit_model(config: DictConfig, run_env: MixtureEnv) -> None:
+def check_lengths_fit_model(config: DictConfig, run_env: RunEnv) -> None:
     """Check the estimator and the loss of a context that removes turns: an episode then makes several training rows.
 
     Raises:
         ConfigError: the estimator or the average of the loss would weight an episode by its number of rows.
     """
-    if not agent_for_checks(run_env.settings).context.edits:
+    if not run_env.new_agent().context.edits:
         return
-    keep = run_env.settings.agent.context["keep"]
+    keep = run_env.agent.context["keep"]
     for key, allowed, why in (
         ("algorithm.adv_estimator", ("grpo", *TURN_ESTIMATORS), "treats the rows of an episode as episodes"),
         ("actor_rollout_ref.actor.loss_agg_mode", ("token-mean",), "weights an episode by its rows"),
@@ -38,7 +38,7 @@ def check_lengths_fit_model(config: DictConfig, run_env: MixtureEnv) -> None:
             )
 
 
-def check_budgets(config: DictConfig, run_env: MixtureEnv) -> None:
+def check_budgets(config: DictConfig, run_env: RunEnv) -> None:
     """Check that token budgets fit together and into the engine's context, and that batches divide.
 
     Raises:
@@ -46,7 +46,7 @@ def check_budgets(config: DictConfig, run_env: MixtureEnv) -> None:
     """
     prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
     section("data", PromptSettings, {"overlong_prompt": config.data.overlong_prompt})
-    context, episode = config.actor_rollout_ref.rollout.max_model_len, run_env.settings.episode
+    context, episode = config.actor_rollout_ref.rollout.max_model_len, run_env.episode
     turn = episode.max_tokens_per_turn
     if context is not None and prompt + response > int(context):
         raise ConfigError(
@@ -65,9 +65,7 @@ def check_budgets(config: DictConfig, run_env: MixtureEnv) -> None:
         )
     check_micro_batches(config)
     batch, mini = int(config.data.train_batch_size), int(config.actor_rollout_ref.actor.ppo_mini_batch_size)
-    one_update = (
-        agent_for_checks(run_env.settings).context.edits and mini % batch == 0
-    )  # one update for all rows of a step
+    one_update = run_env.new_agent().context.edits and mini % batch == 0  # one update for all rows of a step
     if batch % mini and not one_update:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size={mini}."
@@ -166,14 +164,14 @@ def check_engine_size(config: DictConfig) -> None:
         )
 
 
-def check_shares(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
+def check_shares(config: DictConfig, envs: Sequence[RunEnv]) -> None:
     """Check that every environment has as many tasks as a batch takes of it.
 
     Raises:
         ConfigError: an environment has fewer tasks.
     """
     batch = int(config.data.train_batch_size)
-    splits = split_tasks([run_env.env for run_env in envs])
+    splits = split_tasks(envs)
     for run_env, split, share in zip(envs, splits, tasks_per_batch([each.weight for each in envs], batch), strict=True):
         tasks = len(split.train)
         if 0 < int(config.data.train_max_samples) < min(tasks, share):

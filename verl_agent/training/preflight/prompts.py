@@ -10,12 +10,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.registry import make_agent
-from verl_agent.agents.settings import AgentSettings
-from verl_agent.config.settings import RunSettings
-from verl_agent.envs.registry import make_env
-from verl_agent.envs.settings import AUTO, EnvSettings
-from verl_agent.envs.tasks import sample_tasks, select_tasks
+from verl_agent.config.settings import AgentEnv, RunEnv
+from verl_agent.envs.settings import AUTO
+from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
 from verl_agent.models.resolve import resolve_model
@@ -63,14 +60,11 @@ class PromptLengths:
         )
 
 
-def measure_prompts(
-    env: EnvSettings, agent: AgentSettings, model: str, limit: int, limit_s: float = PROMPTS_S
-) -> PromptLengths:
+def measure_prompts(played: AgentEnv, model: str, limit: int, limit_s: float = PROMPTS_S) -> PromptLengths:
     """Measure the prompts of `env.train_tasks`.
 
     Args:
-        env: section `env`.
-        agent: section `agent`.
+        played: environment and agent.
         model: model folder, hub id or `smollm2-135m`.
         limit: most tasks that begin, a sample that is the same on every machine.
         limit_s: seconds after which no further group of tasks begins.
@@ -79,14 +73,13 @@ def measure_prompts(
         ConfigError: the environment, the agent or the model is unknown or does not start, or too many tasks fail to
             begin.
     """
-    action_format = make_env(env.name, env.options).action_format
-    tasks = select_tasks(env.name, env.train_tasks, env.options)
-    make_agent(agent, action_format)  # an unknown agent is reported before a model is loaded
+    tasks = played.tasks(played.env.train_tasks)
+    played.new_agent()  # an unknown agent is reported before a model is loaded
     path = resolve_model(model, key="--tokens")
     tokenizer, model_type = load_tokenizer(path, "--tokens"), load_config(path, "--tokens").model_type
-    count = checked_counter(tokenizer, model_type, lambda: make_agent(agent, action_format), {})
+    count = checked_counter(tokenizer, model_type, played.new_agent, {})
     items = sample_tasks(tasks, limit)
-    begun = asyncio.run(first_messages(env, items, limit_s))
+    begun = asyncio.run(first_messages(played, items, limit_s))
     lengths = {task: count(prompt) for task, prompt in begun.prompts.items()}
     return PromptLengths(lengths, len(tasks), begun.failures)
 
@@ -113,17 +106,7 @@ def checked_counter(
     return token_counter(builder, new_agent)
 
 
-def agent_for_checks(settings: RunSettings) -> Agent:
-    """Return an agent as episodes use it.
-
-    Raises:
-        ConfigError: the agent is unknown, or rejects its options or its context.
-    """
-    env = make_env(settings.env.name, settings.env.options)
-    return make_agent(settings.agent, env.action_format)
-
-
-def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[str], None]) -> None:
+def check_prompts(config: DictConfig, run_env: RunEnv, report: Callable[[str], None]) -> None:
     """Check that the model's context, its chat template and `data.max_prompt_length` suit the prompts of the tasks.
 
     Checks as many tasks as begin in `PROMPTS_S`, of all task sources in turn. A task that fails to begin, also when
@@ -131,7 +114,7 @@ def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[s
 
     Args:
         config: complete config.
-        settings: sections of one environment.
+        run_env: environment to check.
         report: receives a line with the number of tasks that were checked, and that of overlong prompts.
 
     Raises:
@@ -144,27 +127,27 @@ def check_prompts(config: DictConfig, settings: RunSettings, report: Callable[[s
     check_context(positions(model_config), budget, int(config.data.max_response_length), f"{key}={model.path!r}")
     tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
     template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    count = checked_counter(tokenizer, model_config.model_type, lambda: agent_for_checks(settings), template_options)
-    env = settings.env
+    count = checked_counter(tokenizer, model_config.model_type, run_env.new_agent, template_options)
+    env = run_env.env
     sources = {env.train_tasks, env.eval_tasks, *([env.dev_tasks] if env.dev_tasks not in (None, AUTO) else [])}
-    selections = [select_tasks(env.name, source, env.options) for source in sorted(sources)]
+    selections = [run_env.tasks(source) for source in sorted(sources)]
     pairs = zip_longest(*(sample_tasks(tasks, len(tasks)) for tasks in selections))
     items = list({item.id: item for pair in pairs for item in pair if item is not None}.values())
-    begun = asyncio.run(first_messages(settings.env, items, PROMPTS_S))
+    begun = asyncio.run(first_messages(run_env, items, PROMPTS_S))
     lengths = {task: count(prompt) for task, prompt in begun.prompts.items()}
     checked = PromptLengths(lengths, len(items), begun.failures)
     overlong = [task for task, length in checked.lengths.items() if length > budget]
     cuts = config.data.overlong_prompt == "truncate_observation"
     for task in overlong if cuts else ():
         _check_rules(task, count(cut_observation(begun.prompts[task], 0)), budget)
-    if not cuts and len(overlong) > settings.env.max_env_error_rate * len(checked.lengths):
+    if not cuts and len(overlong) > env.max_env_error_rate * len(checked.lengths):
         raise ConfigError(
             f"{len(overlong)} of {len(checked.lengths)} checked tasks have a prompt of more than "
             f"data.max_prompt_length={budget} tokens, up to {checked.lengths[checked.longest]} (task "
             f"{checked.longest!r}). Raise it, choose a shorter prompt in env.options and agent.options, or set "
             "data.overlong_prompt=truncate_observation."
         )
-    report(_prompt_report(settings.env.name, checked, len(overlong), budget, cuts))
+    report(_prompt_report(env.name, checked, len(overlong), budget, cuts))
 
 
 def _check_rules(task: str, length: int, budget: int) -> None:

@@ -3,8 +3,10 @@
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -12,16 +14,16 @@ from omegaconf.errors import OmegaConfBaseException
 import verl_agent.config
 from verl_agent.agents.registry import check_retries
 from verl_agent.config.keys import check_complete
-from verl_agent.config.mixture import MixtureEnv, run_envs
+from verl_agent.config.mixture import run_envs
+from verl_agent.config.settings import RunEnv
 from verl_agent.config.unread import check_unread
-from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import AUTO, EnvSettings
-from verl_agent.envs.splits import validates_on_test
-from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.worker_environment import worker_environment
+from verl_agent.runs.identity import TASK_IDS, task_ids
 from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.installation import check_installation
 from verl_agent.training.preflight.algorithms import check_algorithm, has_critic
@@ -29,9 +31,10 @@ from verl_agent.training.preflight.asynchrony import SEPARATE, check_asynchrony
 from verl_agent.training.preflight.lengths import check_budgets, check_critic, check_lengths_fit_model, check_shares
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
-from verl_agent.training.preflight.prompts import agent_for_checks, check_prompts
+from verl_agent.training.preflight.prompts import check_prompts
 from verl_agent.training.preflight.ranks import check_checkpoints
 from verl_agent.training.preflight.update import check_update
+from verl_agent.training.splits import split_tasks, validates_on_test
 
 ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
 """File for verl that names the class which assigns requests to rollout servers."""
@@ -40,15 +43,30 @@ BUCKET_MB = 128
 logger = logging.getLogger(__name__)
 
 
-def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> tuple[DictConfig, list[MixtureEnv]]:
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """Checked run of reinforcement learning.
+
+    Attributes:
+        verl: complete config, which verl reads.
+        plain: the same in plain values.
+        settings: settings that identify the run: those of `plain` with the models as the recipe names them, and a hash
+            of the tasks that it trains on.
+        envs: environments of the run.
+    """
+
+    verl: DictConfig
+    plain: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    envs: Sequence[RunEnv]
+
+
+def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> TrainingRun:
     """Resolve, check and complete a config.
 
     Args:
-        config: recipe with its overrides, as Hydra composed it.
+        config: recipe with its overrides, as Hydra composed it; changed in place.
         report: receives lines about what was checked and what was not.
-
-    Returns:
-        The resolved config for verl, and the environments of the run with their settings.
 
     Raises:
         ConfigError: a setting would make the run fail later.
@@ -58,29 +76,36 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     check_complete(config)
-    envs = run_envs(OmegaConf.to_container(config))
+    plain: Any = OmegaConf.to_container(config)
+    envs = run_envs(plain)
     check_trainer(config)
     check_test_best(config, envs)
-    check_algorithm(OmegaConf.to_container(config), envs)
-    check_asynchrony(OmegaConf.to_container(config), envs)
-    check_update(OmegaConf.to_container(config))
-    check_checkpoints(OmegaConf.to_container(config))
+    check_algorithm(plain, envs)
+    check_asynchrony(plain, envs)
+    check_update(plain)
+    check_checkpoints(plain)
     check_unread(config)
-    check_installation(OmegaConf.to_container(config), has_critic(config))
+    check_installation(plain, has_critic(config))
     for run_env in envs:
         check_environment(run_env, envs)
         check_lengths_fit_model(config, run_env)
         check_budgets(config, run_env)
     check_shares(config, envs)
     with open_dict(config):
-        _complete(config, report)
+        _complete(config, len(envs) > 1, report)
     check_machine(config, report)
     for run_env in envs:
-        check_prompts(config, run_env.settings, report)
+        check_prompts(config, run_env, report)
     if has_critic(config):
         check_critic(config.critic.model.path, config.actor_rollout_ref.model.path)
     check_megatron(config)
-    return config, envs
+    complete: Any = OmegaConf.to_container(config)
+    as_written = {
+        name: {**complete[name], "model": {**complete[name]["model"], "path": plain[name]["model"]["path"]}}
+        for name in ("actor_rollout_ref", "critic")
+    }
+    tasks = task_ids([item for splits in split_tasks(envs) for item in splits.train])
+    return TrainingRun(config, complete, {"command": "train", **complete, **as_written, TASK_IDS: tasks}, envs)
 
 
 def check_trainer(config: DictConfig) -> None:
@@ -149,7 +174,7 @@ def check_ranks(trainer: DictConfig, cores: int) -> None:
         )
 
 
-def check_environment(run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
+def check_environment(run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
     """Check the environment's name, options and tasks, and that no held-out task is trained on.
 
     Args:
@@ -160,29 +185,32 @@ def check_environment(run_env: MixtureEnv, envs: Sequence[MixtureEnv]) -> None:
         ConfigError: the environment or its agent is not valid, or train and held-out tasks overlap.
     """
     env = run_env.env
-    agent_for_checks(run_env.settings)
-    check_retries(run_env.settings.agent, make_env(env.name, env.options))
-    select_tasks(env.name, env.train_tasks, env.options, "env.train_tasks")
+    run_env.new_agent()
+    check_retries(run_env.agent, run_env.live)
+    train = run_env.tasks(env.train_tasks, "env.train_tasks")
     for other in envs:
         if other.env.name == env.name and not other.env.overlap:
-            check_disjoint(env.name, env.train_tasks, other.env.eval_tasks, env.options)
-            check_dev_tasks(env, other.env)
+            sources = {"env.train_tasks": env.train_tasks, "env.eval_tasks": other.env.eval_tasks}
+            check_disjoint(train, run_env.tasks(other.env.eval_tasks, "env.eval_tasks"), sources)
+            check_dev_tasks(run_env, other.env)
 
 
-def check_dev_tasks(env: EnvSettings, other: EnvSettings) -> None:
-    """Check that the development tasks of `env` are neither trained nor tested on by `other`, an entry of the same run.
+def check_dev_tasks(run_env: RunEnv, other: EnvSettings) -> None:
+    """Check that the development tasks are neither trained nor tested on by `other`, an entry of the same run.
 
     Raises:
         ConfigError: they overlap.
     """
-    if env.dev_tasks is None or env.dev_tasks == AUTO:
-        return  # tasks of `auto` are training tasks of `env`, and held out of those of `other`
+    dev_tasks = run_env.env.dev_tasks
+    if dev_tasks is None or dev_tasks == AUTO:
+        return  # tasks of `auto` are training tasks of `run_env`, and held out of those of `other`
     null = "Choose splits that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks."
+    dev = run_env.tasks(dev_tasks, "env.dev_tasks")
     for source, key in ((other.train_tasks, "env.train_tasks"), (other.eval_tasks, "env.eval_tasks")):
-        check_disjoint(env.name, env.dev_tasks, source, env.options, ("env.dev_tasks", key), null)
+        check_disjoint(dev, run_env.tasks(source, key), {"env.dev_tasks": dev_tasks, key: source}, null)
 
 
-def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
+def check_test_best(config: DictConfig, envs: Sequence[RunEnv]) -> None:
     """Check that a run with `trainer.test_best` chooses a best checkpoint and has other tasks to test it on.
 
     Raises:
@@ -206,9 +234,9 @@ def check_test_best(config: DictConfig, envs: Sequence[MixtureEnv]) -> None:
         )
 
 
-def _complete(config: DictConfig, report: Callable[[str], None]) -> None:
+def _complete(config: DictConfig, mixed: bool, report: Callable[[str], None]) -> None:
     """Fill in values of this machine: paths and environment variables of workers."""
-    if config.env.mixture:
+    if mixed:
         config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.training.mixture
     run_dir = Path(config.trainer.default_local_dir).resolve()
     config.trainer.default_local_dir = str(run_dir)

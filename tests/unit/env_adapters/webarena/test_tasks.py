@@ -13,6 +13,7 @@ from env_adapters.webarena.grading.urls import EXACT_URL, url_match
 from env_adapters.webarena.tasks.items import installed_task_file, make_item, read_items
 from env_adapters.webarena.tasks.site_urls import UserSites
 from env_adapters.webarena.tasks.splits import PAPER_TEST, READ_ONLY_TEMPLATES
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 
@@ -188,7 +189,7 @@ def test_file_without_field_split_has_only_the_split_all(tmp_path):
             adapter.tasks(split)
     assert tuple(adapter.splits) == ("all",)
     (tmp_path / "ids.txt").write_text("0\n2\n")
-    chosen = select_tasks("webarena", str(tmp_path / "ids.txt"), {"tasks": str(file)})
+    chosen = select_tasks(make_env("webarena", {"tasks": str(file)}), str(tmp_path / "ids.txt"))
     assert [item.id for item in chosen] == ["0", "2"]
 
 

@@ -39,7 +39,7 @@ def test_the_oracle_solves_20_goals_of_textcraft_over_http():
     local = {item.id: item for item in TextCraft().tasks("test")}
     with serving("textcraft", pool_of(TextCraft)) as running:
         chosen = options("textcraft", running.url)
-        items = select_tasks("http", "test", chosen)
+        items = select_tasks(make_env("http", chosen), "test")
         assert [item.id for item in items] == list(local)
         assert items[0].category == local[items[0].id].category
 
@@ -90,9 +90,10 @@ def test_splits_tasks_and_success_reward_come_from_the_servers():
         env = make_env("http", options("guess_number", running.url))
         assert (env.splits, env.success_reward) == (GuessNumber.splits, 0.5)
         assert len(env.tasks("small_train")) == 51
-        check_disjoint("http", "train", "test", options("guess_number", running.url))
-        with pytest.raises(ConfigError, match=r"env 'http' has no split 'trian'\. Did you mean 'train'\?"):
-            select_tasks("http", "trian", options("guess_number", running.url))
+        train, test = (select_tasks(env, split) for split in ("train", "test"))
+        check_disjoint(train, test, {"env.train_tasks": "train", "env.eval_tasks": "test"})
+        with pytest.raises(ConfigError, match=r"has no split 'trian'\. Did you mean 'train'\?"):
+            select_tasks(env, "trian")
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -266,7 +267,7 @@ def test_the_client_plays_on_each_server_of_agentgym(name):
     server = Server(name, SOLVED[name])
     with serving_app(server.app) as running:
         chosen = options(name, running.url, protocol="agentgym", items={"train": "0-9", "test": "10-12"})
-        items = select_tasks("http", "test", chosen)
+        items = select_tasks(make_env("http", chosen), "test")
         assert [item.id for item in items] == [f"{name}_{number}" for number in (10, 11, 12)]
         episode = asyncio.run(
             solve(
@@ -342,6 +343,6 @@ def test_verl_agent_serve_answers_the_protocol_of_agentgym():
     """The client with protocol=agentgym plays on a server of `verl-agent serve`."""
     with serving("textcraft", pool_of(TextCraft)) as running:
         chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0-443"})
-        item = select_tasks("http", "train", chosen)[5]
+        item = select_tasks(make_env("http", chosen), "train")[5]
         replies = list(TextCraft().demonstration(TextCraft().tasks("train")[5]))
         assert asyncio.run(solve(item, chosen, replies)).reward == 1.0

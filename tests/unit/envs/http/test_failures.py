@@ -16,6 +16,7 @@ from verl_agent.envs.http.run_server import bind, url_of
 from verl_agent.envs.http.server_pool import ServerPool
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.transport import transport
+from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 from verl_agent.types import StepResult, StopReason, TaskItem
@@ -24,7 +25,7 @@ from verl_agent.types import StepResult, StopReason, TaskItem
 def test_a_dead_server_gets_no_sessions():
     with serving("guess_number", pool_of(GuessNumber)) as running:
         chosen = options("guess_number", unused_url(), running.url, unused_url())
-        items = select_tasks("http", "test", chosen)
+        items = select_tasks(make_env("http", chosen), "test")
         episodes = [asyncio.run(solve(item, chosen, [f"Action: {item.id.split(':')[1]}"])) for item in items[:4]]
         assert [episode.reward for episode in episodes] == [1.0] * 4
         assert running.pool.stats()["opened"] == 4

@@ -56,19 +56,19 @@ def test_the_27_tasks_are_listed_with_the_numbers_of_items_of_the_paper():
     assert sum(len(entry.categories) for entry in listed.values()) == 27
     needing = {name for name, entry in listed.items() if entry.needs}
     assert needing == {"webarena", "nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"}
-    turns = {name: compose_entry(paper, name)["horizon"]["eval_max_turns"] for name in listed if name not in needing}
+    turns = {name: compose_entry(paper, name).run.horizon.eval_max_turns for name in listed if name not in needing}
     assert turns == {"textcraft": 30, "babyai": 20, "scienceworld": 30}
 
 
 def test_an_override_with_the_name_of_an_evaluation_changes_only_that_one(tmp_path):
     chosen = suite(tmp_path, "model.path=oracle", "small:horizon.eval_max_turns=3")
-    turns = {name: compose_entry(chosen, name)["horizon"]["eval_max_turns"] for name in ("small", "stand_in")}
+    turns = {name: compose_entry(chosen, name).run.horizon.eval_max_turns for name in ("small", "stand_in")}
     assert turns == {"small": 3, "stand_in": 10}
 
 
 def test_a_suite_composes_for_a_model_behind_an_api(tmp_path):
     chosen = suite(tmp_path, "model.api.kind=openai", "model.api.name=tiny", "model.api.base_url=http://127.0.0.1:9/v1")
-    assert compose_entry(chosen, "small")["model"]["path"] is None
+    assert compose_entry(chosen, "small").model == "openai:tiny"
 
 
 def test_a_suite_skips_missing_needs_by_name(tmp_path):
@@ -87,7 +87,7 @@ def test_a_suite_skips_missing_needs_by_name(tmp_path):
 def test_a_need_is_missing_if_the_first_task_does_not_start(tmp_path):
     config = compose_entry(suite(tmp_path, "model.path=oracle"), "stand_in")
     assert missing_need(config) is None
-    config["evaluation"]["tasks"] = "nowhere"
+    config = compose_entry(suite(tmp_path, "model.path=oracle", "evaluation.tasks=nowhere"), "stand_in")
     assert "has no split 'nowhere'" in str(missing_need(config))
 
 

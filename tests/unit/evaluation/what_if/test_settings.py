@@ -11,6 +11,7 @@ import pytest
 
 from tests import ROOT
 from tests.support.episodes import talk
+from tests.support.evaluated_games import evaluated
 from tests.support.what_if import RUN, of_evaluation, of_run, recorded_game
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.question import Question
@@ -104,7 +105,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path):
 
 def test_an_episode_of_an_evaluation_is_asked_with_its_settings(tmp_path: Path):
     settings = settings_of(of_evaluation(tmp_path), [])
-    assert (settings.model, settings.config.evaluation.temperature, settings.config.evaluation.seed) == (
+    assert (settings.config.model, settings.config.evaluation.temperature, settings.config.evaluation.seed) == (
         "random",
         0.5,
         3,
@@ -131,7 +132,7 @@ def test_an_override_wins_over_the_recorded_setting(tmp_path: Path):
         "env.hosts.where=inline",
     ]
     settings = settings_of(of_evaluation(tmp_path), [*overrides, "env.hosts.where=inline"])
-    assert (settings.model, settings.config.evaluation.temperature) == ("oracle", 0.1)
+    assert (settings.config.model, settings.config.evaluation.temperature) == ("oracle", 0.1)
     assert settings.config.run.horizon.turns_for_evaluation() == 7
     assert settings.config.run.env.hosts.where == "inline"
 
@@ -154,13 +155,13 @@ def test_an_episode_of_a_model_behind_an_api_needs_another_model(tmp_path: Path)
     recorded = of_evaluation(tmp_path, "openai:gpt", **{"model.api": {"kind": "openai"}})
     with pytest.raises(ConfigError, match="'openai:gpt', a model behind an API"):
         settings_of(recorded, [])
-    assert settings_of(recorded, ["model.path=random"]).model == "random"
+    assert settings_of(recorded, ["model.path=random"]).config.model == "random"
 
 
 def test_an_episode_of_a_training_run_is_asked_with_the_settings_of_the_run(tmp_path: Path):
     settings = settings_of(of_run(tmp_path), [])
     config = settings.config
-    assert settings.model == "smollm2-135m", "the weights of the first step are those of the recipe"
+    assert settings.config.model == "smollm2-135m", "the weights of the first step are those of the recipe"
     assert dict(config.run.env.options) == {"tolerant": True}
     assert (config.evaluation.temperature, config.evaluation.top_p) == (0.8, 0.9)
     assert (config.data.max_prompt_length, config.data.max_response_length) == (70, 50)
@@ -174,7 +175,7 @@ def test_a_step_is_asked_with_the_weights_that_played_it(tmp_path: Path, purpose
     for number in (1, 2, 3):
         (tmp_path / f"global_step_{number}").mkdir()
     settings = settings_of(of_run(tmp_path, step, purpose), [])
-    assert settings.model == str(tmp_path / f"global_step_{updates}")
+    assert settings.config.model == str(tmp_path / f"global_step_{updates}")
     assert settings.config.evaluation.temperature == (0.8 if purpose == "train" else 1.0)
 
 
@@ -186,7 +187,7 @@ def test_weights_that_were_not_kept_are_an_error_that_names_the_nearest(tmp_path
         ConfigError, match=rf"global_step_17, .* Kept: 10, 20\. .*model\.path={tmp_path}/global_step_20"
     ):
         settings_of(recorded, [])
-    assert settings_of(recorded, ["model.path=random"]).model == "random"
+    assert settings_of(recorded, ["model.path=random"]).config.model == "random"
 
 
 def test_the_entry_of_a_mixture_is_found_by_its_environment(tmp_path: Path):
@@ -206,7 +207,7 @@ def test_records_without_settings_need_a_recipe(tmp_path: Path):
         settings_of(recorded, [])
     recipe = ROOT / "recipes/guess_number/eval_cpu.yaml"
     settings = settings_of(recorded, ["model.path=random", "env.hosts.where=inline"], recipe)
-    assert (settings.model, settings.config.run.env.name) == ("random", "guess_number")
+    assert (settings.config.model, settings.config.run.env.name) == ("random", "guess_number")
     with pytest.raises(ConfigError, match="does not exist"):
         settings_of(recorded, [], tmp_path / "missing.yaml")
     with pytest.raises(ConfigError, match=r"model\.path"):
@@ -237,6 +238,15 @@ def test_a_question_is_answered_with_the_settings_of_the_run(tmp_path: Path, cap
     assert oracle["kind"] == "continuations"
     assert (oracle["source"], oracle["action"]) == ("oracle", "7")
     assert "the oracle takes: 7" in capsys.readouterr().out
+
+
+def test_a_perturbed_evaluation_is_replayed_with_its_perturbations(tmp_path: Path):
+    """The replay is compared with the record, whose observations have the perturbations."""
+    folder = evaluated(tmp_path / "out", "cheap", perturb={"distractors": 2, "observation_noise": 0.5})
+    lines = len((folder / "episodes.jsonl").read_text().splitlines())
+    recorded = find_episode(f"{folder / 'episodes.jsonl'}:{lines}")  # the last one to end has all turns
+    _, after = ask(recorded, "model.path=random", samples=1, action="1000")
+    assert [episode["actions"][0] for episode in after["episodes"]] == ["1000"]
 
 
 @pytest.mark.parametrize(

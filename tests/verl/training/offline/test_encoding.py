@@ -1,24 +1,27 @@
 """The loss mask covers the tokens that the model wrote, scaled by the weight of the episode."""
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import sft_loss
 
 from tests.support.episodes import talk
+from verl_agent.config.settings import AgentEnv, read_env
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.offline.datasets import EpisodeDataset, PairDataset, collate_pairs
+from verl_agent.training.offline.datasets import collate_pairs
+from verl_agent.training.offline.dpo import plan as plan_pairs
 from verl_agent.training.offline.encoding import EpisodeEncoder, Row
+from verl_agent.training.offline.sft import plan
 from verl_agent.types import StopReason
 
 COUNTED = """
@@ -34,17 +37,16 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(prepare_smollm2())
 
 
-def data(**changes: Any) -> Any:
-    """Return section `data` as a dataset gets it."""
-    settings = {
-        "env_name": "guess_number",
-        "env_options": {},
-        "agent": {"name": "raw"},
-        "model_type": "llama",
-        "max_length": 500,
-        "apply_chat_template_kwargs": {},
-    }
-    return OmegaConf.create({**settings, **changes})
+SPLITS = {"train_tasks": "small_train", "eval_tasks": "small_test"}
+NAMES = {"train_files": "train:small_train", "val_files": None, "train_max_samples": -1, "val_max_samples": -1}
+
+
+def played(agent: Mapping[str, Any] | None = None) -> AgentEnv:
+    return read_env({"env": {"name": "guess_number", **SPLITS}, "agent": agent or {"name": "raw"}})
+
+
+def encoder(tokenizer: Any, agent: Mapping[str, Any] | None = None, max_length: int = 500) -> EpisodeEncoder:
+    return EpisodeEncoder(tokenizer, "llama", played(agent), max_length)
 
 
 def episode(replies: str = "one two", **changes: Any) -> EpisodeRecord:
@@ -52,7 +54,7 @@ def episode(replies: str = "one two", **changes: Any) -> EpisodeRecord:
 
 
 def encoded(tokenizer: Any, record: EpisodeRecord, **changes: Any) -> list[Row]:
-    return EpisodeEncoder(tokenizer, data(**changes)).encode(record)
+    return encoder(tokenizer, **changes).encode(record)
 
 
 def masked_text(tokenizer: Any, row: Row) -> str:
@@ -112,19 +114,18 @@ def test_an_episode_longer_than_max_length_raises_config_error(tokenizer):
 
 
 def test_the_advice_for_a_long_episode_fits_its_source(tokenizer):
-    encoder = EpisodeEncoder(tokenizer, data(max_length=20, agent={"name": "react"}))
+    short = encoder(tokenizer, {"name": "react"}, max_length=20)
     (item, *_) = make_env("guess_number").tasks("small_train")
     with pytest.raises(ConfigError, match=r"max_length=20. Raise it, or choose tasks with shorter demonstrations"):
-        encoder.demonstrate(item)
+        short.demonstrate(item)
     with pytest.raises(ConfigError, match=r"max_length=20. Raise it, or record episodes with a smaller data"):
-        encoder.encode(episode())
+        short.encode(episode())
 
 
 def test_demonstrations_tell_the_turns_left_as_training_does(tokenizer):
     agent = {"name": "react", "options": {"turns_left": True}}
-    encoder = EpisodeEncoder(tokenizer, data(agent=agent, episodes={"max_turns": 9}, max_length=2000))
     (item, *_) = make_env("guess_number").tasks("small_train")
-    (row,) = encoder.demonstrate(item)
+    (row,) = encoder(tokenizer, agent, max_length=2000).demonstrate(item, max_turns=9)
     text = tokenizer.decode(row["input_ids"])
     assert "Turns left: 9<|im_end|>" in text and "Turns left: 8" in text
     assert "Turns left" not in masked_text(tokenizer, row)
@@ -145,21 +146,31 @@ def counted(tmp_path):
 
 
 def test_recorded_episodes_share_one_instance_of_their_environment(tokenizer, counted):
-    encoder = EpisodeEncoder(tokenizer, data())
+    shared = encoder(tokenizer)
     for reply in ("one", "two", "three"):
-        encoder.encode(episode(reply, env="counted"))
+        shared.encode(episode(reply, env="counted"))
     assert len(counted) == 1
 
 
-def rows_of(tokenizer: Any, records: str, **settings: Any) -> list[Row]:
+def rows_of(tokenizer: Any, records: str, names: Mapping[str, Any] | None = None, **settings: Any) -> Any:
+    """Return the rows to train and to validate on, as supervised training plans them."""
     source = {"oracle": False, "records": [records], "min_reward": None, "per_task": None, "weight": "none"}
-    config = data(episodes={**source, **settings})
-    return EpisodeDataset("train:small_train", tokenizer, config).rows
+    planned = plan({"episodes": {**source, **settings}, "data": {**NAMES, **(names or {})}}, played())
+    train, validation = planned.datasets(encoder(tokenizer))
+    assert (len(train), len(validation or [])) == (planned.rows, planned.val_rows)
+    return train, validation
+
+
+def pairs_of(tokenizer: Any, records: str, **settings: Any) -> Any:
+    """Return the pairs to train and to validate on, as DPO plans them."""
+    names = {"train_files": "train", "use_dynamic_bsz": False}
+    planned = plan_pairs({"preference": {"records": [records], **settings}, "data": {**NAMES, **names}}, played())
+    return planned.datasets(encoder(tokenizer))
 
 
 def test_verl_loss_is_the_weighted_mean_over_episodes(tokenizer, tmp_path):
     path = write(tmp_path / "a.jsonl", episode("one two"), episode("three", reward=0.5))
-    rows = rows_of(tokenizer, path, weight="reward", min_reward=0.1)
+    rows, _ = rows_of(tokenizer, path, weight="reward", min_reward=0.1)
     batch = {
         key: torch.nested.as_nested_tensor([row[key] for row in rows], layout=torch.jagged)
         for key in ("input_ids", "loss_mask")
@@ -176,11 +187,17 @@ def test_verl_loss_is_the_weighted_mean_over_episodes(tokenizer, tmp_path):
 
 def test_the_dataset_joins_oracle_and_recorded_episodes(tokenizer, tmp_path):
     path = write(tmp_path / "a.jsonl", episode("one"), episode("two", task="2"))
-    config = data(episodes={"oracle": True, "records": [path]})
-    both = EpisodeDataset("train:small_train", tokenizer, config, max_samples=3)
-    assert len(both) == 3 + 2
-    assert {row["loss_mask"].dtype for row in both.rows} == {torch.float32}
-    assert len(EpisodeDataset("validation:small_test", tokenizer, config, max_samples=3)) == 3
+    names = {"val_files": "validation:small_test", "train_max_samples": 3, "val_max_samples": 4}
+    both, validation = rows_of(tokenizer, path, names, oracle=True)
+    assert (len(both), len(validation)) == (3 + 2, 4)
+    assert {row["loss_mask"].dtype for row in both} == {torch.float32}
+
+
+def test_names_of_other_data_raise_config_error(tokenizer, tmp_path):
+    path = write(tmp_path / "a.jsonl", episode("one"))
+    for key, value in (("train_files", "train:train"), ("val_files", "validation:small_train")):
+        with pytest.raises(ConfigError, match=rf"^data\.{key}='{value}' is not allowed\. Allowed: .*'\w+:small_"):
+            rows_of(tokenizer, path, {key: value})
 
 
 def test_a_batch_alternates_better_and_worse_episodes(tokenizer, tmp_path):
@@ -189,15 +206,14 @@ def test_a_batch_alternates_better_and_worse_episodes(tokenizer, tmp_path):
         for task in "12"
         for word, reward in (("good", 1.0), ("bad", 0.0))
     ]
-    config = data(preference={"records": [write(tmp_path / "a.jsonl", *records)]})
-    pairs = PairDataset("train", tokenizer, config)
+    pairs, validation = pairs_of(tokenizer, write(tmp_path / "a.jsonl", *records))
     pairs.set_reference(torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]))
     batch = collate_pairs([pairs[0], pairs[1]])
     sides = zip(batch["input_ids"].unbind(), batch["loss_mask"].unbind(), strict=True)
     texts = [masked_text(tokenizer, {"input_ids": ids, "loss_mask": mask}) for ids, mask in sides]
     assert texts == [f"{word}<|im_end|>" for word in ("good1", "bad1", "good2", "bad2")]
     assert batch["reference"].tolist() == [-1, -2, -3, -4]
-    assert len(PairDataset("validation", tokenizer, config)) == 0
+    assert validation is None
 
 
 def corrected() -> EpisodeRecord:
@@ -214,16 +230,13 @@ def corrected() -> EpisodeRecord:
 )
 def test_only_replies_of_the_chosen_authors_are_trained_on(tokenizer, tmp_path, authors, learned):
     path = write(tmp_path / "episodes.jsonl", corrected())
-    source = {"oracle": False, "records": [path], "authors": authors}
-    dataset = EpisodeDataset("train:small_train", tokenizer, data(episodes=source))
-    (row,) = dataset.rows
+    ((row,), _) = rows_of(tokenizer, path, authors=authors)
     assert masked_text(tokenizer, row) == "".join(f"{word}<|im_end|>" for word in learned.split("|"))
 
 
 def test_pair_of_an_edit_compares_only_the_edited_and_the_proposed_reply(tokenizer, tmp_path):
     path = write(tmp_path / "episodes.jsonl", corrected())
-    dataset = PairDataset("train", tokenizer, data(preference={"records": [path], "pairs": "edits"}))
-    ((better, worse),) = dataset.rows
+    ((better, worse),) = pairs_of(tokenizer, path, pairs="edits")[0].rows
     assert masked_text(tokenizer, better) == "two<|im_end|>"
     assert masked_text(tokenizer, worse) == "other<|im_end|>"
     assert "one<|im_end|>" in tokenizer.decode(worse["input_ids"])

@@ -11,7 +11,7 @@ from tests.support.composing import ROOT, recipe
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.offline.evolve.prepare import Evolution, prepare
+from verl_agent.training.offline.evolve.prepare import Evolution, prepare_rounds
 from verl_agent.training.offline.evolve.rounds import Phase
 from verl_agent.training.offline.evolve.run import check_kept
 from verl_agent.training.offline.evolve.subprocesses import arguments
@@ -55,7 +55,7 @@ def folder(tmp_path) -> Path:
 
 def prepared(folder: Path, *overrides: str) -> Evolution:
     with chdir(folder):
-        return prepare(recipe(folder / "evolve.yaml", *overrides))
+        return prepare_rounds(recipe(folder / "evolve.yaml", *overrides))
 
 
 def change(folder: Path, name: str, old: str, new: str) -> None:
@@ -172,4 +172,4 @@ def test_a_recipe_that_changed_between_two_starts_raises_config_error(folder):
 @pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*/evolve*.yaml")), ids=lambda path: path.parent.name)
 def test_the_recipes_of_rounds_fit_each_other(path, tmp_path):
     with chdir(ROOT):
-        prepare(recipe(path, f"evolve.output_dir={tmp_path}"))
+        prepare_rounds(recipe(path, f"evolve.output_dir={tmp_path}"))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from safetensors.torch import load_file
 from torch.utils.data import DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -16,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.support.episodes import talk
 from tests.support.offline_runs import episodes, finished, kill_after, metrics, start, write_offline_recipes
 from verl_agent.commands.export import export
+from verl_agent.config.settings import read_env
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.training.offline.encoding import EpisodeEncoder
@@ -64,8 +64,8 @@ def test_another_number_of_ranks_continues_with_the_next_rows(before, after, wor
 def margin(model: Path) -> float:
     """Return the mean difference of log-probs between better and worse episodes in nats, in plain PyTorch."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    data = {"env_name": "guess_number", "env_options": {}, "agent": {"name": "raw"}, "max_length": 96}
-    encoder = EpisodeEncoder(tokenizer, OmegaConf.create({**data, "model_type": "llama"}))
+    played = read_env({"env": {"name": "guess_number"}, "agent": {"name": "raw"}})
+    encoder = EpisodeEncoder(tokenizer, "llama", played, max_length=96)
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
 
     def score(record: EpisodeRecord) -> float:

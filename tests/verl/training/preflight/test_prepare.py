@@ -17,7 +17,6 @@ from verl.workers.rollout.router import get_router_handle
 from tests.support.composing import recipe
 from tests.support.models import write_byte_model
 from verl_agent.config.mixture import run_envs
-from verl_agent.envs.splits import split_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
@@ -27,6 +26,7 @@ from verl_agent.training.preflight.lengths import check_critic
 from verl_agent.training.preflight.prompts import check_prompts
 from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, prepare
 from verl_agent.training.run import choose_dev_tasks, run
+from verl_agent.training.splits import split_tasks
 
 RECIPE = """
 defaults:
@@ -81,13 +81,13 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["env.name=gess_number"], "env.name='gess_number' is not registered. Did you mean 'guess_number'?"),
         (
             ["env.train_tasks=smal_train"],
-            "env.train_tasks='smal_train' is not allowed: env 'guess_number' has no split 'smal_train'.",
+            "env.train_tasks='smal_train' is not allowed: GuessNumber has no split 'smal_train'.",
         ),
         (
             ["env.eval_tasks=tset"],
-            "env.eval_tasks='tset' is not allowed: env 'guess_number' has no split 'tset'. Did you mean 'test'?",
+            "env.eval_tasks='tset' is not allowed: GuessNumber has no split 'tset'. Did you mean 'test'?",
         ),
-        (["env.train_tasks=ids.txt"], "ids.txt: env 'guess_number' has no task '5:99'. Did you mean"),
+        (["env.train_tasks=ids.txt"], "ids.txt: GuessNumber has no task '5:99'. Did you mean"),
         (["env.train_tasks=no.txt"], "task file 'no.txt' does not exist."),
         (
             ["env.eval_tasks=small_train"],
@@ -102,7 +102,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         (["env.dev_tasks=small_train"], "env.dev_tasks='small_train' and env.train_tasks='small_train' share 51"),
         (
             ["env.dev_tasks=tset"],
-            "env.dev_tasks='tset' is not allowed: env 'guess_number' has no split 'tset'. Did you mean 'test'?",
+            "env.dev_tasks='tset' is not allowed: GuessNumber has no split 'tset'. Did you mean 'test'?",
         ),
         (
             ["env.train_tasks=held_out.txt"],
@@ -324,7 +324,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
         ),
         (
             ["env.mixture=[{name: guess_number, weight: 9, train_tasks: ids.txt}, {name: textcraft}]"],
-            "ids.txt: env 'guess_number' has no task '5:99'.",
+            "ids.txt: GuessNumber has no task '5:99'.",
         ),
         (
             [
@@ -421,7 +421,8 @@ def test_a_bucket_of_weights_holds_the_largest_tensor_and_little_more(largest, c
 
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
 def test_a_valid_config_is_resolved_and_completed(folder):
-    config, envs = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
+    made = prepared(folder, "trainer.default_local_dir=run", f"actor_rollout_ref.model.path={SMOLLM2}")
+    config, envs = made.verl, made.envs
     assert OmegaConf.missing_keys(config) <= {
         key for key in OmegaConf.missing_keys(config) if key.startswith("reward.")
     }
@@ -431,7 +432,7 @@ def test_a_valid_config_is_resolved_and_completed(folder):
     assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
     assert config.actor_rollout_ref.rollout.router_config_path == str(ROUTER)
     assert str(folder / "run/tensorboard") == config.ray_kwargs.ray_init.runtime_env.env_vars.TENSORBOARD_DIR
-    assert [run_env.settings.horizon.max_turns for run_env in envs] == [[4]]
+    assert [run_env.horizon.max_turns for run_env in envs] == [[4]]
 
 
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
@@ -470,7 +471,7 @@ def check(folder: Path, *changes: str) -> list[str]:
     config.merge_with_dotlist([f"actor_rollout_ref.model.path={prepare_smollm2()}", *changes])
     OmegaConf.resolve(config)
     (run_env,) = run_envs(OmegaConf.to_container(config))
-    check_prompts(config, run_env.settings, lines.append)
+    check_prompts(config, run_env, lines.append)
     return lines
 
 
@@ -520,9 +521,10 @@ def test_tasks_are_held_out_if_a_checkpoint_is_chosen_and_as_the_run_began(folde
     config = recipe(folder / "mine.yaml")
     OmegaConf.set_struct(config, False)
     config.trainer.merge_with(trainer)
-    line = choose_dev_tasks(config, {} if began is None else {"env": began})
+    lines: list[str] = []
+    choose_dev_tasks(config, {} if began is None else {"env": began}, lines.append)
     assert config.env.dev_tasks == chosen
-    assert bool(line) is (began is not None and chosen is None and trainer["test_freq"] == 1)
+    assert bool(lines) is (began is not None and chosen is None and trainer["test_freq"] == 1)
     (run_env,) = run_envs(OmegaConf.to_container(config))
-    (splits,) = split_tasks([run_env.env])
+    (splits,) = split_tasks([run_env])
     assert len(splits.train) == (51 if chosen is None else 41)

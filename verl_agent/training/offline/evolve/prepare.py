@@ -1,6 +1,7 @@
 """Composition of the recipes that the rounds use, and all checks that can fail before the first round."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_agent.config.keys import check_keys, check_kind
-from verl_agent.config.settings import agent_settings, env_options
-from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.config.settings import read_env
+from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import parameters, resolve_model
 from verl_agent.runs import may_change
@@ -33,16 +34,16 @@ class Evolution:
 
     Attributes:
         settings: section `evolve`.
-        learn: composed recipe of supervised training.
+        base: recorded episodes of the base set: files and folders of them.
         folder: folder of the rounds.
     """
 
     settings: EvolveSettings
-    learn: DictConfig
+    base: Sequence[str]
     folder: EvolveFolder
 
 
-def prepare(config: DictConfig) -> Evolution:
+def prepare_rounds(config: DictConfig) -> Evolution:
     """Compose and check all recipes, and claim the folder of the rounds.
 
     Raises:
@@ -72,7 +73,8 @@ def prepare(config: DictConfig) -> Evolution:
         *(f"explore.*.{pattern}" for pattern in may_change.PLAYING),
     ]
     folder.claim({"evolve": plain, **recipes}, changeable)
-    return Evolution(settings, learn, folder)
+    records = learn.episodes.records
+    return Evolution(settings, [records] if isinstance(records, str) else list(records), folder)
 
 
 def composed(recipe: str, key: str, base: str) -> DictConfig:
@@ -103,28 +105,31 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
     Raises:
         ConfigError: the tasks, the agents, the options or the lengths of two recipes do not fit.
     """
-    env, options = player.env.name, env_options(player)
-    select_tasks(env, entry.tasks, options)
-    explored, validated = "evolve.explore.tasks", f"evaluation.tasks of {entry.recipe}"
-    if settings.validate:
-        check_disjoint(env, entry.tasks, player.evaluation.tasks, options, (explored, validated))
-    if learn.env.name == env:
-        check_disjoint(
-            env, entry.tasks, learn.env.eval_tasks, options, (explored, f"env.eval_tasks of {settings.learn}")
-        )
-    if settings.validate and learn.env.name == env:  # the base set, which every round trains on
-        base = f"env.train_tasks of {settings.learn}"
-        check_disjoint(env, learn.env.train_tasks, player.evaluation.tasks, options, (base, validated))
-    sections = [agent_settings(one) for one in (player, learn)]
-    if sections[0] != sections[1]:
+    played, learned = (
+        read_env({name: OmegaConf.to_container(one[name], resolve=True) for name in ("env", "agent")})
+        for one in (player, learn)
+    )
+    explored = {"evolve.explore.tasks": entry.tasks}
+    validated = {f"evaluation.tasks of {entry.recipe}": str(player.evaluation.tasks)}
+    tested = {f"env.eval_tasks of {settings.learn}": learned.env.eval_tasks}
+    base = {f"env.train_tasks of {settings.learn}": learned.env.train_tasks}  # which every round trains on
+    same = learned.env.name == played.env.name
+    pairs = [(explored, validated)] if settings.validate else []
+    pairs += [(explored, tested)] if same else []
+    pairs += [(base, validated)] if same and settings.validate else []
+    played.tasks(entry.tasks)
+    for sources in pairs:
+        train, held_out = (played.tasks(source) for one in sources for source in one.values())
+        check_disjoint(train, held_out, {**sources[0], **sources[1]})
+    if played.agent != learned.agent:
         raise ConfigError(
-            f"{entry.recipe} and {settings.learn} prompt the model differently: section `agent` is {sections[0]} "
-            f"in the first and {sections[1]} in the second. Use the same in both."
+            f"{entry.recipe} and {settings.learn} prompt the model differently: section `agent` is {played.agent} "
+            f"in the first and {learned.agent} in the second. Use the same in both."
         )
-    if learn.env.name == env and options != (others := env_options(learn)):
+    if same and played.env.options != learned.env.options:
         raise ConfigError(
-            f"{entry.recipe} plays {env!r} with env.options={options}, and {settings.learn} trains on its base set "
-            f"with {others}. Use the same in both."
+            f"{entry.recipe} plays {played.env.name!r} with env.options={played.env.options}, and {settings.learn} "
+            f"trains on its base set with {learned.env.options}. Use the same in both."
         )
     longest = int(player.data.max_prompt_length) + int(player.data.max_response_length)
     if longest > int(learn.data.max_length):

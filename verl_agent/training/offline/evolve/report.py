@@ -36,7 +36,7 @@ class RoundResult:
     gain: Comparison | None
 
 
-def report(evolution: Evolution, console: Console) -> None:
+def report_rounds(evolution: Evolution, console: Console) -> None:
     """Print and write the validations so far, and keep the best policy in `best/`."""
     folder = evolution.folder
     validated = [

@@ -10,8 +10,8 @@ from verl_agent.config.keys import check_kind
 from verl_agent.errors import ConfigError
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.subprocess_run import run_command
-from verl_agent.training.offline.evolve.prepare import Evolution, prepare
-from verl_agent.training.offline.evolve.report import report
+from verl_agent.training.offline.evolve.prepare import Evolution, prepare_rounds
+from verl_agent.training.offline.evolve.report import report_rounds
 from verl_agent.training.offline.evolve.rounds import Phase, phases
 from verl_agent.training.offline.evolve.subprocesses import arguments
 from verl_agent.training.offline.selection import select_episodes, usable_records
@@ -24,7 +24,7 @@ def run(config: DictConfig) -> None:
         ConfigError: a check before the first round fails, or a phase fails.
     """
     check_kind(config, "agent_evolve")
-    evolution, console = prepare(config), Console()
+    evolution, console = prepare_rounds(config), Console()
     folder = evolution.folder
     try:
         with ending_all_children():
@@ -37,7 +37,7 @@ def run(config: DictConfig) -> None:
         console.print("\nStopped. Run the same command again to resume.")
         raise
     finally:
-        report(evolution, console)
+        report_rounds(evolution, console)
 
 
 def run_phase(phase: Phase, evolution: Evolution, console: Console) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from verl_agent.training.offline.evolve.prepare import Evolution
 from verl_agent.training.offline.evolve.rounds import Phase
 
@@ -51,10 +49,8 @@ def training_overrides(phase: Phase, evolution: Evolution) -> dict[str, Any]:
     settings, folder = evolution.settings, evolution.folder
     if not phase.round:
         return {}
-    base = OmegaConf.to_container(evolution.learn.episodes)["records"]
-    base = [base] if isinstance(base, str) else base
     values: dict[str, Any] = {
-        "episodes.records": [*base, *folder.explored(phase.round, settings.pool)],
+        "episodes.records": [*evolution.base, *folder.explored(phase.round, settings.pool)],
         "episodes.min_reward": settings.min_reward,
         "episodes.per_task": settings.per_task,
         "episodes.weight": settings.weight,

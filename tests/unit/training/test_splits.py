@@ -2,14 +2,14 @@
 
 import pytest
 
+from verl_agent.config.settings import AgentEnv
 from verl_agent.envs.settings import EnvSettings
-from verl_agent.envs.splits import count_held_out, split_tasks
-from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.training.splits import count_held_out, split_tasks
 
 
-def guess(train: str = "small_train", **more) -> EnvSettings:
-    return EnvSettings(name="guess_number", train_tasks=train, eval_tasks="small_test", **more)
+def guess(train: str = "small_train", **more) -> AgentEnv:
+    return AgentEnv(env=EnvSettings(name="guess_number", train_tasks=train, eval_tasks="small_test", **more))
 
 
 def ids(tasks) -> set[str]:
@@ -18,17 +18,17 @@ def ids(tasks) -> set[str]:
 
 def test_tasks_to_choose_a_checkpoint_on_are_held_out_of_the_training_tasks():
     (splits,) = split_tasks([guess()])
-    every = select_tasks("guess_number", "small_train")
+    every = guess().tasks("small_train")
     assert ids(splits.train) | ids(splits.dev) == ids(every)
     assert len(splits.train) + len(splits.dev) == len(every)
-    assert ids(splits.test) == ids(select_tasks("guess_number", "small_test"))
+    assert ids(splits.test) == ids(guess().tasks("small_test"))
     assert not ids(splits.test) & ids(every)
     assert splits.dev_source == "small_train"
     assert [item.id for item in splits.train] == [item.id for item in every if item.id in ids(splits.train)]
 
 
 def test_the_same_tasks_are_held_out_in_any_order_of_the_training_tasks(tmp_path):
-    names = [item.id for item in select_tasks("guess_number", "small_train")]
+    names = [item.id for item in guess().tasks("small_train")]
     path = tmp_path / "tasks.txt"
     path.write_text("\n".join(reversed(names)))
     (splits,), (again,) = split_tasks([guess()]), split_tasks([guess(str(path))])
@@ -45,15 +45,15 @@ def test_a_tenth_of_the_training_tasks_is_held_out(tasks, held_out):
 @pytest.mark.parametrize("more", [{"dev_tasks": None}, {"overlap": True}, {"dev_tasks": "small_test", "overlap": True}])
 def test_a_run_may_validate_on_the_tasks_of_the_test_alone(more):
     (splits,) = split_tasks([guess(**more)])
-    assert ids(splits.train) == ids(select_tasks("guess_number", "small_train"))
-    assert (ids(splits.dev), splits.dev_source) == (ids(select_tasks("guess_number", "small_test")), "small_test")
+    assert ids(splits.train) == ids(guess().tasks("small_train"))
+    assert (ids(splits.dev), splits.dev_source) == (ids(guess().tasks("small_test")), "small_test")
     assert splits.test == []
 
 
 def test_a_chosen_split_takes_no_task_from_the_training_tasks():
     (splits,) = split_tasks([guess("small_test", dev_tasks="small_train")])
-    assert len(splits.train) == len(select_tasks("guess_number", "small_test"))
-    assert ids(splits.dev) == ids(select_tasks("guess_number", "small_train"))
+    assert len(splits.train) == len(guess().tasks("small_test"))
+    assert ids(splits.dev) == ids(guess().tasks("small_train"))
 
 
 def test_no_entry_of_a_mixture_trains_on_held_out_tasks_of_another(tmp_path):

@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from verl_agent.config.settings import AgentEnv
 from verl_agent.envs.settings import AUTO, EnvSettings
-from verl_agent.envs.tasks import sample_tasks, select_tasks
+from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
@@ -32,7 +33,7 @@ class TaskSplits:
     test: Sequence[TaskItem]
 
 
-def split_tasks(envs: Sequence[EnvSettings]) -> list[TaskSplits]:
+def split_tasks(envs: Sequence[AgentEnv]) -> list[TaskSplits]:
     """Return the tasks of each environment of a run.
 
     With `dev_tasks: auto` a tenth of the training tasks, at most `MOST_DEV_TASKS`, is held out: those with the smallest
@@ -40,15 +41,15 @@ def split_tasks(envs: Sequence[EnvSettings]) -> list[TaskSplits]:
     out, at most a fifth. No entry of a mixture trains on a task that another entry of the same environment holds out.
 
     Args:
-        envs: section `env` of each environment.
+        envs: environments of the run.
 
     Raises:
         ConfigError: a source is invalid, or no task is left to train on.
     """
     splits: list[TaskSplits] = []
     held_out: dict[str, set[str]] = defaultdict(set)
-    for env in envs:
-        train, test = (select_tasks(env.name, source, env.options) for source in (env.train_tasks, env.eval_tasks))
+    for one in envs:
+        env, train, test = one.env, one.tasks(one.env.train_tasks), one.tasks(one.env.eval_tasks)
         if validates_on_test(env):
             splits.append(TaskSplits(train, test, env.eval_tasks, []))
         elif holds_out(env):
@@ -57,9 +58,8 @@ def split_tasks(envs: Sequence[EnvSettings]) -> list[TaskSplits]:
             splits.append(TaskSplits(train, dev, env.train_tasks, test))
         else:
             assert env.dev_tasks is not None  # validates_on_test
-            dev = select_tasks(env.name, env.dev_tasks, env.options)
-            splits.append(TaskSplits(train, dev, env.dev_tasks, test))
-    return [_without(held_out[env.name], env, split) for env, split in zip(envs, splits, strict=True)]
+            splits.append(TaskSplits(train, one.tasks(env.dev_tasks), env.dev_tasks, test))
+    return [_without(held_out[one.env.name], one.env, split) for one, split in zip(envs, splits, strict=True)]
 
 
 def validates_on_test(env: EnvSettings) -> bool:
