@@ -12,7 +12,7 @@ RUN ?= runs/textcraft_quickstart
 VENV ?= .venv
 PYTHON ?= $(shell requirements/find_python.sh)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
-export ENGINE TORCH_CPU_INDEX ROOT
+export CHAOS ENGINE TORCH_CPU_INDEX ROOT
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-$(DEVICE)$(if $(filter gpu,$(DEVICE)),-$(ENGINE))
@@ -137,6 +137,14 @@ test-engines: setup-sglang setup-megatron ## Test other engines and layouts on t
 test-engines-quick: setup-sglang setup-megatron ## The same without whole training runs (some minutes)
 	$(SGLANG)/bin/python -m pytest -m "engines and not slow" tests/engines/test_sglang*.py
 	$(MEGATRON)/bin/python -m pytest -m "engines and not slow" tests/engines/test_megatron*.py
+
+.PHONY: test-chaos
+test-chaos: setup-sglang setup-megatron ## Kill and stop each process of a run in each layout, and print a table (hours); CHAOS=fsdp2
+	@chaos() { CHAOS=$$1 "$$2/bin/python" -m pytest -s -m slow tests/long/test_deaths.py | tee -a "$${TMPDIR:-/tmp}/chaos.txt"; }; \
+	for layout in $${CHAOS:-fsdp2 two_ranks partial megatron sglang}; do \
+	    case $$layout in megatron) venv=$(MEGATRON) ;; sglang) venv=$(SGLANG) ;; *) venv=$(VENV) ;; esac; \
+	    chaos $$layout $$venv || failed=1; \
+	done; grep '^| ' "$${TMPDIR:-/tmp}/chaos.txt"; exit $${failed:-0}
 
 .PHONY: test-gpu
 test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)

@@ -43,12 +43,14 @@ setup(
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
     package_data={
         "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.txt"],
+        "verl_agent": ["py.typed"],
         "env_adapters.scienceworld": ["variations.json"],
         "env_adapters.web_sites.served": ["templates/**/*.html"],
     },
     install_requires=[
         f"verl=={VERL} ; {TRAINS}",
         f"TransferQueue>=0.1.10,<0.2 ; {TRAINS}",  # verl's default trainer needs it and asks for it only in an extra
+        "confusable-homoglyphs>=3.3.1,<4",
         "hydra-core>=1.3,<1.4",
         "matplotlib>=3.8,<4",
         "psutil>=5.9",

@@ -17,7 +17,7 @@ case $(uname -s) in
 esac
 
 python=$1 venv=$2 device=${3:-cpu}
-disk_gb=20
+disk_gb=15 # packages 4, downloads 1, models 2.5, and the 6.5 that the quickstart asks for
 [[ $device == cpu ]] || disk_gb=40
 if [[ -d $venv ]]; then disk_gb=0; fi # its packages are there already
 

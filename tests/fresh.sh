@@ -9,6 +9,8 @@
 # SHORT=yes replaces the README's commands by setup, doctor and one training step. FRESH_DIR is a folder that keeps the
 # last root.
 # It needs root, debootstrap, a mirror of Debian and the package index that pip is configured with here.
+# CI does not run it: the short form takes ten minutes beside other work, and CI, which follows the same commands in a
+# new checkout as a new user without root, would take more than 40.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -79,8 +81,8 @@ readme() { # readme USER [ARGUMENT OF MAKE...]
     time as "$user" "make setup $*"
     as "$user" "make doctor $*"
     time as "$user" "source .venv/bin/activate && bash recipes/textcraft/train.sh --config-name grpo_cpu \
-        actor_rollout_ref.model.path=smollm2-135m trainer.total_training_steps=1 trainer.experiment_name=fresh \
-        trainer.val_before_train=false trainer.test_freq=-1"
+        actor_rollout_ref.model.path=smollm2-135m data.train_batch_size=4 actor_rollout_ref.rollout.n=2 \
+        trainer.total_training_steps=1 trainer.experiment_name=fresh trainer.val_before_train=false trainer.test_freq=-1"
 }
 
 bare() {

@@ -129,6 +129,7 @@ class Usage:
         reasoning_tokens: tokens of `output_tokens` that are reasoning, which the reply does not contain.
         cost_usd: price of the reply in US dollars; None if its tokens or the prices are unknown.
         dropped: settings that the request left out because the model refuses them, in alphabetical order.
+        finish: reason for the end of the reply as the server gives it, such as `stop` or `content_filter`.
     """
 
     model: str = ""
@@ -139,6 +140,7 @@ class Usage:
     reasoning_tokens: int | None = None
     cost_usd: float | None = None
     dropped: tuple[str, ...] = ()
+    finish: str = ""
 
 
 Author: TypeAlias = Literal["policy", "person", "oracle"]

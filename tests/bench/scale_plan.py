@@ -170,7 +170,9 @@ def step_s(
     elif free:
         costs = replace(costs, **{f"{free}_ms": 0.0}) if free != "update" else costs
     rollout = rollout_s(costs, environment, machines, episodes)
-    passes = 8 * machines.parameters * episodes * machines.episode_tokens  # forward for log-probs, forward, backward
+    passes = (
+        20 * machines.parameters * episodes * machines.episode_tokens
+    )  # log-probs of policy and reference, two epochs
     update = 0.0 if free == "update" else passes / (machines.update_flops * machines.gpus * machines.nodes)
     return rollout, rollout + episodes * costs.driver_ms / 1000 + update + machines.transfer_s
 

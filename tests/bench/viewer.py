@@ -7,6 +7,7 @@ which other programs on the machine disturb less, stand beside them.
 import json
 import random
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -46,6 +47,12 @@ PAGES = {
     "compare one task": "/compare?a=run&b=run&a_step=1&b_step={step}&env=talk&task=t3",
 }
 """Pages that are measured, by name."""
+LONG_PAGES = {
+    "long episode": "/run/run/episode/1",
+    "long episode, last turns": "/run/run/episode/1?turn={turns}",
+    "group of a long episode": "/run/run/group?group=g0&step=50&purpose=train",
+}
+"""Pages of a run with one long episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +114,17 @@ def record(rng: random.Random, texts: list[str], step: int, group: int, sample: 
     }
 
 
+def write_long(folder: Path, turns: int) -> float:
+    """Write a run of one episode that uses all its turns, and return its size in GB."""
+    for name in ("episodes", "metrics"):
+        (folder / name).mkdir(parents=True)
+    one = next(records(1))
+    one |= {"step": 50, "max_turns": turns, "turns": one["turns"][:1] * turns, "stop": "turn_limit", "success": False}
+    one["messages"] = [one["messages"][0], *one["messages"][1:3] * turns]
+    (folder / "episodes" / "a.jsonl").write_text(json.dumps(one) + "\n")
+    return (folder / "episodes" / "a.jsonl").stat().st_size / 1e9
+
+
 def write_run(folder: Path, episodes: int) -> float:
     """Write the run, and return its size in GB."""
     for name in ("episodes", "metrics"):
@@ -145,39 +163,50 @@ def measure_page(server: psutil.Process, name: str, url: str) -> Cost:
     return Cost(name, walls[0], cpus[0], server.memory_info().rss / 1e6, max(cpus[1:]))
 
 
-def main(episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 100_000) -> None:
+def measure(folder: Path, pages: dict[str, str], places: dict[str, int]) -> list[Cost]:
+    """Return the costs of the index and of each page of a run."""
+    program = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()"]
+    process = subprocess.Popen([*program, "view", str(folder), "--port", "0"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        found = re.search(r"(http://\S+)/(\?token=\S+)", process.stdout.readline())
+        assert found is not None
+        urllib.request.install_opener(urllib.request.build_opener(urllib.request.HTTPCookieProcessor()))
+        urllib.request.urlopen(f"{found[1]}/{found[2]}").close()
+        server = psutil.Process(process.pid)
+        costs = [measure_index(server, folder)]
+        return costs + [measure_page(server, name, found[1] + path.format(**places)) for name, path in pages.items()]
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def show(title: str, costs: list[Cost]) -> None:
     """Print the costs as a table."""
-    with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent) / "run"
-        size = write_run(folder, episodes)
-        steps = episodes // (GROUPS * SAMPLES)
-        places = {"step": steps, "half": steps // 2, "middle": episodes // 2, "pages": episodes // 100}
-        command = [
-            sys.executable,
-            "-c",
-            "from verl_agent.commands.cli import app; app()",
-            "view",
-            str(folder),
-            "--port",
-            "0",
-        ]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            found = re.search(r"http://\S+[^/\s]", process.stdout.readline())
-            assert found is not None
-            server = psutil.Process(process.pid)
-            costs = [measure_index(server, folder)]
-            costs += [measure_page(server, name, found[0] + path.format(**places)) for name, path in PAGES.items()]
-        finally:
-            process.terminate()
-            process.wait(20)
-        index = sum(file.stat().st_size for file in (folder / ".viewer").iterdir()) / 1e9
-    typer.echo(f"{episodes:,} episodes, {size:.2f} GB of records, {index:.2f} GB of index\n")
+    typer.echo(f"{title}\n")
     typer.echo("| part | seconds | CPU seconds | CPU seconds, later requests | memory (MB) |\n|---|---|---|---|---|")
     for cost in costs:
         times = f"{cost.wall_s:.2f} | {cost.cpu_s:.2f} | {cost.later_cpu_s:.2f}"
         typer.echo(f"| {cost.name} | {times} | {cost.memory_mb:.0f} |")
+
+
+def main(
+    episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 100_000,
+    turns: Annotated[int, typer.Option(help="Turns of the long episode.")] = 100_000,
+) -> None:
+    """Print the costs of a run with many episodes, and of one with a long episode."""
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "long" / "run"
+        size = write_long(folder, turns)
+        show(f"an episode of {turns:,} turns, {size:.2f} GB", measure(folder, LONG_PAGES, {"turns": turns}))
+        shutil.rmtree(folder)
+        folder = Path(parent) / "run"
+        size = write_run(folder, episodes)
+        steps = episodes // (GROUPS * SAMPLES)
+        places = {"step": steps, "half": steps // 2, "middle": episodes // 2, "pages": episodes // 100}
+        costs = measure(folder, PAGES, places)
+        index = sum(file.stat().st_size for file in (folder / ".viewer").iterdir()) / 1e9
+        show(f"\n{episodes:,} episodes, {size:.2f} GB of records, {index:.2f} GB of index", costs)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""Kill each process of a training run with SIGKILL: the run names it, restarts from its last checkpoint, and continues.
+"""Kill or stop each process of a training run: the run names it, restarts from its last checkpoint, and continues.
 
 One run with a tiny random model serves all tests, because every restart is the start of the next test. Each takes as
-long as a start of Ray and vLLM. `pytest -s` prints the seconds, the message and the number of processes left in each.
+long as a start of Ray and vLLM. `make test-chaos` runs them in each layout of `LAYOUTS` (the environment variable
+`CHAOS` chooses one) and prints a table: layout, signal, process, moment, seconds to notice, message with the step after
+which the run resumed, processes left.
 """
 
+import os
 import random
 import re
 import signal
@@ -26,6 +29,7 @@ from tests.support.training_runs import (
     running_after,
     wait_for_end,
 )
+from verl_agent.runs.hang_watch import PHASE_FILE
 
 RECIPE = """
 defaults: [agent_grpo, cpu, _self_]
@@ -39,6 +43,17 @@ actor_rollout_ref:
   rollout: {n: 4, max_num_seqs: 16}
 trainer: {total_training_steps: 10000, save_freq: 1, max_actor_ckpt_to_keep: 1, experiment_name: deaths}
 """
+LAYOUTS = {
+    "fsdp2": (),
+    "two_ranks": ("+overlay/size=2ranks_cpu",),
+    "partial": ("+overlay/rollout=partial", "algorithm.rollout_correction.bypass_mode=false"),
+    "megatron": ("model_engine=megatron",),
+    "sglang": ("+overlay/rollout=sglang",),
+}
+"""Overrides of each layout; the last two need an environment of their own, see the Makefile."""
+LAYOUT = os.environ.get("CHAOS", "fsdp2")
+HANG_S = 30
+"""`trainer.hang_timeout_s` of the run."""
 EVALUATION = """
 defaults: [agent_eval, cpu_eval, _self_]
 env: {name: guess_number, options: {tolerant: true}}
@@ -50,18 +65,35 @@ evaluation: {tasks: small_train, samples: 500, concurrency: 4}
 """
 START_S, NOTICE_S, END_S = 1200, 30, 60
 """Most seconds for a start, for the message, and for the end of all processes of the start that died."""
-KILLED = {
-    "VLLM::EngineCore": "The rollout engine (vLLM's EngineCore)",
-    "ray::AgentLoopWorkerTQ": "An agent-loop worker",
-    "raylet/raylet ": "Ray's node manager (raylet)",
-    "gcs/gcs_server ": "Ray's control service (gcs_server)",
-    "ray::WorkerDict": "A training worker",
-    "driver": "The driver of the run",  # and its trainer, on a CPU
-    "ray::RunScopedHttpServer": "The server of a rollout engine",
-    "ray::SimpleStorageUnit": "A storage unit of TransferQueue",
-    "ray::TransferQueueController": "The controller of TransferQueue",
-}
+ENGINE = (
+    ("sglang::", "A process of the rollout engine (SGLang)")
+    if LAYOUT == "sglang"
+    else ("VLLM::EngineCore", "The rollout engine (vLLM's EngineCore)")
+)
+WORKER = ("ray::WorkerDict", "A training worker")
+DRIVER = ("driver", "The driver of the run")  # and its trainer, on a CPU
+KILLED = [
+    ENGINE,
+    WORKER,
+    DRIVER,
+    ("ray::AgentLoopWorkerTQ", "An agent-loop worker"),
+    ("raylet/raylet ", "Ray's node manager (raylet)"),
+    ("gcs/gcs_server ", "Ray's control service (gcs_server)"),
+    ("ray::RunScopedHttpServer", "The server of a rollout engine"),
+    ("ray::SimpleStorageUnit", "A storage unit of TransferQueue"),
+    ("ray::TransferQueueController", "The controller of TransferQueue"),
+]
 """Part of the command line of each process that the run cannot do without, and its name in the message."""
+MOMENTS = ("sending the weights to the engine", "saving a checkpoint", "")
+"""Phases in which a process is killed; empty for any moment."""
+CASES = [
+    *((signal.SIGKILL, *one, MOMENTS[number] if number < 2 else "") for number, one in enumerate(KILLED)),
+    (signal.SIGKILL, *WORKER, ""),
+    (signal.SIGSTOP, *WORKER, ""),
+    (signal.SIGSTOP, *ENGINE, ""),
+    (signal.SIGSTOP, *DRIVER, ""),
+]
+"""Signal, part of the command line, name in the message, and moment."""
 REPLACED = "verl_agent.envs.hosts.host_main"
 """Part of the command line of a host process, which its pool replaces."""
 
@@ -93,6 +125,13 @@ class Run:
             assert self.command.poll() is None and time.monotonic() < deadline, self.text(0)
             time.sleep(0.2)
 
+    def wait_for_phase(self, phase: str) -> None:
+        """Wait until the run begins a phase."""
+        deadline = time.monotonic() + START_S
+        while (self.folder / PHASE_FILE).read_text() != phase:
+            assert self.command.poll() is None and time.monotonic() < deadline, self.text(0)
+            time.sleep(0.01)
+
     def find(self, part: str) -> psutil.Process:
         """Return a process of the run by a part of its command line."""
         if part == "driver":
@@ -114,6 +153,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     recipes.mkdir()
     recipes.joinpath("deaths.yaml").write_text(RECIPE)
     overrides = [f"actor_rollout_ref.model.path={write_model(root)}", f"trainer.default_local_dir={root / 'run'}"]
+    overrides += [f"trainer.hang_timeout_s={HANG_S}", *LAYOUTS[LAYOUT]]
     command = subprocess.Popen(
         command_line("train", recipes, "deaths", *overrides),
         env=run_environment(root),
@@ -128,22 +168,30 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     wait_for_end(root)
 
 
-@pytest.mark.parametrize(("part", "name"), KILLED.items())
-def test_a_killed_process_is_named_and_the_run_resumes(run: Run, part: str, name: str):
-    run.wait_for_steps(1)
-    time.sleep(random.uniform(0, 4))  # any moment of a step
+@pytest.mark.parametrize(("number", "part", "name", "moment"), CASES)
+def test_a_killed_or_stopped_process_is_named_and_the_run_resumes(
+    run: Run, number: signal.Signals, part: str, name: str, moment: str
+):
+    run.wait_for_steps(2 if number == signal.SIGSTOP else 1)  # the phases of a start are measured in its first steps
+    if moment:
+        run.wait_for_phase(moment)
+    else:
+        time.sleep(random.uniform(0, 4))
     victim, others = run.find(part), {*marked_processes(run.mark)} - {psutil.Process(run.command.pid)}
-    killed_s = time.monotonic()
-    victim.kill()
+    sent_s, notice_s = time.monotonic(), NOTICE_S if number == signal.SIGKILL else 8 * HANG_S
+    victim.send_signal(number)
 
-    while "Restart" not in run.text(killed_s) and time.monotonic() - killed_s < NOTICE_S + END_S:
+    while "Restart" not in run.text(sent_s) and time.monotonic() - sent_s < notice_s + END_S:
         time.sleep(0.1)
-    noticed_s = time.monotonic() - killed_s
+    noticed_s = time.monotonic() - sent_s
     left = running_after(list(others), END_S)
-    text = " ".join(run.text(killed_s).split())
-    print(f"\n| {part} | {noticed_s:.0f} s | {text} | {len(left)} left |")  # noqa: T201 - a measurement
-    assert re.search(rf"{re.escape(name)}, process {victim.pid}, (ended unexpectedly|was killed by signal 9)", text)
-    assert "Restart 1 of 3" in text and "Traceback" not in text and noticed_s < NOTICE_S
+    text = " ".join(run.text(sent_s).split())
+    resumed = re.search(r"Restart 1 of 3: the run resumes after step \d+", text)
+    row = (LAYOUT, number.name, name, moment or "any", f"{noticed_s:.0f} s", text, f"{len(left)} left")
+    print(f"\n| {' | '.join(row)} |")  # noqa: T201 - a measurement
+    ended = "ended unexpectedly|was killed by signal 9" if number == signal.SIGKILL else "is stopped by a signal"
+    assert re.search(rf"{re.escape(name)}, process {victim.pid}, ({ended})", text)
+    assert resumed and "Traceback" not in text and noticed_s < notice_s
     assert left == []
 
 

@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from tests import ROOT
-from tests.support.viewing import chromium, viewing
+from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium, page, serving
 from verl_agent.runs.control.server import SOCKET
 from verl_agent.trace.record import EpisodeRecord
@@ -165,7 +165,7 @@ def test_purchase_is_rejected_on_a_page_of_the_viewer(tmp_path):
         assert (tmp_path / "run" / SOCKET).exists()
         with viewing(tmp_path / "run", tmp_path / "config") as url, chromium() as browser:
             attended = browser.new_page()
-            attended.goto(f"{url}/run/run/control/1")
+            attended.goto(at(url, "/run/run/control/1?name=ada"))
             attended.get_by_text("waits for the decision of the person at the run's terminal").wait_for()
             terminal.type("/reject not here")
             for turn in (2, 3):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.evaluated_games import evaluated
-from tests.support.viewing import chromium, viewing
+from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium
 from verl_agent.results.failures_report import analyze_failures, write_failures
 
@@ -19,7 +19,7 @@ def test_the_leaderboard_and_its_scaling_pages_show_the_evaluations(tmp_path):
     with viewing(runs, tmp_path) as url, chromium() as browser:
         page, errors = browser.new_page(), list[str]()
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{url}/leaderboard")
+        page.goto(at(url, "/leaderboard"))
         page.get_by_text("0.471 [0.262, 0.690] (17)").first.wait_for(timeout=60_000)
         assert page.get_by_text("0.0036 (Pareto)").count() == 1
         assert page.get_by_text("Differences are paired by task.").count() == 1
@@ -28,8 +28,8 @@ def test_the_leaderboard_and_its_scaling_pages_show_the_evaluations(tmp_path):
         page.get_by_text("pass@k: at least one of k samples solves the task").wait_for(timeout=60_000)
         assert page.get_by_text("oracle (upper bound: it knows the outcome)").count() == 1
         assert page.locator("canvas, svg").count() >= 2
-        page.goto(f"{url}/run/cheap/failures")
+        page.goto(at(url, "/run/cheap/failures"))
         page.get_by_text("6 of 7 episodes failed.").wait_for(timeout=60_000)
-        page.goto(f"{url}/run/expensive/failures")
+        page.goto(at(url, "/run/expensive/failures"))
         page.get_by_text("No failures.json yet.").wait_for(timeout=60_000)
         assert errors == []

@@ -33,20 +33,21 @@ def new_engine(
     dtype: str = "bfloat16",
     model_type: str = "language_model",
     lr: float = 1e-5,
+    packed: bool = False,
     **settings: Any,
 ) -> FSDPEngine:
-    """Return an engine with a model that is loaded."""
+    """Return an engine with a model that is loaded; `packed` packs the rows of a micro-batch, as on GPUs."""
     one_rank()
     override = {"attn_implementation": "sdpa"}
     config = HFModelConfig(
-        path=str(model), use_remove_padding=False, enable_gradient_checkpointing=False, override_config=override
+        path=str(model), use_remove_padding=packed, enable_gradient_checkpointing=False, override_config=override
     )
     engine = kind(
         config,
         FSDPEngineConfig(
             strategy="fsdp2",
             use_dynamic_bsz=False,
-            use_remove_padding=False,
+            use_remove_padding=packed,
             mixed_precision={"param_dtype": dtype},
             use_torch_compile=False,
             **settings,

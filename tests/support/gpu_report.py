@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.platform.versions import installed_version
+from verl_agent.system.installation import load_kernel
 from verl_agent.trace.provenance import Provenance
 from verl_agent.training.preflight.algorithms import has_critic
 from verl_agent.training.preflight.estimates import estimate, shape_of
@@ -31,6 +32,7 @@ SMALL = (
     "trainer.total_training_steps=2",
     "trainer.test_freq=-1",
     "trainer.max_restarts=0",
+    "trainer.check_memory=false",
 )
 """Changes of recipes/textcraft/grpo for SmolLM2-135M on one GPU."""
 
@@ -42,14 +44,22 @@ class GpuRun:
     Attributes:
         overrides: changes beside `SMALL`.
         packages: distributions that it needs.
+        kernel: attention that it takes from the hub; empty for none.
     """
 
     overrides: tuple[str, ...]
     packages: tuple[str, ...] = ()
+    kernel: str = ""
 
     def missing(self) -> list[str]:
-        """Return the needed distributions that are not installed."""
-        return [name for name in self.packages if installed_version(name) is None]
+        """Return the needed distributions and kernels that are not on this machine and cannot be downloaded."""
+        missing = [name for name in self.packages if installed_version(name) is None]
+        if self.kernel and not missing:
+            try:
+                load_kernel(self.kernel)
+            except Exception as error:  # boundary to the hub, which a machine may not reach
+                missing.append(f"{self.kernel} ({str(error)[:200]})")
+        return missing
 
 
 ONE_RANK = tuple(
@@ -63,7 +73,7 @@ TRAINERS = {
     "lora": GpuRun(("+overlay/lora=rank_32",)),
     "sdpa": GpuRun(("+overlay/attention=sdpa",)),
     "flash": GpuRun(("+overlay/attention=flash",), ("flash-attn",)),
-    "kernels": GpuRun(("+overlay/attention=kernels",), ("kernels",)),
+    "kernels": GpuRun(("+overlay/attention=kernels",), ("kernels",), "kernels-community/flash-attn2"),
     "megatron": GpuRun(("model_engine=megatron", *ONE_RANK), ("megatron-core", "transformer-engine-torch")),
 }
 """Training engines and attentions, each combined with each rollout engine."""

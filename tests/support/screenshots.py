@@ -14,7 +14,7 @@ from urllib.parse import quote
 import typer
 from PIL import Image
 
-from tests.support.viewing import chromium, viewing
+from tests.support.viewing import at, chromium, viewing
 from verl_agent.trace.labels import Label, LabelFile, key_of
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
@@ -51,7 +51,7 @@ def main(
         with viewing(copy, Path(parent) / "config") as url, chromium() as browser:
             for name, path in paths.items():
                 page = browser.new_page(viewport=VIEWPORT)
-                page.goto(url + path)
+                page.goto(at(url, path))
                 page.wait_for_timeout(4000)  # charts and tables are drawn after the page has loaded
                 picture = Image.open(BytesIO(page.screenshot()))
                 height = round(picture.height * WIDTH / picture.width)

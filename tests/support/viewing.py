@@ -23,18 +23,24 @@ def cli(*arguments: str) -> list[str]:
 
 @contextmanager
 def viewing(run: Path, config: Path) -> Iterator[str]:
-    """Run `verl-agent view` of a run; yield its URL without a slash at the end."""
+    """Run `verl-agent view` of a run; yield its URL with the token; see `at`."""
     environment = {**os.environ, "XDG_CONFIG_HOME": str(config)}
     command = cli("view", str(run), "--port", "0")
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     try:
         assert server.stdout is not None
-        found = re.search(r"http://\S+/", server.stdout.readline())
+        found = re.search(r"http://\S+", server.stdout.readline())
         assert found is not None
-        yield found[0].rstrip("/")
+        yield found[0]
     finally:
         server.terminate()
         server.wait(60)
+
+
+def at(url: str, path: str) -> str:
+    """Return the URL of a page of a viewer, with the token of the URL that it printed."""
+    start, _, token = url.partition("/?")
+    return f"{start}{path}{'&' if '?' in path else '?'}{token}"
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Command `verl-agent control`: pause, step, attend and end the episodes of a running command, or end it at once."""
 
+import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,7 +50,7 @@ def control(
             check_terminal("verl-agent control RUN attend", f"attend in a browser: verl-agent view {run}")
             attend(run, episode, _read, print_line)
             return
-        sent: dict[str, Any] = {"command": command, "reason": reason}
+        sent: dict[str, Any] = {"command": command, "reason": reason, "name": getpass.getuser()}
         answer = send(run, sent if episode is None else sent | {"episode": episode})
         if command in STARTED:  # the run answers before a waiting action passes, so its table would show the past
             print_line(f"{STARTED[command]} `verl-agent control {run}` lists the episodes.")
@@ -72,7 +73,8 @@ def show(answer: dict[str, Any]) -> None:
         table.add_row(str(one["episode"]), one["task"], str(one["turn"]), state.strip(", "), one["attended_by"])
     console = Console()
     console.print(table)
-    console.print("The run is paused." if answer["paused"] else "The run goes on.")
+    by = f" by {answer['paused_by']}" if answer["paused_by"] else ""
+    console.print(f"The run is paused{by}." if answer["paused"] else "The run goes on.", markup=False)
 
 
 def _read(prompt: str) -> str | None:

@@ -19,6 +19,7 @@ from rich.table import Table
 from verl_agent.envs.base import Requirement
 from verl_agent.envs.registry import load_adapter, registered
 from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.versions import TESTED, installed_version
 from verl_agent.system.checks import (
     ENGINES,
@@ -96,7 +97,7 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResu
         check_disk(shutil.disk_usage(folder).free, folder.resolve()),
         check_shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None),
         _temporary_files(),
-        check_accelerator(gpus),
+        check_accelerator(gpus, use_cpu_device() and os.environ.get("VERL_PLATFORM") is None),
         *(_gpu_software(gpus) if gpus.torch_cuda else ()),
         check_package("torch", installed_version("torch")),
         check_package("verl", installed_version("verl"), TESTED["verl"]),
@@ -146,12 +147,15 @@ def summary(results: Sequence[CheckResult]) -> str:
 
 
 def render(results: Sequence[CheckResult], console: Console) -> None:
-    """Print a table of the results and the summary."""
+    """Print a table of the results, a line for each fix, and the summary."""
     colour = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
-    table = Table("", "check", "result", title="This machine", title_justify="left")
-    table.add_column("fix", overflow="fold")  # commands must stay whole, so that they can be copied
+    table = Table("", "check", title="This machine", title_justify="left")
+    table.add_column("result", overflow="fold")
     for result in results:
         mark = f"[{colour[result.status]}]{result.status}[/]"
-        table.add_row(mark, *map(escape, (result.name, result.details, result.fix)))
+        table.add_row(mark, *map(escape, (result.name, result.details)))
     console.print(table)
-    console.print(summary(results), markup=False)
+    fixes = [f"  {result.name}: {result.fix}" for result in results if result.fix]
+    if fixes:  # below the table, where a command stays whole and can be copied
+        console.print("\n".join(["Fixes:", *fixes]), markup=False, highlight=False, soft_wrap=True)
+    console.print(summary(results), markup=False, soft_wrap=True)

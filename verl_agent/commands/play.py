@@ -1,5 +1,7 @@
 """Command `verl-agent play`: play one task by hand, in terminal or browser, with a model's proposals, or watch it."""
 
+import getpass
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -42,6 +44,7 @@ def play(  # noqa: PLR0913 - one for each option
     from verl_agent.runs.console import redirect_output
     from verl_agent.runs.terminal_person import check_terminal
 
+    signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # a closed terminal ends the game
     try:
         if watch and copilot is None:
             raise ConfigError("--watch shows a model that plays. Name it with --copilot MODEL.")
@@ -101,9 +104,14 @@ def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
     from verl_agent.results.folder import RECORDS
     from verl_agent.viewer.state import ViewerState
 
-    (folder / RECORDS).touch()
-    with serving(ViewerState([folder]), ServerSettings(port=port)) as url:
-        yield f"{url}run/{quote(folder.name)}/control/1"
+    records = folder / RECORDS
+    records.touch()
+    try:
+        with serving(ViewerState([folder]), ServerSettings(port=port)) as address:
+            yield address.link(f"/run/{quote(folder.name)}/control/1?name={quote(getpass.getuser())}")
+    finally:
+        if records.is_file() and not records.stat().st_size:
+            records.unlink()
 
 
 def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: str | None, tokens: int) -> Any:

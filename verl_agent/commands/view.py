@@ -14,9 +14,7 @@ def view(
         list[Path],
         typer.Argument(metavar="RUN...", help="Folders of runs or evaluations, or files of episode records."),
     ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen at; one beyond this machine gets a token.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at; 0 for any free one.")] = 8080,
     export: Annotated[
         Path | None,

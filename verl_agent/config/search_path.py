@@ -62,6 +62,17 @@ def attention(flash_attn: str | None = None) -> str:
     return "flash_attention_2" if flash_attn or installed_version("flash-attn") else "sdpa"
 
 
+def megatron_attention(flash_attn: str | None = None) -> str:
+    """Return Megatron's attention: `flash` if the package flash-attn is installed, else `fused`, which is cuDNN's.
+
+    Megatron switches all other kernels of Transformer Engine off. verl's own default is `flash`.
+
+    Args:
+        flash_attn: installed version of flash-attn; None to look it up.
+    """
+    return "flash" if flash_attn or installed_version("flash-attn") else "fused"
+
+
 def vanilla_mbridge(python: tuple[int, int] = sys.version_info[:2]) -> bool:
     """Return True if Megatron needs mbridge: Megatron-Bridge, verl's default, does not exist for this Python."""
     return python < (3, 12)
@@ -81,6 +92,8 @@ def register_config() -> None:
     Plugins.instance().register(AgentSearchPath)
     OmegaConf.register_new_resolver("cpu_dtype", cpu_dtype, replace=True)
     OmegaConf.register_new_resolver("attention", attention, replace=True)
+    OmegaConf.register_new_resolver("megatron_attention", megatron_attention, replace=True)
     OmegaConf.register_new_resolver("vanilla_mbridge", vanilla_mbridge, replace=True)
     OmegaConf.register_new_resolver("storage_units", storage_units, replace=True)
+    OmegaConf.register_new_resolver("max", lambda *values: max(map(int, values)), replace=True)
     OmegaConf.register_new_resolver("add", lambda *values: sum(map(int, values)), replace=True)

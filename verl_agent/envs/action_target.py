@@ -1,6 +1,9 @@
 """Names, elements and normal form of an action, as approval policies match them."""
 
+import re
+import unicodedata
 from dataclasses import dataclass
+from functools import cache
 
 from verl_agent.envs.action_format import ActionFormat, TagFormat
 
@@ -22,6 +25,32 @@ class ActionTarget:
     elements: tuple[str, ...] | None
     text: str
     effects: tuple[str, ...] = ()
+
+
+def plain(text: str) -> str:
+    """Return a text in NFKC and lower case, without invisible characters, with runs of white space as one space."""
+    shown = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
+    return " ".join(unicodedata.normalize("NFKC", shown).split()).casefold()
+
+
+def looks(text: str) -> str:
+    """Return the letters and digits of a text as they look: `B u y` looks like `buy`, with Cyrillic letters too.
+
+    Letters that many fonts draw alike, such as `I`, `l` and `1`, become one of them.
+    """
+    letters = (char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+    folded = "".join(char if char.isascii() else _look_alike(char) for char in letters).casefold()
+    alike = folded.translate(str.maketrans("i1|!0", "lllio")).replace("i", "l").replace("rn", "m")
+    return re.sub(r"[\W_]", "", alike)
+
+
+@cache
+def _look_alike(char: str) -> str:
+    """Return the ASCII text that a character looks like (Unicode's table of confusables), or the character."""
+    from confusable_homoglyphs.confusables import confusables_data  # reads a file of 1 MB
+
+    alike = (one["c"] for one in confusables_data.get(char, ()))
+    return next((text for text in alike if text.isascii() and text.isalnum()), char)
 
 
 def action_names(action_format: ActionFormat) -> list[str]:

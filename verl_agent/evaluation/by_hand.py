@@ -31,7 +31,8 @@ from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.identity import SETTINGS_FILE, claim, make_folder
 from verl_agent.runs.processes import run_ending_all_children
-from verl_agent.runs.terminal_person import TerminalLines, TerminalPerson, question
+from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question
+from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, Message, Reply, TaskItem
 
@@ -198,11 +199,20 @@ async def _record(game: Game, new_session: Callable[[], Session], policy: Policy
         return await play_one(PlannedEpisode(game.item, sample=0), setup, writer)
 
 
+class _PlayedOnly(EpisodeWriter):
+    """Writer that leaves out a game whose terminal was closed before the first action."""
+
+    @override
+    def write(self, record: EpisodeRecord) -> None:
+        if CLOSED not in record["error"] or any(turn["observation"] is not None for turn in record["turns"]):
+            super().write(record)
+
+
 @contextmanager
 def _writer(path: Path) -> Iterator[EpisodeWriter]:
     """Open a file of records; remove it at the end if it has none, because the person interrupted the first game."""
     try:
-        with EpisodeWriter(path) as writer:
+        with _PlayedOnly(path) as writer:
             yield writer
     finally:
         if path.is_file() and path.stat().st_size == 0:

@@ -100,7 +100,11 @@ def describe_totals(totals: Totals) -> str:
     """Return the lines about model, tokens, cost and refused settings of a model behind an API."""
     cost = "unknown cost" if totals.cost_usd is None else f"{totals.cost_usd:.4f} USD"
     models = f" of {', '.join(filter(None, totals.models))}" if any(totals.models) else ""
-    tokens = f"{totals.input_tokens:,} tokens read, {totals.output_tokens:,} written"
+    read, written = (
+        "an unknown number of" if count is None else f"{count:,}"
+        for count in (totals.input_tokens, totals.output_tokens)
+    )
+    tokens = f"{read} tokens read, {written} written"
     lines = [f"{totals.replies} replies{models}: {tokens}, {cost}"]
     if totals.cost_usd is not None and totals.unknown_costs:
         lines.append(f"not in this cost: {totals.unknown_costs} requests whose tokens or price are unknown")

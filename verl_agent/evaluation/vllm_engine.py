@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
-from verl_agent.runs.deaths import count_oom_kills
+from verl_agent.runs.deaths import MemoryWatch
 from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.process_watch import output_files
 from verl_agent.runs.processes import spawning_ending_processes
@@ -108,7 +108,8 @@ class VllmEngine:
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
             raise ConfigError(f"evaluation needs vLLM, which does not import: {error}. Run `make setup`.") from error
-        self._oom_kills = count_oom_kills()
+        self._memory = MemoryWatch()
+        self._memory.sample()
         copies = settings.copies(torch.cuda.device_count())
         self._route = Route(copies)
         arguments = AsyncEngineArgs(
@@ -144,6 +145,7 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        self._memory.sample()
         parameters = SamplingParams(
             **request_options(sampling_params),
             detokenize=False,
@@ -173,11 +175,8 @@ class VllmEngine:
 
     def _cause(self) -> str:
         """Return the cause of the engine's death, as far as there is evidence for one."""
-        if count_oom_kills() > self._oom_kills:
-            return (
-                "The kernel killed a process of this machine because memory ran out. Lower engine.max_num_seqs or "
-                "engine.gpu_memory_utilization. "
-            )
+        if lack := self._memory.evidence():
+            return f"{lack} Lower engine.max_num_seqs or engine.gpu_memory_utilization. "
         error = first_error_in(output_files(os.getpid()))  # the engine writes to the same log
         return f"The first error in its log:\n{error}\n" if error else ""
 

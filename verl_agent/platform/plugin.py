@@ -11,6 +11,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.patches import fixed_master_ports, value_model_attention
 from verl_agent.platform.register import register_cpu_device, register_resharding, register_rollouts
+from verl_agent.platform.stacks import answer_signal
 
 # vLLM's server imports `model_hosting_container_standards`, which raises the level of the root logger and of its
 # handlers to ERROR unless this variable names another one. Our warnings would be lost. Its own report files of
@@ -25,6 +26,7 @@ else:
 register_rollouts()
 value_model_attention()
 fixed_master_ports()
+answer_signal()
 
 
 def require_plugin() -> str:

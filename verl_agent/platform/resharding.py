@@ -1,4 +1,4 @@
-"""Resume of FSDP2 training with another number of ranks, or another `fsdp_size`, than that of the checkpoint.
+"""verl's FSDP engines, with attention to packed rows, and resume with another number of ranks or another `fsdp_size`.
 
 Each rank of verl 0.9.1 reads the file of its own rank, whose name has the number of ranks. Here it maps the files of
 all earlier ranks into memory and copies the rows of its own shards: of weights and of the optimizer's moments. It
@@ -18,6 +18,7 @@ from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 from verl.utils.fsdp_utils import fsdp_version
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
+from verl_agent.platform.packed_attention import use_packed_attention
 from verl_agent.platform.shard_files import ShardFiles
 
 
@@ -25,6 +26,14 @@ class ReshardingEngine(FSDPEngine):
     """Part of an engine that loads checkpoints of any number of ranks."""
 
     checkpoint_manager: FSDPCheckpointManager
+
+    @override
+    def _build_module(self) -> Any:
+        """Packed rows get an attention of their own, see `packed_attention`."""
+        module = super()._build_module()
+        if self.use_remove_padding:
+            use_packed_attention(module)
+        return module
 
     @override
     def initialize(self) -> None:

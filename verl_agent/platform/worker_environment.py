@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.stacks import STACKS_FILE, stacks_file
 from verl_agent.platform.weight_transfer import RUN_NAME
 
 
@@ -13,6 +14,7 @@ def worker_environment(run_dir: Path, ranks: int = 1) -> Mapping[str, str]:
     """Return the environment variables of every process of a run with this number of ranks on each machine."""
     variables = {
         "TENSORBOARD_DIR": str(run_dir / "tensorboard"),
+        STACKS_FILE: str(stacks_file(run_dir)),
         RUN_NAME: uuid4().hex[:12],
         "HYDRA_FULL_ERROR": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -9,6 +9,7 @@ from statistics import fmean, median
 from verl_agent.envs.base import EnvAdapter, SubGoal
 from verl_agent.errors import EnvError
 from verl_agent.results.scaling import interval_of_shares, valid_records
+from verl_agent.results.spending import turn_finish
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace.behaviors import BEHAVIORS, Played
 from verl_agent.trace.record import EpisodeRecord, to_episode
@@ -50,6 +51,7 @@ class Failure:
         max_turns: turn limit of the episode.
         plan_turns: number of actions in the oracle's plan; None without a plan.
         error_action: action that makes the environment fail each time; None for another stop reason.
+        finishes: number of its replies that an API ended for a reason such as `refusal`, by reason.
     """
 
     task: str
@@ -64,6 +66,7 @@ class Failure:
     max_turns: int
     plan_turns: int | None
     error_action: str | None = None
+    finishes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def missed(self) -> SubGoal | None:
@@ -88,6 +91,7 @@ class CategoryFailures:
         missed: most frequent kinds of the first missed sub-goal, with their number.
         tasks: number of tasks with a failed episode.
         error_actions: most frequent actions that make the environment fail each time, with their number.
+        finishes: number of replies of failed episodes that an API ended for a reason such as `refusal`, by reason.
         beyond_limit: number of these whose oracle needs more turns than the turn limit; None without a plan.
     """
 
@@ -104,6 +108,7 @@ class CategoryFailures:
     tasks: int
     beyond_limit: int | None
     error_actions: Mapping[str, int] = field(default_factory=dict)
+    finishes: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Failure]:
@@ -137,6 +142,7 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Fai
             max_turns=record["max_turns"],
             plan_turns=len(plan_of(record["task"])) or None,
             error_action=record["turns"][-1]["action"] if record["stop"] == StopReason.ACTION_ERROR else None,
+            finishes=dict(Counter(filter(None, map(turn_finish, record["turns"]))).most_common()),
         )
         for record in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))
     ]
@@ -186,6 +192,7 @@ def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Fail
                 tasks=len({failure.task for failure in failed}),
                 beyond_limit=sum(plans.values()) if plans else None,
                 error_actions=dict(errors.most_common(MOST_COMMON)),
+                finishes=dict(sum((Counter(one.finishes) for one in failed), Counter[str]()).most_common()),
             )
         )
     return summaries

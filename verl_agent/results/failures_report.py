@@ -85,6 +85,8 @@ def summary_lines(summary: CategoryFailures) -> list[str]:
     lines = [f"{summary.failed} of {counted(summary.episodes, 'episode')} failed. Ended by: {_counts(summary.stops)}."]
     if summary.error_actions:
         lines.append(f"Actions that make the environment fail each time: {_counts(summary.error_actions)}.")
+    if summary.finishes:
+        lines.append(f"Replies that the API ended: {_counts(summary.finishes)}.")
     if summary.divergence_turn is not None:
         lines.append(
             f"Half of those that leave the oracle's plan have left it by turn {summary.divergence_turn:g}. "
@@ -119,7 +121,8 @@ def episode_cells(failure: Failure) -> list[str]:
     left = failure.divergence
     missed = [goal.text for goal in failure.sub_goals if not goal.reached]
     shown = f"turn {left.turn}: {left.action}, due was {left.planned}" if left else ""
-    cells = [failure.task, str(failure.sample), failure.stop, f"{failure.reward:g}", str(failure.turns), shown]
+    stop = f"{failure.stop} ({_counts(failure.finishes)})" if failure.finishes else failure.stop
+    cells = [failure.task, str(failure.sample), stop, f"{failure.reward:g}", str(failure.turns), shown]
     reached = f"{len(failure.sub_goals) - len(missed)} of {len(failure.sub_goals)}" if failure.sub_goals else ""
     return [*cells, reached, "; ".join(missed)]
 

@@ -10,6 +10,16 @@ def turn_tokens(turn: TurnRecord) -> int | None:
     return None if uncounted and not turn["tokens"] else turn["tokens"]
 
 
+PLAIN_FINISHES = ("", "stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence")
+"""Finish reasons of APIs that say no more than that the model has ended its reply."""
+
+
+def turn_finish(turn: TurnRecord) -> str:
+    """Return the finish reason of an API if it explains the reply, such as `refusal` or `content_filter`, or ""."""
+    finish = turn["usage"].get("finish", "") if "usage" in turn else ""
+    return "" if finish in PLAIN_FINISHES else finish
+
+
 def turn_cost(turn: TurnRecord) -> float | None:
     """Return the cost of a turn in US dollars; None if its tokens or the prices are unknown."""
     return turn["usage"]["cost_usd"] if "usage" in turn else None

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
 from typing_extensions import override
 
-from verl_agent.envs.action_target import ActionTarget, action_names
+from verl_agent.envs.action_target import ActionTarget, action_names, looks, plain
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
@@ -35,8 +35,9 @@ class Rule:
     (`ActionTarget.effects`). For other rules one of them suffices, and unknown actions match any name."""
     elements: Sequence[str] = field(default_factory=list)
     """Words or phrases, in any case; empty for every element. A rule that approves needs one of them as whole words in
-    each name of the element, see `ActionTarget.elements`. For other rules a part of one name suffices, and unknown
-    elements match."""
+    each name of the element, see `ActionTarget.elements`. For other rules a part of one name suffices, also one that
+    only looks like it (`B u y`). Unknown elements match such rules, but a rule that rejects asks the person for them if
+    the policy has rules that do."""
     text: str | None = None
     """Regular expression that the action as a whole contains, in any case, in the form in which the environment reads
     it; null for every action."""
@@ -84,19 +85,25 @@ class Rule:
         if not self.elements:
             return True
         return bool(names) and all(
-            any(re.search(rf"(?<!\w){re.escape(_plain(phrase))}(?!\w)", _plain(name)) for phrase in self.elements)
+            any(re.search(rf"(?<!\w){re.escape(plain(phrase))}(?!\w)", plain(name)) for phrase in self.elements)
             for name in names or ()
         )
 
     def _covers(self, names: tuple[str, ...] | None) -> bool:
-        """Return True if a name contains a phrase of `elements`, also inside a word, or if the names are unknown."""
+        """Return True if a name contains what looks like a phrase of `elements`, or if the names are unknown."""
         if not self.elements or names is None:
             return True
-        return any(_plain(phrase) in _plain(name) for phrase in self.elements for name in names)
+        return any(_contains(name, phrase) for phrase in self.elements for name in names)
+
+    def guesses(self, target: ActionTarget) -> bool:
+        """Return True if this rule, which applies, may do so only because an element is unknown."""
+        return bool(self.elements) and (
+            target.elements is None or not (self._names(target.name) and self._covers(target.elements))
+        )
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
+def _contains(name: str, phrase: str) -> bool:
+    return plain(phrase) in plain(name) or (bool(looks(phrase)) and looks(phrase) in looks(name))
 
 
 @settings_class(frozen=True, config=STRICT)
@@ -208,6 +215,10 @@ class Approval(Overseer):
             return Review("rejected", "rule", NOT_LISTED)
         if rule.by == "human":
             return rule
+        if rule.decision == "reject" and rule.guesses(self._describe(action, observation)):
+            asking = (one for one in self._rules if one.by == "human")
+            if (ask := next(asking, None)) is not None:
+                return ask
         if rule.decision == "approve":
             return Review("approved", "rule", f"rule {number}")
         return Review("rejected", "rule", rule.reason or f"rule {number} of the approval policy forbids it.")

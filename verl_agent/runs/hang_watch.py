@@ -4,9 +4,6 @@ The trainer marks the beginning of each phase of a step in a file, and finished 
 waits for them. The file is in the folder of the run, which all its machines share.
 """
 
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +11,9 @@ from pathlib import Path
 
 import psutil
 
+from verl_agent.platform.stacks import DUMP_S, stacks_file, write_stacks
 from verl_agent.runs.deaths import Death, name_actor, name_process
+from verl_agent.runs.frozen_files import NO_ANSWER, Reader, within
 
 PHASE_FILE = ".phase"
 START = "starting"
@@ -23,8 +22,6 @@ PLAYING = ("playing episodes", "validating")
 FACTOR, UNMEASURED = 5, 6
 """Deadline of a phase in its longest time between two signs of progress; of one that never ended, in the setting."""
 LOOK_S = 2.0
-DUMP_S = 30.0
-"""Most seconds for the stacks of all processes."""
 PAUSE_S = 60.0
 """Time between two looks from which on the watch itself was paused, with the whole job (`docker pause`, Slurm)."""
 STATES = {
@@ -60,12 +57,14 @@ class HangWatch:
         self._run, self._records, self._timeout_s, self._warn, self._look_s = run, records, timeout_s, warn, look_s
         self._longest_s: dict[str, float] = {}
         self._ended: set[str] = set()
-        self._bytes = 0
+        self._bytes, self._mark = 0, ("", 0)
+        self._reader = Reader()
         self.begin()
 
     def begin(self) -> None:
         """Begin to watch a start of the run."""
-        self._mark, self._phase, self._warned = self._read_mark(), START, False
+        self._phase, self._warned = START, False
+        self._mark = self._read_mark()
         self._sign = (self._mark, 0)
         self._since_s = self._looked_s = time.monotonic()
 
@@ -94,7 +93,9 @@ class HangWatch:
         if waited_s > 2 * deadline_s and self._warned:
             self._longest_s[phase] = waited_s  # another start waits longer, if this was no hang
             hung = find_hung(root, phase)
-            return Death(hung.name, hung.pid, cause=f"{hung.cause}: no progress for {waited_s:.0f} s while {phase}")
+            files = f", and {NO_ANSWER}" if self._reader.waits else ""
+            cause = f"{hung.cause}: no progress for {waited_s:.0f} s while {phase}{files}"
+            return Death(hung.name, hung.pid, cause=cause)
         if waited_s > deadline_s and not self._warned:
             self._warned = True
             hung = find_hung(root, phase)
@@ -111,38 +112,39 @@ class HangWatch:
 
     def _read_mark(self) -> tuple[str, int]:
         file = self._run / PHASE_FILE
-        try:
-            return file.read_text(encoding="utf-8"), file.stat().st_mtime_ns
-        except OSError:
-            return "", 0
+
+        def read() -> tuple[str, int]:
+            try:
+                return file.read_text(encoding="utf-8"), file.stat().st_mtime_ns
+            except OSError:
+                return "", 0
+
+        return self._reader.ask(read, self._mark)
 
     def _played(self) -> int:
         """Return the bytes of all recorded episodes."""
-        with suppress(OSError):  # a file is removed, or the file system does not answer
-            self._bytes = sum(file.stat().st_size for file in self._records.rglob("*.jsonl"))
+
+        def count() -> int:
+            try:
+                return sum(file.stat().st_size for file in self._records.rglob("*.jsonl"))
+            except OSError:  # a file is removed
+                return self._bytes
+
+        self._bytes = self._reader.ask(count, self._bytes)
         return self._bytes
 
     def _dump(self, root: psutil.Process) -> str:
-        """Write the stacks of the run's named processes into a file and return its path, or the reason without one."""
-        until_s = time.monotonic() + DUMP_S
-        py_spy = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
-        if py_spy is None:
-            return "not written, because py-spy is not installed"
-        file = self._run / "logs" / f"stacks_{time.strftime('%Y%m%dT%H%M%S')}.txt"
-        try:
-            file.parent.mkdir(exist_ok=True)
-            with file.open("w", encoding="utf-8") as out:
-                for name, process in named_processes(root):
-                    out.write(f"\n== {name}, process {process.pid}\n")
-                    out.flush()
-                    # --nonblocking: py-spy could not pause a process that is stopped
-                    command = [py_spy, "dump", "--nonblocking", "--pid", str(process.pid)]
-                    left_s = max(0.1, until_s - time.monotonic())
-                    with suppress(subprocess.TimeoutExpired):
-                        subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, timeout=left_s, check=False)
-        except OSError as error:
-            return f"not written ({error})"
-        return str(file)
+        """Write the stacks of the run's named processes and return their file, or the reason without one."""
+        file = stacks_file(self._run)
+
+        def write() -> str:
+            try:
+                write_stacks(file, named_processes(root))
+            except OSError as error:
+                return f"not written ({error})"
+            return str(file)
+
+        return within(2 * DUMP_S, write, NO_ANSWER)
 
 
 def find_hung(root: psutil.Process, phase: str) -> Death:

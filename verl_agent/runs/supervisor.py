@@ -10,6 +10,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from verl_agent.runs.child import STOPPED, Link, Stop, fork, stop_signals
 from verl_agent.runs.control.server import control_socket
 from verl_agent.runs.deaths import Death
 from verl_agent.runs.folder import RunFolder
+from verl_agent.runs.frozen_files import ANSWER_S, NO_ANSWER, within
 from verl_agent.runs.hang_watch import HangWatch
 from verl_agent.runs.processes import adopt_orphans
 
@@ -43,7 +45,7 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
     restarts, hangs = 0, _hang_watch(config)
     with stop_signals() as stop:
         while True:
-            saved, logged = _progress(config)
+            before = _progress(config) or (0, 0)
             if hangs is not None:
                 hangs.begin()
             child = fork()
@@ -58,16 +60,23 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
                 _print(
                     console,
                     _describe(
-                        death, config, child.memory.evidence(), child.first_error(death) if not death.node else ""
+                        death,
+                        config,
+                        child.memory.evidence(),
+                        within(ANSWER_S, partial(child.first_error, death), "") if not death.node else "",
                     ),
                 )
             child.end_others()
             if death is None or stop.since_s is not None:
                 sys.exit(STOPPED if child.status is None or child.status < 0 else child.status)
-            step, logged_now = _progress(config)
-            restarts = 1 if step > saved else restarts + 1
+            after = _progress(config)
+            if after is None:
+                _print(console, f"{NO_ANSWER.capitalize()}. Run the same command again when it does.")
+                sys.exit(FAILED)
+            step = after[0]
+            restarts = 1 if step > before[0] else restarts + 1
             limit = int(config.trainer.max_restarts)
-            if (step, logged_now) == (saved, logged) and limit:
+            if after == before and limit:
                 why = "The run is not restarted, because it died before its first step."
             elif restarts > limit:
                 why = f"trainer.max_restarts={limit} allows no further restart without a new checkpoint."
@@ -123,13 +132,20 @@ def _warn(text: str) -> None:
     _print(Console(), f"[yellow]{escape(text)}[/]")
 
 
-def _progress(config: DictConfig) -> tuple[int, int]:
-    """Return the step of the last checkpoint of a run, and the size of its metrics files; zeros before its checks."""
-    try:
-        folder = RunFolder.at(config.trainer.default_local_dir)
-        return folder.last_step, sum(path.stat().st_size for path in folder.all_metrics)
-    except Exception:  # boundary: the child checks the config and reports what is wrong with it
-        return 0, 0
+def _progress(config: DictConfig) -> tuple[int, int] | None:
+    """Return the step of the last checkpoint and the size of the metrics files, zeros before the checks of the run.
+
+    None if the file system does not answer.
+    """
+
+    def read() -> tuple[int, int]:
+        try:
+            folder = RunFolder.at(config.trainer.default_local_dir)
+            return folder.last_step, sum(path.stat().st_size for path in folder.all_metrics)
+        except Exception:  # boundary: the child checks the config and reports what is wrong with it
+            return 0, 0
+
+    return within(ANSWER_S, read, None)
 
 
 def _describe(death: Death, config: DictConfig, lack: str, error: str) -> str:
@@ -142,12 +158,16 @@ def _describe(death: Death, config: DictConfig, lack: str, error: str) -> str:
         error: first error that the process has written; empty if it wrote none.
     """
     folder = RunFolder.at(config.trainer.default_local_dir)
-    log = max(folder.log.parent.glob("*.log"), default=folder.log)
+    log = within(ANSWER_S, lambda: max(folder.log.parent.glob("*.log"), default=folder.log), folder.log)
     cause = lack or (
         f"Its first error:\n{textwrap.indent(error, '  ')}\n" if error else "" if death.cause else "It wrote no error."
     )
-    with suppress(OSError), log.open("a") as file:
-        file.write(f"{death} {cause}\n")
+
+    def write() -> None:
+        with suppress(OSError), log.open("a") as file:
+            file.write(f"{death} {cause}\n")
+
+    within(ANSWER_S, write, None)
     return (
         f"[red]{escape(str(death))}[/] {escape(cause)}{'' if cause.endswith(chr(10)) else ' '}Log: {escape(str(log))}"
     )

@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 import termios
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,9 +15,12 @@ from verl_agent.errors import ConfigError, counted
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
 from verl_agent.rollout.person import Answer, Person, explain, read_line
+from verl_agent.types import Episode
 
 SHOWN_LINES = 30
 """Last lines of an observation that a question shows."""
+SHOWN_TURNS = 10
+"""Last turns whose actions a question lists."""
 CLOSED = "the terminal was closed."
 
 
@@ -74,8 +77,19 @@ class TerminalPerson(Person):
         super().__init__(alone, copilot)
         self._console, self._lines, self._full = console, lines or TerminalLines(), full
         self._free = asyncio.Lock()
+        self._told: set[int] = set()
+        """Episodes whose goal and rules the person has read, by their identity."""
         self._withdrawn = False
         """True if the last question was withdrawn, so that the person may be typing the answer to it."""
+
+    @override
+    @asynccontextmanager
+    async def watch(self, episode: Episode) -> AsyncIterator[None]:
+        try:
+            async with super().watch(episode):
+                yield
+        finally:
+            self._told.discard(id(episode))
 
     @override
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
@@ -96,7 +110,9 @@ class TerminalPerson(Person):
 
     async def _answer(self, proposal: Proposal, refusal: str) -> Answer:
         if not refusal:
-            self.announce(question(proposal, self.commands(proposal), None if self._full else SHOWN_LINES))
+            told = id(proposal.episode) in self._told
+            self._told.add(id(proposal.episode))
+            self.announce(question(proposal, self.commands(proposal), None if self._full else SHOWN_LINES, told))
         while True:
             if refusal:
                 self._console.print(f"[yellow]{escape(refusal)}[/]", highlight=False, soft_wrap=True)
@@ -118,20 +134,35 @@ class TerminalPerson(Person):
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def question(proposal: Proposal, commands: Sequence[str] = (), most_lines: int | None = SHOWN_LINES) -> str:
-    """Return the text of a question: task, turn, observation, reply, action, commands and time limit.
+def prompt_of(episode: Episode) -> str:
+    """Return the goal and the rules of an episode: its messages up to the first observation."""
+    first = episode.messages[: episode.prompt_length if episode.turns else episode.prompt_length - 1]
+    return "\n\n".join(message["content"].strip() for message in first)
+
+
+def question(
+    proposal: Proposal, commands: Sequence[str] = (), most_lines: int | None = SHOWN_LINES, told: bool = False
+) -> str:
+    """Return the text of a question: task, turn, history, observation, reply, action, commands and time limit.
 
     Args:
         proposal: the turn.
         commands: commands that suit the turn, see `Person.commands`; empty if nobody is asked.
-        most_lines: most lines of the observation, the last ones; None for all, after the instructions of the first
-            turn.
+        most_lines: most lines of the observation, the last ones; None for all, to a person who has seen all turns.
+        told: True if the person has read the goal and the rules.
     """
     episode, lines = proposal.episode, proposal.observation.splitlines()
     left_out = 0 if most_lines is None else max(0, len(lines) - most_lines)
     parts = [f"\n── {episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns} ──"]
-    if most_lines is None and proposal.instructions:
-        parts += [proposal.instructions, ""]
+    if not told and (prompt := prompt_of(episode)):
+        parts += [prompt, ""]
+    if most_lines is not None and episode.turns:
+        before = len(episode.turns[:-SHOWN_TURNS])
+        parts += [f"({counted(before, 'turn')} before)"] if before else []
+        for number, turn in enumerate(episode.turns[-SHOWN_TURNS:], start=before + 1):
+            refused = "" if turn.carried_out else " (not carried out)"
+            parts.append(f"{number}. {turn.action or '(no action)'}{refused}")
+        parts.append("")
     parts += [f"({counted(left_out, 'line')} above)"] if left_out else []
     parts += lines[left_out:]
     if proposal.reply is None:

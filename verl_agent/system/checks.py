@@ -115,10 +115,20 @@ def check_shared_memory(size_bytes: int | None) -> CheckResult:
     return CheckResult(name, Status.OK, details)
 
 
-def check_accelerator(gpus: Gpus) -> CheckResult:
-    """Check that the installed torch can use the GPUs with the installed driver."""
+def check_accelerator(gpus: Gpus, on_cpu: bool = False) -> CheckResult:
+    """Check that the installed torch can use the GPUs with the installed driver.
+
+    Args:
+        gpus: GPUs of this machine.
+        on_cpu: True if verl would use the CPU, because the GPUs have no device file that is known.
+    """
     if not gpus.names:
         return CheckResult("GPU", Status.WARN, "not found; training runs on the CPU")
+    if on_cpu and gpus.torch_cuda:
+        details = f"{len(gpus.names)} x {gpus.names[0]}, but their device files have other names than /dev/nvidia0"
+        return CheckResult(
+            "GPU", Status.WARN, f"{details}; training would run on the CPU", "export VERL_PLATFORM=nvidia"
+        )
     details = f"{len(gpus.names)} x {gpus.names[0]}"
     details += f", {gpus.memory_mib / 1024:.0f} GiB each" if gpus.memory_mib else ""
     if not gpus.torch_cuda:

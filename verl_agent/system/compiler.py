@@ -43,13 +43,16 @@ def compiler_error(timeout_s: float = 120.0, prefix: str = sys.prefix) -> str | 
         return run_trial(command, timeout_s) or run_trial([sys.executable, "-c", LOAD, folder], timeout_s)
 
 
-def compilation_variables(report: Callable[[str], None] = logger.warning) -> Mapping[str, str]:
+def compilation_variables(
+    report: Callable[[str], None] = logger.warning, prefix: str = sys.prefix
+) -> Mapping[str, str]:
     """Return the variable that turns torch.compile off where it cannot work; else nothing.
 
     Args:
         report: receives a line about it.
+        prefix: folder of the environment with torch.
     """
-    if os.environ.get(DISABLED) == "1" or (error := compiler_error()) is None:
+    if os.environ.get(DISABLED) == "1" or (error := compiler_error(prefix=prefix)) is None:
         return {}
     report(
         f"torch.compile is off: {error.splitlines()[0]}. A decoding step of 64 replies takes about 14 ms of CPU time "

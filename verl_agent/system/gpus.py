@@ -29,6 +29,7 @@ class Gpus:
         driver: version of the driver; "" if unknown.
         torch_cuda: CUDA version that torch was built for; "" for a CPU build or without torch.
         toolkit: version of the CUDA toolkit (`nvcc`); "" if it is not installed.
+        capability: compute capability of the first GPU, such as (9, 0); None if unknown.
     """
 
     names: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class Gpus:
     driver: str = ""
     torch_cuda: str = ""
     toolkit: str = ""
+    capability: tuple[int, int] | None = None
 
     @property
     def oldest_driver(self) -> int | None:
@@ -49,23 +51,25 @@ def parse_gpus(nvidia_smi: str, visible: str | None = None, torch_cuda: str = ""
     """Return the GPUs that the output of programs describes.
 
     Args:
-        nvidia_smi: lines `name, memory in MiB, driver` of `nvidia-smi`; "" without a GPU.
+        nvidia_smi: lines `name, memory in MiB, driver, compute capability` of `nvidia-smi`; "" without a GPU.
         visible: `CUDA_VISIBLE_DEVICES`; None if it is not set.
         torch_cuda: see `Gpus`.
         nvcc: output of `nvcc --version`; "" if it is not installed.
     """
-    found = re.findall(r"^(.+), *(\d+|\[N/A\]), *([\d.]+)$", nvidia_smi, re.MULTILINE)
+    found = re.findall(r"^(.+), *(\d+|\[N/A\]), *([\d.]+)(?:, *(\d+)\.(\d+))?$", nvidia_smi, re.MULTILINE)
     if visible is not None:
         found = found[: len([one for one in visible.split(",") if one.strip() and one.strip() != "-1"])]
     release = re.search(r"release ([\d.]+)", nvcc)
-    memory = next((int(size) for _, size, _ in found[:1] if size.isdigit()), None)
+    memory = next((int(size) for _, size, *_ in found[:1] if size.isdigit()), None)
     driver = found[0][2] if found else ""
-    return Gpus(tuple(name for name, _, _ in found), memory, driver, torch_cuda, release[1] if release else "")
+    names, toolkit = tuple(name for name, *_ in found), release[1] if release else ""
+    capability = (int(found[0][3]), int(found[0][4])) if found and found[0][3] else None
+    return Gpus(names, memory, driver, torch_cuda, toolkit, capability)
 
 
 def read_gpus() -> Gpus:
     """Return the GPUs of this machine; takes some seconds on a machine with eight."""
-    query = "--query-gpu=name,memory.total,driver_version"
+    query = "--query-gpu=name,memory.total,driver_version,compute_cap"
     nvidia_smi = ask("nvidia-smi", query, "--format=csv,noheader,nounits")
     return parse_gpus(nvidia_smi, os.environ.get("CUDA_VISIBLE_DEVICES"), torch_cuda(), ask(nvcc_path(), "--version"))
 

@@ -18,6 +18,10 @@ FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
 """Distribution of each FlashAttention."""
 PLAIN = ("sdpa", "eager", "flex_attention")
 """Attention of PyTorch, by its name in transformers."""
+MEGATRON_ATTENTION = ("flash", "fused", "auto")
+"""Attention of Transformer Engine that has packed rows, by its name in Megatron."""
+CUDNN_PACKED = (9, 0)
+"""Least compute capability for cuDNN's attention to packed rows."""
 Installed = Callable[[str], str | None]
 """Function that returns the installed version of a distribution, or None."""
 
@@ -38,10 +42,16 @@ def check_installation(
     """
     on_cpu = config["trainer"]["device"] == "cpu"
     check_engine("actor_rollout_ref.rollout.name", config["actor_rollout_ref"]["rollout"]["name"], on_cpu, installed)
-    if config["trainer"]["device"] != "cpu":
-        _check_gpus(config["trainer"], read_gpus() if gpus is None else gpus)
+    if not on_cpu:
+        gpus = read_gpus() if gpus is None else gpus
+        _check_gpus(config["trainer"], gpus)
     if config["actor_rollout_ref"]["actor"]["strategy"] == "megatron":
         _check_megatron(config, installed)
+        if gpus is not None and not on_cpu:
+            models = ["actor_rollout_ref.actor", *(["critic"] if has_critic else [])]
+            sections = [config["actor_rollout_ref"]["actor"], config["critic"]]
+            for key, section in zip(models, sections, strict=False):
+                check_megatron_attention(f"{key}.megatron", section["megatron"], gpus, installed)
         return
     on_gpu, policy, critic = config["trainer"]["device"] != "cpu", config["actor_rollout_ref"], config["critic"]
     check_attention("actor_rollout_ref.model", policy["model"], policy["actor"]["fsdp_config"], on_gpu, installed)
@@ -143,6 +153,54 @@ def _check_megatron(config: Mapping[str, Any], installed: Installed) -> None:
             f"model_engine=megatron needs packages that are not installed: {', '.join(missing)}. Install them: "
             "`make setup DEVICE=gpu ENGINE=megatron VENV=.venv-megatron`, or train with FSDP (model_engine=dp)."
         )
+
+
+def check_megatron_attention(key: str, megatron: Mapping[str, Any], gpus: Gpus, installed: Installed) -> None:
+    """Check that the only attention that Megatron leaves switched on exists on this machine.
+
+    Rows are packed. Transformer Engine 2.11, dot_product_attention/utils.py, has no unfused attention for them, and
+    cuDNN has one from compute capability 9.0 on.
+
+    Args:
+        key: section of Megatron's settings, for messages.
+        megatron: this section, resolved.
+        gpus: GPUs of this machine.
+        installed: see `Installed`.
+
+    Raises:
+        ConfigError: no kernel would be left, so that the first pass would fail.
+    """
+    name = megatron["override_transformer_config"]["attention_backend"]
+    setting = f"{key}.override_transformer_config.attention_backend={name!r}"
+    if name not in MEGATRON_ATTENTION:
+        raise ConfigError(f"{setting} cannot attend to packed rows. {did_you_mean(str(name), MEGATRON_ATTENTION)}")
+    flash = any(map(installed, FLASH.values()))
+    if name == "flash" and not flash:
+        raise ConfigError(
+            f"{setting} needs flash-attn, which is not installed, and Megatron switches all other kernels off. Set it "
+            "to 'fused', cuDNN's attention, or install flash-attn."
+        )
+    lacks_flash = name == "fused" or not flash
+    if lacks_flash and gpus.capability is not None and gpus.capability < CUDNN_PACKED:
+        own, least = (".".join(map(str, one)) for one in (gpus.capability, CUDNN_PACKED))
+        raise ConfigError(
+            f"{setting} needs compute capability {least} for packed rows, and {gpus.names[0]} has {own}. Install "
+            "flash-attn and set it to 'flash', or train with FSDP (model_engine=dp)."
+        )
+
+
+def describe_attention(config: Mapping[str, Any]) -> str:
+    """Return the line that names the attention of the update on GPUs."""
+    policy = config["actor_rollout_ref"]
+    if policy["actor"]["strategy"] == "megatron":
+        backend = policy["actor"]["megatron"]["override_transformer_config"]["attention_backend"]
+        return f"attention of the update: {backend} of Transformer Engine"
+    name = policy["model"]["override_config"]["attn_implementation"]
+    if name != "sdpa" or not policy["model"]["use_remove_padding"]:
+        return f"attention of the update: {name}"
+    return (
+        "attention of the update: PyTorch's (sdpa), one call for each packed row, because flash-attn is not installed"
+    )
 
 
 def _check_megatron_on_cpu(installed: Installed) -> None:

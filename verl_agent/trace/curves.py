@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
-from statistics import fmean
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,23 +11,27 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY, read_metrics, validation_scores
+from verl_agent.trace.panels import (
+    BLUE,
+    ENTROPY_KIND,
+    GAP_LOG_PROB_KIND,
+    GAP_PROBABILITY_KIND,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    RETURN,
+    SECONDS,
+    STOP_COLOURS,
+    STOPS,
+    SUCCESS,
+    TURNS,
+    PanelKind,
+    running_mean,
+)
 from verl_agent.types import StopReason
 
-BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
-YELLOW, LIGHT_BLUE, BLACK = "#f0e442", "#56b4e9", "#000000"
-"""Palette for colour-blind readers (Okabe and Ito)."""
-
-STOP_COLOURS = {
-    StopReason.TERMINATED: GREEN,
-    StopReason.TURN_LIMIT: BLUE,
-    StopReason.TURN_TOKENS: ORANGE,
-    StopReason.EPISODE_TOKENS: PURPLE,
-    StopReason.ENV_ERROR: RED,
-    StopReason.ACTION_ERROR: BLACK,
-    StopReason.OVERLONG_PROMPT: YELLOW,
-    StopReason.CANCELLED: GREY,
-    StopReason.OPERATOR: LIGHT_BLUE,
-}
 PHASE_COLOURS = {"gen": BLUE, "old_log_prob": ORANGE, "update_actor": GREEN, "update_weights": PURPLE}
 """Phases of a step with a colour of their own, as verl names them in `timing_s/<phase>`."""
 
@@ -93,22 +96,17 @@ def plot_curves(metrics: Path | str | Iterable[Path | str], png: Path | str, tit
         alone = index % 2 == 0 and panel is panels[-1]
         axes = figure.add_subplot(grid[index // 2, :] if alone else grid[index // 2, index % 2])
         panel.draw(axes, log)
-        _style(axes, panel.title, log)
+        _style(axes, panel.kind, log)
     path = Path(png)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")
     return path
 
 
-def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """Return the mean of the last `window` values at each position, of fewer at the start."""
-    return [fmean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
-
-
-def _style(axes: Axes, title: str, log: Log) -> None:
+def _style(axes: Axes, kind: PanelKind, log: Log) -> None:
     """Apply the same style and step range to a panel, with the legend between title and plot."""
     labels = axes.get_legend_handles_labels()[1]
-    axes.set_title(title, fontsize=12, loc="left", fontweight="bold", pad=24 if labels else 8)
+    axes.set_title(kind.title, fontsize=12, loc="left", fontweight="bold", pad=24 if labels else 8)
     if labels:
         size = 9.5 if len(labels) < 5 else 8.5
         spacing: dict[str, float] = {"fontsize": size, "handlelength": 1.2, "columnspacing": 1.0, "handletextpad": 0.4}
@@ -122,6 +120,11 @@ def _style(axes: Axes, title: str, log: Log) -> None:
     axes.tick_params(labelsize=10)
     axes.grid(True, color="#e4e4e4", linewidth=0.8)
     axes.set_axisbelow(True)
+    if kind.share:
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+    elif kind.from_zero:
+        axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
@@ -154,8 +157,6 @@ def _draw_reward(axes: Axes, log: Log) -> None:
 def _draw_success(axes: Axes, log: Log) -> None:
     _line(axes, log.series("episode/success_rate"), BLUE, "training")
     _validation_points(axes, log, "success")
-    axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
 
 
 def _draw_turns(axes: Axes, log: Log) -> None:
@@ -163,7 +164,6 @@ def _draw_turns(axes: Axes, log: Log) -> None:
     steps, horizons = log.series("episode/horizon")
     if steps:
         axes.step(steps, horizons, where="mid", color="#333333", linewidth=1.5, label="horizon")
-    axes.set_ylim(bottom=0)
 
 
 def _draw_stops(axes: Axes, log: Log) -> None:
@@ -173,13 +173,10 @@ def _draw_stops(axes: Axes, log: Log) -> None:
     _stack(
         axes, steps, [shares[reason] for reason in present], [STOP_COLOURS[reason] for reason in present], list(present)
     )
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
 
 
 def _draw_entropy(axes: Axes, log: Log) -> None:
     _line(axes, log.series(*ENTROPY), BLUE)
-    axes.set_ylim(bottom=0)
 
 
 def _draw_gap(axes: Axes, log: Log) -> None:
@@ -194,7 +191,6 @@ def _draw_seconds(axes: Axes, log: Log) -> None:
     rest = [max(0.0, total - part) for total, part in zip(totals, known, strict=True)]
     colours = [PHASE_COLOURS[phase] for phase in present]
     _stack(axes, steps, [*(phases[phase] for phase in present), rest], [*colours, GREY], [*present, "rest"])
-    axes.set_ylim(bottom=0)
 
 
 def _stack(
@@ -215,14 +211,14 @@ class Panel:
     """One plot.
 
     Attributes:
-        title: heading of the plot.
+        kind: title and y axis.
         needs: prefixes of metric names; the panel has data if one of them was logged.
         draw: function that draws the plot.
         measure: validation measure that the panel shows too, or "".
         instead_of: metric names that hide the panel if one of them was logged.
     """
 
-    title: str
+    kind: PanelKind
     needs: tuple[str, ...]
     draw: Callable[[Axes, Log], None]
     measure: str = ""
@@ -237,13 +233,13 @@ class Panel:
 
 
 PANELS = (
-    Panel("Reward (environment's units, mean)", ("episode/reward_mean", "critic/score/mean"), _draw_reward, "reward"),
-    Panel("Success (% of episodes)", ("episode/success_rate",), _draw_success, "success"),
-    Panel("Turns of an episode (mean) under the horizon", ("episode/turns_mean", "episode/horizon"), _draw_turns),
-    Panel("Why episodes ended (% of episodes)", ("stop/",), _draw_stops),
-    Panel("Policy entropy (nats per token)", ENTROPY, _draw_entropy),
-    Panel("Engine against trainer (mean |Δ probability|)", GAP_PROBABILITY, _draw_gap),
-    Panel("Engine against trainer (mean Δ log-prob)", GAP_LOG_PROB, _draw_gap, instead_of=GAP_PROBABILITY),
-    Panel("Time of a step (seconds)", ("timing_s/step",), _draw_seconds),
+    Panel(RETURN, ("episode/reward_mean", "critic/score/mean"), _draw_reward, "reward"),
+    Panel(SUCCESS, ("episode/success_rate",), _draw_success, "success"),
+    Panel(TURNS, ("episode/turns_mean", "episode/horizon"), _draw_turns),
+    Panel(STOPS, ("stop/",), _draw_stops),
+    Panel(ENTROPY_KIND, ENTROPY, _draw_entropy),
+    Panel(GAP_PROBABILITY_KIND, GAP_PROBABILITY, _draw_gap),
+    Panel(GAP_LOG_PROB_KIND, GAP_LOG_PROB, _draw_gap, instead_of=GAP_PROBABILITY),
+    Panel(SECONDS, ("timing_s/step",), _draw_seconds),
 )
 """All panels, in reading order."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+REPLIES = "replies.jsonl"
+"""Name of the file with the replies of an API in the folder of an evaluation."""
+
 
 class EpisodeWriter:
     """Writer that appends records to one file; each record is on disk before `write` returns.
@@ -95,10 +98,14 @@ def _read(paths: Path | str | Iterable[Path | str]) -> Iterator[EpisodeRecord]:
 
 
 def record_files(path: Path) -> list[Path]:
-    """Return the files of records of a run, of a folder or at a path of a file, sorted by path."""
+    """Return the files of records of a run, of a folder or at a path of a file, sorted by path.
+
+    The replies of an API, which lie beside the records of an evaluation, are no records.
+    """
     is_run = (path / "episodes").is_dir() and (path / "metrics").is_dir()
     source = path / "episodes" if is_run else path
-    return sorted(source.rglob("*.jsonl")) if source.is_dir() else [source]
+    found = (file for file in source.rglob("*.jsonl") if file.name != REPLIES)
+    return sorted(found) if source.is_dir() else [source]
 
 
 def _read_file(path: Path) -> Iterator[EpisodeRecord]:

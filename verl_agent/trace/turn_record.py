@@ -36,6 +36,7 @@ class UsageRecord(TypedDict):
     reasoning_tokens: int | None
     cost_usd: float | None
     dropped: list[str]
+    finish: NotRequired[str]
 
 
 @with_config(ConfigDict(strict=True))

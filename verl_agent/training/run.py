@@ -21,10 +21,12 @@ from verl_agent.runs.console import redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import read_settings
 from verl_agent.runs.processes import ending_all_children
+from verl_agent.system.gpus import read_gpus
+from verl_agent.system.installation import describe_attention
 from verl_agent.system.resources import most_checkpoints, spell_gb
 from verl_agent.training.follow import finish, follow_run
 from verl_agent.training.preflight.algorithms import has_critic
-from verl_agent.training.preflight.estimates import cpu_step_s, estimate, shape_of, spell
+from verl_agent.training.preflight.estimates import CARD_GB, cpu_step_s, estimate, shape_of, spell
 from verl_agent.training.preflight.loggers import check_loggers
 from verl_agent.training.preflight.machine import needed_gb
 from verl_agent.training.preflight.ranks import check_resumed_ranks
@@ -128,14 +130,14 @@ def show_estimate(run: TrainingRun, console: Console) -> None:
         return
     if shape is None:
         return
-    import torch
-
-    card_gb = torch.cuda.get_device_properties(0).total_memory / 1e9
+    memory_mib = read_gpus().memory_mib  # not asked from torch, which would start CUDA in this process
+    card_gb = memory_mib * 2**20 / 1e9 if memory_mib else CARD_GB
     needed = estimate(plain, shape, critic, card_gb)
     console.print(str(needed), soft_wrap=True)
+    console.print(describe_attention(plain), highlight=False, soft_wrap=True)
     if needed.peak_gb > card_gb:
         console.print(
-            f"[yellow]That is more than the {card_gb:.0f} GB of a GPU here.[/] To need less, set offload=true, add "
+            f"[yellow]That is more than the {card_gb:.0f} GB of a GPU.[/] To need less, set offload=true, add "
             "+overlay/lora=rank_32, lower actor_rollout_ref.rollout.gpu_memory_utilization, or use more GPUs.",
             soft_wrap=True,
         )

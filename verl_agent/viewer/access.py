@@ -1,4 +1,4 @@
-"""Access control of the viewer: Host and Origin of every request, and a token where other machines can reach it."""
+"""Access control of the viewer: Host and Origin of every request, and a token, since machines have several users."""
 
 import hmac
 import ipaddress
@@ -25,15 +25,16 @@ class GuardRequests:
     """Middleware that refuses requests for other hosts, from other origins and without the token.
 
     Without the check of Host, a web page could reach the viewer by a name that it points to this machine (DNS
-    rebinding). Without the check of Origin, it could open the viewer's web socket.
+    rebinding). Without the check of Origin, it could open the viewer's web socket. Without the token, every user of
+    this machine could.
 
     Args:
         app: application to guard.
         host: address that the viewer listens at.
-        token: token that a browser must send, or None.
+        token: token that a browser must send.
     """
 
-    def __init__(self, app: ASGIApp, host: str, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, host: str, token: str) -> None:
         self.app, self.host, self.token = app, host.lower(), token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,13 +60,13 @@ class GuardRequests:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host:
             return PlainTextResponse("A page of another site sent this request.\n", 403)
-        if self.token is None:
-            return None
         name = f"{COOKIE}_{address.port or 80}"  # browsers send a cookie to all ports of a host
-        if self._is_token(cookie_parser(headers.get("cookie", "")).get(name, "")):
-            return None
+        known = self._is_token(cookie_parser(headers.get("cookie", "")).get(name, ""))
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-        if any(self._is_token(value) for parameter, value in query if parameter == "token"):
+        given = [value for parameter, value in query if parameter == "token"]
+        if known and not given:
+            return None
+        if known or any(map(self._is_token, given)):  # pages do not know the parameter
             rest = urlencode([(parameter, value) for parameter, value in query if parameter != "token"])
             path = "/" + quote(scope["path"].lstrip("/"))  # two slashes would begin the name of another host
             answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
@@ -75,11 +76,11 @@ class GuardRequests:
 
     def _is_own(self, name: str) -> bool:
         if is_unspecified(self.host):
-            return self.token is not None  # any name of this machine; the token keeps other sites out
+            return True  # any name of this machine; the token keeps other sites out
         return name == self.host or (is_loopback(self.host) and (name == "localhost" or is_loopback(name)))
 
     def _is_token(self, value: str) -> bool:
-        return self.token is not None and hmac.compare_digest(value.encode(), self.token.encode())
+        return hmac.compare_digest(value.encode(), self.token.encode())
 
 
 def _with_headers(send: Send) -> Send:

@@ -1,25 +1,25 @@
 """Chart of the run page: values that the critic predicted, against the returns that followed."""
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from nicegui import ui
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.curves import BLUE, GREY, ORANGE
+from verl_agent.trace.panels import BLUE, GREY, ORANGE
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.token_files import TurnValue, column_names, token_files
 from verl_agent.viewer.calibration_values import Calibration, calibrate, predictions, read_values
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import link_to, run_path, show_error
-from verl_agent.viewer.state import OpenedSource
+from verl_agent.viewer.state import OpenedSource, in_thread
 
 Values = dict[tuple[str, int], dict[int, TurnValue]]
 
 
-def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping[str, object]) -> None:
+async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping[str, object]) -> None:
     """Add the chart, if the run has a critic and recorded token data.
 
     Args:
@@ -36,10 +36,7 @@ def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping[str, 
         return
     step = int(chosen) if chosen else steps[-1]
     try:
-        values = _values(files[step], files[step].stat().st_mtime_ns)
-        found = calibrate(
-            predictions(opened.source.folder, values, lambda group, sample: _find(opened.index, step, group, sample))
-        )
+        found = await in_thread(lambda: _calibrate(opened, files[step], step))
     except (OSError, ConfigError) as error:
         show_error(ConfigError(str(error)))
         return
@@ -52,6 +49,12 @@ def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping[str, 
             label="critic at step",
             on_change=lambda event: ui.navigate.to(link_to(run_path(opened), {**parameters, "critic": event.value})),
         ).classes("w-32")
+
+
+def _calibrate(opened: OpenedSource, file: Path, step: int) -> Calibration:
+    values = _values(file, file.stat().st_mtime_ns)
+    find = partial(_find, opened.index, step)
+    return calibrate(predictions(opened.source.folder, values, find))
 
 
 def describe(found: Calibration) -> str:

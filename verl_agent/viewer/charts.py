@@ -1,23 +1,28 @@
 """Curves of runs as options of ECharts: data in, plain dicts out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Literal, get_args
 
+from verl_agent.trace import panels as kinds
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.trace.curves import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, STOP_COLOURS, running_mean
 from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY
+from verl_agent.trace.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, RED, STOP_COLOURS, PanelKind, running_mean
 from verl_agent.types import StopReason
 from verl_agent.viewer.queries import StepSummary
 
+MOST_CURVES = 6
+"""Curves of a chart; more cannot be told apart."""
 COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, GREY)
 
 Axis = Literal["step", "episodes", "turns", "tokens", "hours"]
 """Quantity of the x axis; all but `step` are sums over the training episodes up to a step."""
 AXES: tuple[Axis, ...] = get_args(Axis)
 TRAIN, VALIDATION = {"purpose": "train"}, {"purpose": "validation,evaluation"}
+BORDER = {"color": GREY, "type": "dotted"}
+"""Line at a step with a new turn limit."""
 PHASE = "timing_s/"
 """Prefix of the seconds of a step's phases in the metrics log."""
 PHASES = ("gen", "old_log_prob", "values", "adv", "update_critic", "update_actor", "update_weights", "testing")
@@ -32,14 +37,14 @@ class RunData:
         name: name in the legend.
         steps: means over the episodes of each purpose and step.
         logged: metrics log by step.
-        uniform: share of training groups whose returns are all equal, by step.
+        uniform: number of training groups whose returns are all equal, and of all training groups, by step.
         divergence: mean first different turn of the training groups, by step.
     """
 
     name: str
     steps: Sequence[StepSummary]
     logged: Mapping[int, Mapping[str, float]]
-    uniform: Mapping[int, float] = field(default_factory=dict)
+    uniform: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     divergence: Mapping[int, float] = field(default_factory=dict)
 
     def of_purpose(self, *purposes: str) -> list[StepSummary]:
@@ -91,33 +96,36 @@ class Panel:
     """One chart.
 
     Attributes:
-        title: title of the chart.
-        curves: its curves for one run.
-        share: True if the values are shares, which the y axis shows from 0 to 1.
+        kind: title, y axis and what to look for.
+        curves: its curves for one run, at most `MOST_CURVES`.
     """
 
-    title: str
+    kind: PanelKind
     curves: Sequence[Curve]
-    share: bool = False
+
+    @property
+    def title(self) -> str:
+        """Title of the chart."""
+        return self.kind.title
 
 
 def panels(run: RunData) -> list[Panel]:
     """Return the charts of a run, without those that have no data."""
     train, validation = run.of_purpose("train"), run.of_purpose("validation", "evaluation")
     every = [
-        Panel("Return", [
+        Panel(kinds.RETURN, [
             Curve("train", {at.step: at.reward for at in train}, parameters=TRAIN),
             Curve("validation", {at.step: at.reward for at in validation}, ORANGE, parameters=VALIDATION),
         ]),
-        Panel("Success", [
+        Panel(kinds.SUCCESS, [
             Curve("train", {at.step: at.success for at in train}, parameters=TRAIN),
             Curve("validation", {at.step: at.success for at in validation}, ORANGE, parameters=VALIDATION),
-        ], share=True),
-        Panel("Turns", [
+        ]),
+        Panel(kinds.TURNS, [
             Curve("turns", {at.step: at.turns for at in train}, parameters=TRAIN),
             Curve("turn limit", {at.step: float(at.max_turns) for at in train}, GREY, dashed=True),
         ]),
-        Panel("Stop reasons (train)", [
+        Panel(kinds.STOPS, [
             Curve(
                 reason,
                 {at.step: at.stops.get(reason, 0.0) for at in train},
@@ -127,8 +135,8 @@ def panels(run: RunData) -> list[Panel]:
             )
             for reason in StopReason
             if any(reason in at.stops for at in train)
-        ], share=True),
-        Panel("Behaviors (share of turns)", [
+        ]),
+        Panel(kinds.TURN_BEHAVIORS, [
             Curve(
                 behavior.name,
                 {at.step: at.behaviors[behavior.name] for at in train},
@@ -137,29 +145,44 @@ def panels(run: RunData) -> list[Panel]:
             )
             for number, behavior in enumerate(BEHAVIORS)
             if any(at.behaviors[behavior.name] for at in train)
-        ], share=True),
-        Panel("Behaviors (share of episodes)", [
+        ]),
+        Panel(kinds.EPISODE_BEHAVIORS, [
             Curve(behavior.name, _logged(run, f"behavior/{behavior.name}"), COLORS[number % len(COLORS)])
             for number, behavior in enumerate(BEHAVIORS)
             if any(_logged(run, f"behavior/{behavior.name}").values())
-        ], share=True),
-        Panel("First different turn in a group", [Curve("turn", run.divergence, GREEN, parameters=TRAIN)]),
-        Panel("Groups with equal returns (share)", [
-            Curve("groups", run.uniform, PURPLE, parameters=TRAIN),
-        ], share=True),
-        Panel("Entropy (nats per token)", [Curve("entropy", _logged(run, *ENTROPY))]),
-        Panel("Engine against trainer (mean |Δ probability|)", [Curve("difference", _logged(run, *GAP_PROBABILITY))]),
+        ]),
+        Panel(kinds.DIVERGENCE, [Curve("turn", run.divergence, GREEN, parameters=TRAIN)]),
+        Panel(kinds.EQUAL_GROUPS, [
+            Curve("groups", {at: one / groups for at, (one, groups) in run.uniform.items()}, PURPLE, parameters=TRAIN),
+        ]),
+        Panel(kinds.ENTROPY_KIND, [Curve("entropy", _logged(run, *ENTROPY))]),
+        Panel(kinds.GAP_PROBABILITY_KIND, [Curve("difference", _logged(run, *GAP_PROBABILITY))]),
         Panel(
-            "Engine against trainer (mean Δ log-prob)",
+            kinds.GAP_LOG_PROB_KIND,
             [Curve("difference", {} if _logged(run, *GAP_PROBABILITY) else _logged(run, *GAP_LOG_PROB))],
         ),
-        Panel("Seconds by phase", [
+        Panel(kinds.SECONDS, [
             Curve(phase, _logged(run, PHASE + phase), COLORS[number % len(COLORS)], stack="seconds")
             for number, phase in enumerate(PHASES)
             if _logged(run, PHASE + phase)
         ]),
     ]  # fmt: skip
-    return [panel for panel in every if any(curve.values for curve in panel.curves)]
+    return [replace(panel, curves=_most(panel.curves)) for panel in every if any(one.values for one in panel.curves)]
+
+
+def _most(curves: Sequence[Curve]) -> list[Curve]:
+    """Return the curves with the largest values, in their order; those of a stack that are left out become one."""
+    if len(curves) <= MOST_CURVES:
+        return list(curves)
+    ranked = sorted(curves, key=lambda curve: -sum(curve.values.values()))
+    stacked = bool(curves[0].stack)
+    kept = [curve for curve in curves if curve in ranked[: MOST_CURVES - stacked]]
+    if not stacked:
+        return [replace(curve, color=color) for curve, color in zip(kept, COLORS, strict=True)]
+    rest = [curve for curve in curves if curve not in kept]
+    steps = sorted({step for curve in rest for step in curve.values})
+    values = {step: sum(curve.values.get(step, 0.0) for curve in rest) for step in steps}
+    return [*kept, Curve(f"{len(rest)} others", values, BLACK, stack=curves[0].stack, parameters=TRAIN)]
 
 
 def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step", smooth: int = 1) -> dict[str, Any]:
@@ -174,10 +197,10 @@ def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step"
     Returns:
         Options of ECharts. Each point is `[x, y, step]`, so that a click knows its step.
     """
-    series = []
+    series: list[dict[str, Any]] = []
     for number, (run, panel) in enumerate(runs):
         positions = run.positions(axis)
-        for curve in panel.curves:
+        for curve in panel.curves[: max(1, MOST_CURVES // len(runs))]:
             steps = [step for step in sorted(curve.values) if step in positions]
             values = running_mean([curve.values[step] for step in steps], smooth)
             color = curve.color if len(runs) == 1 else COLORS[number % len(COLORS)]
@@ -189,6 +212,11 @@ def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step"
                 "color": color,
                 "lineStyle": {"type": _line_type(curve, panel, len(runs)), "width": 1.5},
             }
+            if curve.dashed:
+                line |= {"step": "end", "symbol": "none"}
+            if not series and len(runs) == 1 and (borders := [positions[step] for step in stage_borders(run)]):
+                line["markLine"] = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": BORDER}
+                line["markLine"]["data"] = [{"xAxis": round(border, 4)} for border in borders]
             if curve.stack and len(runs) == 1:
                 line |= {"stack": curve.stack, "areaStyle": {"opacity": 0.4}}
             series.append(line)
@@ -198,10 +226,22 @@ def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step"
         "legend": {"type": "scroll", "bottom": 0},
         "grid": {"left": 55, "right": 15, "top": 35, "bottom": 55},
         "xAxis": {"type": "value", "name": axis, "nameLocation": "middle", "nameGap": 22, "min": "dataMin"},
-        "yAxis": {"type": "value", "scale": True} | ({"min": 0, "max": 1} if runs[0][1].share else {}),
+        "yAxis": _y_axis(runs[0][1].kind),
         "animation": False,
         "series": series,
     }
+
+
+def stage_borders(run: RunData) -> list[int]:
+    """Return the training steps at which the turn limit changes."""
+    train = run.of_purpose("train")
+    return [at.step for before, at in pairwise(train) if at.max_turns != before.max_turns]
+
+
+def _y_axis(kind: PanelKind) -> dict[str, Any]:
+    if kind.share:
+        return {"type": "value", "min": 0, "max": 1}
+    return {"type": "value", "min": 0} if kind.from_zero else {"type": "value", "scale": True}
 
 
 def _line_type(curve: Curve, panel: Panel, runs: int) -> str:

@@ -161,6 +161,7 @@ def _labelled(value: str) -> tuple[str, list[str]]:
 
 
 def _yes_or_no(value: str) -> int:
-    if value not in ("yes", "no"):
+    """Return 1 or 0, the values of the column, for them or for `yes` and `no`."""
+    if value not in ("yes", "no", "1", "0"):
         raise ConfigError(f"success={value!r} is not allowed. Allowed: yes, no.")
-    return int(value == "yes")
+    return int(value in ("yes", "1"))

@@ -17,10 +17,12 @@ class Finding:
     Attributes:
         text: symptom with its share, and its usual cause.
         parameters: filter of the episodes that show it.
+        groups: True if the filter is one of groups.
     """
 
     text: str
     parameters: Mapping[str, str]
+    groups: bool = False
 
 
 _BEHAVIORS = (
@@ -65,13 +67,13 @@ _ERRORS = {
 
 
 def find_problems(
-    steps: Sequence[StepSummary], uniform: Mapping[int, float], needed_turns: Mapping[int, int]
+    steps: Sequence[StepSummary], uniform: Mapping[int, tuple[int, int]], needed_turns: Mapping[int, int]
 ) -> list[Finding]:
     """Return what is conspicuous in the latest training steps, the likeliest causes first.
 
     Args:
         steps: means of each purpose and step.
-        uniform: share of groups with equal returns by training step.
+        uniform: number of groups with equal returns and of all groups by training step.
         needed_turns: number of tasks by the turns that they need.
     """
     train = [at for at in steps if at.purpose == "train" and at.episodes][-LATEST:]
@@ -115,8 +117,9 @@ def _turn_limit(
     train: Sequence[StepSummary], span: Mapping[str, str], needed_turns: Mapping[int, int], acts: bool
 ) -> list[Finding]:
     """Return what the turn limit does; with replies that do not act, that they reach it follows from that."""
-    limit = max(at.max_turns for at in train)
-    where = {**span, "stop": StopReason.TURN_LIMIT}
+    limit = train[-1].max_turns
+    train = [at for at in train if at.max_turns == limit]  # of a growing horizon, the steps with the last limit
+    where = {**span, "step": f"{train[0].step}..{train[-1].step}", "stop": StopReason.TURN_LIMIT}
     tasks = sum(needed_turns.values())
     longer = sum(count for turns, count in needed_turns.items() if turns > limit) / tasks if tasks else 0.0
     if longer >= 0.3:
@@ -150,15 +153,16 @@ def _returns(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Find
 
 
 def _groups(
-    train: Sequence[StepSummary], span: Mapping[str, str], uniform: Mapping[int, float], alone: bool
+    train: Sequence[StepSummary], span: Mapping[str, str], uniform: Mapping[int, tuple[int, int]], alone: bool
 ) -> list[Finding]:
     """Return that groups have equal returns, with advice if nothing else explains it."""
-    shares = [uniform[at.step] for at in train if at.step in uniform]
-    if shares and (share := sum(shares) / len(shares)) >= 0.5:
+    counts = [uniform[at.step] for at in train if at.step in uniform]
+    equal, groups = (sum(count[place] for count in counts) for place in (0, 1))
+    if groups and (share := equal / groups) >= 0.5:
         text = f"All returns are equal in {share:.0%} of the groups: a group estimator learns nothing from them."
         if alone:
             text += " Easier or harder tasks, more samples or a finer reward give it something to compare."
-        return [Finding(text, span)]
+        return [Finding(text, span, groups=True)]
     return []
 
 

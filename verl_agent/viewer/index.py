@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +20,7 @@ from verl_agent.trace.labels import KEY_FIELDS, LabelFile
 from verl_agent.trace.record import EpisodeRecord, parse_record
 from verl_agent.viewer.parsing import Line, read_lines
 from verl_agent.viewer.sources import Source
-from verl_agent.viewer.storage import FOLDER, connect, explained, index_folder, open_index, transaction
+from verl_agent.viewer.storage import FOLDER, READ_CACHE_KB, connect, explained, index_folder, open_index, transaction
 from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, summarize
 from verl_agent.viewer.tables import INSERT_EPISODE, storable
 
@@ -50,7 +51,6 @@ class RecordIndex:
     Attributes:
         source: source of the records.
         path: path of the SQLite file.
-        db: connection for queries; rows are `sqlite3.Row`. Updates use a connection of their own.
 
     Args:
         source: run, evaluation or file of records.
@@ -67,14 +67,33 @@ class RecordIndex:
         self._labels_version: object = None
         self._replays: tuple[list[str], frozenset[str]] = ([], frozenset())
         self._read_states: dict[Path, tuple[int, int, int]] = {}  # of files that had no further complete line
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
         with explained(self.path):
             self._db = open_index(self.path)
-            self.db = connect(self.path)
+            self._first = connect(self.path, READ_CACHE_KB)
+        self._connections.append(self._first)
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """Connection of this thread for queries; rows are `sqlite3.Row`. Updates use a connection of their own.
+
+        A connection that several threads shared would let a short query wait for a long one.
+        """
+        found: sqlite3.Connection | None = getattr(self._local, "db", None)
+        if found is None:
+            try:
+                found = connect(self.path, READ_CACHE_KB)
+                self._connections.append(found)
+            except sqlite3.OperationalError:  # the folder was deleted: what was indexed before is still shown
+                found = self._first
+            self._local.db = found
+        return found
 
     def close(self) -> None:
         """Close the connections. The file stays for the next time, unless its folder is a temporary one."""
-        self.db.close()
-        self._db.close()
+        for db in (self._db, *self._connections):
+            db.close()
         if self._temporary:
             shutil.rmtree(self.path.parent, ignore_errors=True)
 
@@ -270,9 +289,16 @@ class RecordIndex:
                 message = str(error)
             else:
                 self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (cursor.lastrowid, line.text))
+                if line.head is not None:
+                    self._add_parts(cursor.lastrowid, *line.head)
                 return {line.step}
         self._db.execute("INSERT INTO bad_lines VALUES (?, ?, ?)", (file, line.offset, message))
         return set()
+
+    def _add_parts(self, episode: int | None, mark: str, record: str, parts: list[tuple[int, int, str]]) -> None:
+        self._db.execute("INSERT INTO heads VALUES (?, ?, ?)", (episode, mark, record))
+        rows = [(episode, number, *part) for number, part in enumerate(parts)]
+        self._db.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def _size(path: Path) -> int:

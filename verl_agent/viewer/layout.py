@@ -1,18 +1,20 @@
 """Frame of every page: header, links of the run, errors, and refreshing while a run grows."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from time import monotonic
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from nicegui import ui
 from nicegui.events import KeyEventArguments
+from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.runs.control.server import SOCKET
 from verl_agent.viewer.state import OpenedSource, ViewerState
-from verl_agent.viewer.text import short_name, shorten
+from verl_agent.viewer.text import MAX_NAME, short_name, shorten
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +28,12 @@ TABS = (
     ("Tokens", "/tokens"),
 )
 """Title and last part of the path of the pages of one source; the keys 1, 2, ... open them."""
+NAME_COOKIE = "verl_agent_name"
+NO_NAME = "Write your name first: others see who acts."
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""
+url_of = partial(ui.page, response_timeout=60)
+"""Decorator of the function of a page, whose queries may take some seconds."""
 
 
 def link_to(path: str, parameters: Mapping[str, object] | None = None) -> str:
@@ -68,6 +74,11 @@ class Page:
             ui.link("compare", "/compare").classes("text-white no-underline")
         self._head = ui.column().classes("gap-4")
         self._content = ui.column().classes("w-full gap-4")
+        self._timers: list[Callable[[], object]] = []
+
+    def every(self, seconds: float, call: Callable[[], object]) -> None:
+        """Call a function again and again after the page is complete: NiceGUI delivers a page at its first timer."""
+        self._timers.append(lambda: ui.timer(seconds, call))
 
     def set_title(self, title: str) -> None:
         """Set the title of the browser's tab."""
@@ -97,7 +108,7 @@ class Page:
                 for number, (name, rest) in enumerate(TABS, start=1)
             }
             add_keys(tabs | {"?": ("list the keys", _show_keys)})
-            _status(opened)
+            self.every(REFRESH_S, _status(opened))
         return opened
 
     @contextmanager
@@ -111,6 +122,22 @@ class Page:
         except Exception as error:  # a page's boundary: the viewer goes on, and the reader sees the reason
             logger.exception("a page of the viewer has failed")
             self._show_instead(error)
+        for start in self._timers:
+            start()
+
+    def refresh_with(self, opened: OpenedSource, draw: Callable[[], Awaitable[None]]) -> None:
+        """Call `draw` whenever the source has changed, for at most a tenth of the time."""
+        seen, next_at = opened.changes, 0.0
+
+        async def check() -> None:
+            nonlocal seen, next_at
+            start = monotonic()
+            if opened.changes != seen and start >= next_at:
+                seen = opened.changes
+                await draw()
+                next_at = monotonic() + 9 * (monotonic() - start)
+
+        self.every(REFRESH_S, check)
 
     def _show_instead(self, error: Exception) -> None:
         self._content.clear()
@@ -125,6 +152,31 @@ def frame(state: ViewerState) -> Iterator[Page]:
     ui.on_exception(lambda error: ui.notify(_message(error), type="negative"))  # NiceGUI logs it
     with page.content():
         yield page
+
+
+class ActingPerson:
+    """Field with the name of the person who acts on a control page. The browser remembers it in a cookie.
+
+    The name is not that of the server's owner: whoever has the link may act.
+
+    Args:
+        request: request of the page; its parameter `name` goes before the cookie.
+    """
+
+    def __init__(self, request: Request) -> None:
+        known = request.query_params.get("name") or unquote(request.cookies.get(NAME_COOKIE, ""))
+        self._field = ui.input("your name", value=known[:MAX_NAME], on_change=self._remember)
+        self._field.props("dense outlined").classes("w-64")
+        if known:
+            ui.timer(0.1, self._remember, once=True)
+
+    @property
+    def name(self) -> str:
+        """Name of the person; "" before one is written."""
+        return str(self._field.value or "").strip()[:MAX_NAME]
+
+    def _remember(self) -> None:
+        ui.run_javascript(f"document.cookie = '{NAME_COOKIE}={quote(self.name)}; path=/; SameSite=Strict'")
 
 
 def _message(error: Exception) -> str:
@@ -157,8 +209,8 @@ def _show_keys() -> None:
             ui.label(f"{name}: {description}")
 
 
-def _status(opened: OpenedSource) -> None:
-    """Show the progress of the index and its problems, invalid lines among them."""
+def _status(opened: OpenedSource) -> Callable[[], None]:
+    """Show the progress of the index and its problems, invalid lines among them; return what shows them again."""
     line = ui.label().classes("text-sm text-orange-800")
 
     def update() -> None:
@@ -169,22 +221,7 @@ def _status(opened: OpenedSource) -> None:
         line.set_visibility(bool(line.text))
 
     update()
-    ui.timer(REFRESH_S, update)
-
-
-def refresh_with(opened: OpenedSource, draw: Callable[[], None]) -> None:
-    """Call `draw` whenever the source has changed, for at most a tenth of the time."""
-    seen, next_at = opened.changes, 0.0
-
-    def check() -> None:
-        nonlocal seen, next_at
-        start = monotonic()
-        if opened.changes != seen and start >= next_at:
-            seen = opened.changes
-            draw()
-            next_at = monotonic() + 9 * (monotonic() - start)
-
-    ui.timer(REFRESH_S, check)
+    return update
 
 
 def show_error(error: Exception) -> None:

@@ -60,11 +60,12 @@ class Comparison:
     behaviors: dict[str, Estimate]
 
 
-def last_evaluation(index: RecordIndex) -> dict[str, str]:
-    """Return the filter of the last step that was validated or evaluated; empty if no step was."""
+def an_evaluation(index: RecordIndex, first: bool = False) -> dict[str, str]:
+    """Return the filter of the last or the first step that was validated or evaluated; empty if no step was."""
+    order = "ASC" if first else "DESC"
     row = index.db.execute(
         f"SELECT purpose, step FROM episodes WHERE purpose IN ('validation', 'evaluation') AND {VALID} "
-        "ORDER BY step DESC, started_at DESC LIMIT 1"
+        f"ORDER BY step {order}, started_at {order} LIMIT 1"
     ).fetchone()
     return {} if row is None else {"step": str(row["step"]), "purpose": row["purpose"]}
 

@@ -5,8 +5,10 @@
 writes parts of the lines to its output. It ends when nobody reads them.
 """
 
+import json
 import marshal
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,13 +17,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import parse_line
+from verl_agent.evaluation.what_if.recorded import fingerprint
+from verl_agent.trace.behaviors import behavior_turns
+from verl_agent.trace.record import EpisodeRecord, parse_line
 from verl_agent.viewer.tables import row_of, storable, words_of
 
-LONG = 50_000_000
+LONG = 20_000_000
 """Bytes from which a process is worth its start."""
-_PART = 50
+_AT_ONCE = 50
 """Lines that the process writes at once."""
+PART = 50
+"""Turns of one part of an episode, see `verl_agent.viewer.parts`."""
+_SEPARATORS = re.compile(r"[ \t\r\n,:]*")
+
+Head = tuple[str, str, list[tuple[int, int, str]]]
+"""Fingerprint of a long episode; its record as JSON without turns and without messages after the prompt; and for each
+part the offset in the line, the length in bytes, and as JSON the turns of the part that show each behavior."""
 
 
 class Line(NamedTuple):
@@ -33,6 +44,7 @@ class Line(NamedTuple):
         row: values of `verl_agent.viewer.tables.COLUMNS`; None if the line is not a valid record.
         text: words of the record, or the reason why it is invalid.
         step: purpose and training step.
+        head: parts of an episode of more than `PART` turns; None for others.
     """
 
     offset: int
@@ -40,6 +52,7 @@ class Line(NamedTuple):
     row: list[Any] | None
     text: str
     step: tuple[str, int]
+    head: Head | None = None
 
 
 def read_lines(path: Path, offset: int, long: int = LONG) -> Iterator[Line]:
@@ -71,9 +84,57 @@ def _parse(path: Path, offset: int) -> Iterator[Line]:
 def _parse_line(offset: int, line: bytes) -> Line:
     try:
         record = parse_line(line)
-        return Line(offset, len(line), row_of(record), words_of(record), (record["purpose"], record["step"]))
+        head = head_of(line, record) if len(record["turns"]) > PART else None
+        return Line(offset, len(line), row_of(record), words_of(record), (record["purpose"], record["step"]), head)
     except (ValueError, RecursionError, ConfigError) as error:
         return Line(offset, len(line), None, str(storable(str(error))), ("", 0))
+
+
+def head_of(line: bytes, record: EpisodeRecord) -> Head:
+    """Return the parts of a long episode.
+
+    Raises:
+        ValueError: the line has another list of turns than the record.
+    """
+    places = _places_of_turns(line)
+    if len(places) != len(record["turns"]):
+        raise ValueError("the record has the field turns twice.")
+    head = {**record, "turns": [], "messages": record["messages"][: record["prompt_length"]]}
+    behaviors: list[dict[str, list[int]]] = [{} for _ in range(0, len(places), PART)]
+    for name, turns in behavior_turns(record).items():
+        for turn in turns:
+            behaviors[turn // PART].setdefault(name, []).append(turn % PART)
+    parts = []
+    for number, shown in enumerate(behaviors):
+        (start, _), *_, (_, end) = [*places[number * PART : (number + 1) * PART]] * 2
+        parts.append((start, end - start, json.dumps(shown)))
+    return fingerprint(line), json.dumps(head), parts
+
+
+def _places_of_turns(line: bytes) -> list[tuple[int, int]]:
+    """Return start and end of each turn in a line of JSON, in bytes."""
+    text, decode = line.decode("latin-1"), json.JSONDecoder().raw_decode  # one character for each byte
+    places: list[tuple[int, int]] = []
+
+    def skip(at: int) -> int:
+        found = _SEPARATORS.match(text, at)
+        assert found is not None
+        return found.end()
+
+    at = skip(text.index("{") + 1)
+    while text[at] != "}":
+        name, at = decode(text, at)
+        at = skip(at)
+        if name == "turns":
+            at = skip(at + 1)
+            while text[at] != "]":
+                end = decode(text, at)[1]
+                places.append((at, end))
+                at = skip(end)
+            at = skip(at + 1)
+        else:
+            at = skip(decode(text, at)[1])
+    return places
 
 
 def _parse_beside(path: Path, offset: int) -> Iterator[Line]:
@@ -97,7 +158,7 @@ def main(path: str, offset: str) -> None:
     """Write the lines of a file to the output, in parts."""
     lines = _parse(Path(path), int(offset))
     try:
-        while part := [tuple(line) for line in islice(lines, _PART)]:
+        while part := [tuple(line) for line in islice(lines, _AT_ONCE)]:
             marshal.dump(part, sys.stdout.buffer)
             sys.stdout.flush()
     except BrokenPipeError:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from verl_agent.trace import frame
 from verl_agent.trace.behaviors import BEHAVIORS, first_divergence
 from verl_agent.trace.returns import is_uniform
 from verl_agent.types import StopReason
@@ -91,12 +92,17 @@ class TaskStep:
     ids: list[int]
 
 
+_SHOWN = ", ".join(("id", "file", "length", "replaced", "retried", *(f'"{name}"' for name in frame.COLUMNS)))
+"""Columns of an episode without its actions, of which a long one has megabytes."""
+
+
 def find_episodes(index: RecordIndex, chosen: Filter, limit: int = 200, offset: int = 0) -> list[Row]:
     """Return the columns of the episodes that a filter selects, in its order."""
     where, bound = chosen.where()
     order = chosen.order()
     rows = index.db.execute(  # ids alone are sorted, which takes less memory and time than whole rows
-        f"""SELECT * FROM episodes WHERE id IN (SELECT id FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?)
+        f"""SELECT {_SHOWN} FROM episodes
+        WHERE id IN (SELECT id FROM episodes WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?)
         ORDER BY {order}""",
         [*bound, limit, offset],
     )
@@ -111,7 +117,7 @@ def count_episodes(index: RecordIndex, chosen: Filter) -> int:
 
 def find_episode(index: RecordIndex, episode: int) -> Row | None:
     """Return the columns of one episode; None if the index does not have it."""
-    row = index.db.execute("SELECT * FROM episodes WHERE id = ?", (episode,)).fetchone()
+    row = index.db.execute(f"SELECT {_SHOWN} FROM episodes WHERE id = ?", (episode,)).fetchone()
     return dict(row) if row is not None else None
 
 
@@ -233,10 +239,12 @@ def needed_turns(index: RecordIndex) -> dict[int, int]:
     return {row["need"]: row["tasks"] for row in rows}
 
 
-def uniform_groups(index: RecordIndex) -> dict[int, float]:
-    """Return the share of training groups whose returns are all equal, by step."""
-    rows = index.db.execute("SELECT step, avg(uniform) AS uniform FROM groups WHERE purpose = 'train' GROUP BY step")
-    return {row["step"]: row["uniform"] for row in rows}
+def uniform_groups(index: RecordIndex) -> dict[int, tuple[int, int]]:
+    """Return the number of training groups whose returns are all equal, and of all training groups, by step."""
+    rows = index.db.execute(
+        "SELECT step, sum(uniform) AS uniform, count(*) AS groups FROM groups WHERE purpose = 'train' GROUP BY step"
+    )
+    return {row["step"]: (row["uniform"], row["groups"]) for row in rows}
 
 
 def divergence_turns(index: RecordIndex) -> dict[int, float]:

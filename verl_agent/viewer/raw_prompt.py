@@ -11,8 +11,8 @@ from pathlib import Path
 
 from nicegui import ui
 
-from verl_agent.trace.record import EpisodeRecord
 from verl_agent.viewer.layout import show_text
+from verl_agent.viewer.parts import LONG, EpisodePart
 
 TIMEOUT_S = 120.0
 """Most seconds that loading the tokenizer and rendering may take."""
@@ -28,17 +28,17 @@ class RawPrompts:
 
     Args:
         place: file of records and number of the line, from 1; None if the file no longer has the episode.
-        record: the episode.
+        part: turns that the page shows.
         turn: turn that is shown first, from 1.
     """
 
-    def __init__(self, place: tuple[Path, int] | None, record: EpisodeRecord, turn: int) -> None:
-        self._place, self._record = place, record
+    def __init__(self, place: tuple[Path, int] | None, part: EpisodePart, turn: int) -> None:
+        self._place, self._part = place, part
         self._texts: list[str] = []
         with ui.expansion("Raw prompt: the text that the model read").classes("w-full") as self._panel:
-            turns = range(1, len(record["turns"]) + 1)
+            turns = part.numbers
             if turns:
-                self._turn = ui.select(list(turns), value=max(1, min(turn, len(turns))), label="before turn")
+                self._turn = ui.select(list(turns), value=max(turns[0], min(turn, turns[-1])), label="before turn")
                 self._turn.props("dense outlined").classes("w-32").on_value_change(self._show)
             self._content = ui.column().classes("w-full")
         self._panel.on_value_change(self._open)
@@ -50,12 +50,14 @@ class RawPrompts:
         with self._content:
             ui.label("Loading the tokenizer ...")
         try:
-            self._texts = await render(self._place)
+            if self._part.long:
+                raise RawPromptError(f"it is rendered for episodes whose record has at most {LONG / 1e6:g} MB.")
+            self._texts = await render(self._place, self._part.numbers)
         except RawPromptError as error:
             self._content.clear()
             with self._content:
                 show_text(f"Messages, without the chat template of the model: {error}")
-                for message in self._record["messages"]:
+                for message in self._part.record["messages"]:
                     ui.label(message["role"]).classes("text-xs text-gray-500")
                     show_text(message["content"])
             return
@@ -65,18 +67,19 @@ class RawPrompts:
         if self._texts:
             self._content.clear()
             with self._content:
-                show_text(self._texts[self._turn.value - 1])
+                show_text(self._texts[self._turn.value - self._part.first])
 
 
-async def render(place: tuple[Path, int] | None, timeout_s: float = TIMEOUT_S) -> list[str]:
-    """Return the text before the reply of each turn; one process at a time renders.
+async def render(place: tuple[Path, int] | None, turns: range, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """Return the text before the reply of some turns, counted from 1; one process at a time renders.
 
     Raises:
         RawPromptError: the settings or the tokenizer of the episode are not at hand.
     """
     if place is None:
         raise RawPromptError("the file of the episode has changed.")
-    command = (sys.executable, "-m", "verl_agent.evaluation.what_if.raw_prompts", f"{place[0]}:{place[1]}")
+    program = (sys.executable, "-m", "verl_agent.evaluation.what_if.raw_prompts")
+    command = (*program, f"{place[0]}:{place[1]}", str(turns.start), str(turns.stop - 1))
     async with _one_at_a_time:
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

@@ -3,12 +3,14 @@
 import logging
 from functools import lru_cache
 from pathlib import Path
+from statistics import fmean
 
 import pyarrow.parquet as pq
 
-from verl_agent.trace.token_files import token_files
+from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.viewer.queries import Row
 from verl_agent.viewer.state import OpenedSource
+from verl_agent.viewer.token_views import values_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +28,24 @@ def file_with_tokens(opened: OpenedSource, row: Row) -> Path | None:
     if last is None or last["id"] != row["id"]:
         return None
     return next((file for file in token_files(opened.source.folder, row["step"]) if wanted in _keys(file)), None)
+
+
+def trained_advantage(opened: OpenedSource, row: Row) -> float | None:
+    """Return the mean advantage of the trained tokens of an episode, as the trainer used it; None if not recorded."""
+    file = file_with_tokens(opened, row)
+    try:
+        segments = [] if file is None else read_tokens(file, row["group"], row["sample"])
+    except (OSError, ValueError) as error:
+        logger.warning("%s is left out: %s", file, error)
+        return None
+    found = [
+        value
+        for segment in segments
+        if "advantages" in segment.columns
+        for value, trained in zip(values_of(segment, "advantages"), segment.loss_mask, strict=True)
+        if trained and value is not None
+    ]
+    return fmean(found) if found else None
 
 
 def episodes_with_tokens(opened: OpenedSource) -> list[Row]:

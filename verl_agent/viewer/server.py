@@ -1,11 +1,14 @@
 """Server of the viewer: NiceGUI's pages in an ASGI application on a socket of its own."""
 
+import os
+import resource
 import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Annotated
 
 import uvicorn
@@ -14,12 +17,14 @@ from nicegui import ui
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
 
-from verl_agent.envs.http.auth import is_loopback
 from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT
 from verl_agent.viewer.access import GuardRequests, is_unspecified
 from verl_agent.viewer.pages import add_pages
 from verl_agent.viewer.state import ViewerState
+
+END_S = 1.5
+"""Seconds from a signal to the end of the process."""
 
 
 @settings_class(frozen=True, slots=True, config=STRICT)
@@ -27,9 +32,20 @@ class ServerSettings:
     """Address of the viewer."""
 
     host: str = "127.0.0.1"
-    """Address to listen at; one that other machines reach gets a token."""
+    """Address to listen at."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """Port to listen at; 0 for any free one."""
+
+
+class Server(uvicorn.Server):
+    """Server that ends in time after SIGTERM or Ctrl-C, also while a page or the index is busy."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End the server; end the process if that takes longer than `END_S`."""
+        super().handle_exit(sig, frame)
+        timer = threading.Timer(END_S, os._exit, [128 + sig])
+        timer.daemon = True
+        timer.start()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +54,17 @@ class Address:
 
     Attributes:
         socket: listening socket.
-        url: URL for a browser, with the token if one is needed.
-        token: token, or None.
+        host: host and port for a browser.
+        token: token that every request needs.
     """
 
     socket: socket.socket
-    url: str
-    token: str | None
+    host: str
+    token: str
+
+    def link(self, path: str = "/") -> str:
+        """Return the URL of a page for a browser that does not have the token yet."""
+        return f"http://{self.host}{path}{'&' if '?' in path else '?'}token={self.token}"
 
 
 def bind(settings: ServerSettings) -> Address:
@@ -66,10 +86,9 @@ def bind(settings: ServerSettings) -> Address:
             "free one), or end the process that uses it."
         ) from error
     port = listening.getsockname()[1]
-    token = None if is_loopback(settings.host) else secrets.token_urlsafe(16)
     host = socket.gethostname() if is_unspecified(settings.host) else settings.host
     shown = f"[{host}]" if ":" in host else host
-    return Address(listening, f"http://{shown}:{port}/" + (f"?token={token}" if token else ""), token)
+    return Address(listening, f"{shown}:{port}", secrets.token_urlsafe(16))
 
 
 def serve(state: ViewerState, settings: ServerSettings, report: Callable[[str], None]) -> None:
@@ -84,13 +103,13 @@ def serve(state: ViewerState, settings: ServerSettings, report: Callable[[str], 
         ConfigError: the port is in use, or the address is not of this machine.
     """
     with _serving(state, settings) as (address, server):
-        report(address.url)
+        report(address.link())
         server.run(sockets=[address.socket])
 
 
 @contextmanager
-def serving(state: ViewerState, settings: ServerSettings) -> Iterator[str]:
-    """Serve the pages in a thread while the block runs; yield the URL.
+def serving(state: ViewerState, settings: ServerSettings) -> Iterator[Address]:
+    """Serve the pages in a thread while the block runs; yield the address.
 
     Raises:
         ConfigError: see `serve`.
@@ -99,22 +118,24 @@ def serving(state: ViewerState, settings: ServerSettings) -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [address.socket]}, daemon=True)
         thread.start()
         try:
-            yield address.url
+            yield address
         finally:
             server.should_exit = True
             thread.join()
 
 
 @contextmanager
-def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[Address, uvicorn.Server]]:
+def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[Address, Server]]:
     address = bind(settings)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each index has some files
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_pages(state)
     ui.run_with(app, title="verl-agent", show_welcome_message=False, reconnect_timeout=30)
     guarded = GuardRequests(app, settings.host, address.token)
     state.start()
     try:
-        yield address, uvicorn.Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
+        yield address, Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
     finally:
         state.close()
         address.socket.close()

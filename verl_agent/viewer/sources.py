@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from verl_agent.errors import ConfigError
-from verl_agent.results.folder import REPORT, read_report
 from verl_agent.trace.abandoned import read_abandoned
+from verl_agent.trace.record_files import REPLIES
 
 Kind = Literal["training", "evaluation", "records"]
 _START = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)")
@@ -43,7 +43,7 @@ class Source:
         if self.path.is_file():
             return [self.path]
         root = self.path / "episodes" if self.kind == "training" else self.path
-        return sorted(file for file in root.rglob("*.jsonl") if file.parent.name != "metrics")
+        return sorted(file for file in root.rglob("*.jsonl") if file.parent.name != "metrics" and file.name != REPLIES)
 
     def metrics_size(self) -> int:
         """Return the bytes of the metrics files."""
@@ -61,16 +61,6 @@ class Source:
     def metrics_files(self) -> list[Path]:
         """Return the metrics files of all starts, oldest first; empty if the source is no training run."""
         return sorted((self.path / "metrics").glob("*.jsonl")) if self.kind == "training" else []
-
-
-def describe_result(source: Source) -> str:
-    """Return model, environment and success of an evaluation that has ended; empty for other sources."""
-    if not (source.folder / REPORT).is_file():
-        return ""
-    report = read_report(source.folder)
-    success = report["results"][-1]["success"]
-    rate = "no valid episode" if success is None else "success {mean:.3f} [{low:.3f}, {high:.3f}]".format(**success)
-    return f"{report['model']} on {report['config']['env']['name']}: {rate}"
 
 
 def open_source(path: Path | str) -> Source:

@@ -1,8 +1,10 @@
 """State that all pages share: the opened sources, their indexes, and the thread that follows growing files."""
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -19,6 +21,7 @@ FOLLOW_S = 1.0
 """Seconds between two polls of the record files."""
 MAX_CACHED = 50
 """Number of results that are kept for each source."""
+_threads = ThreadPoolExecutor(4, "query")
 
 
 @dataclass(slots=True)
@@ -59,6 +62,15 @@ class OpenedSource:
             value = compute()
             self.memo[name] = (changes, value)
         return cast(T, value)
+
+    async def fetch(self, name: Hashable, compute: Callable[[], T]) -> T:
+        """Return the result of `cached`; a thread computes it, so that other pages are served meanwhile."""
+        return await in_thread(lambda: self.cached(name, compute))
+
+
+async def in_thread(compute: Callable[[], T]) -> T:
+    """Return the result of a function that runs in one of a few threads."""
+    return await asyncio.get_running_loop().run_in_executor(_threads, compute)
 
 
 class ViewerState:

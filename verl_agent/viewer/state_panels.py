@@ -1,7 +1,7 @@
 """Panels below each turn of an episode: drawings of the environment's state, and images that the adapter wrote."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nicegui import ui
 
@@ -11,6 +11,7 @@ from verl_agent.trace.turn_record import MediaRecord
 from verl_agent.viewer.drawings import Panels, as_panels, draw_states
 from verl_agent.viewer.images import FOLDER, find_image
 from verl_agent.viewer.layout import link_to, run_path, show_error, show_text
+from verl_agent.viewer.parts import LONG, EpisodePart
 from verl_agent.viewer.state import OpenedSource
 
 TIMEOUT_S = 30.0
@@ -22,18 +23,19 @@ class StatePanels:
 
     Args:
         opened: source of the episode.
-        record: the episode.
+        part: turns that the page shows.
+        read: reads the whole episode.
     """
 
-    def __init__(self, opened: OpenedSource, record: EpisodeRecord) -> None:
-        self._opened, self._record = opened, record
+    def __init__(self, opened: OpenedSource, part: EpisodePart, read: Callable[[], EpisodeRecord]) -> None:
+        self._opened, self._part, self._read = opened, part, read
         self._places: dict[int, ui.row] = {}
         self._message = ui.column()
         ui.timer(0.1, self._fill, once=True)
 
     def add(self, turn: int) -> None:
         """Add the place of a turn, from 1, or of the start, 0, and show the images of the turn."""
-        media = self._record["turns"][turn - 1].get("media", []) if turn else []
+        media = self._part.record["turns"][turn - self._part.first].get("media", []) if turn else []
         if media:
             with ui.row().classes("gap-4 items-start"):
                 for one in media:
@@ -42,7 +44,10 @@ class StatePanels:
 
     async def _fill(self) -> None:
         try:
-            states = await compute_panels(self._record)
+            if self._part.long:
+                raise ConfigError(f"States are drawn for episodes whose record has at most {LONG / 1e6:g} MB.")
+            record = self._part.record if self._part.whole else await asyncio.to_thread(self._read)
+            states = await compute_panels(record)
         except ConfigError as error:
             with self._message:
                 show_error(error)
@@ -83,7 +88,7 @@ def _show_image(opened: OpenedSource, media: MediaRecord) -> None:
             return
         url = link_to(run_path(opened, f"/{FOLDER}/{media['path']}"))
         with ui.link(target=url, new_tab=True), ui.element("div").classes("relative"):
-            _image(url).classes("border w-[32rem]")
+            _image(url).classes("border w-[32rem] max-w-full")
             if box := media.get("box"):
                 places = zip(("left", "top", "width", "height"), box, strict=True)
                 style = ";".join(f"{name}:{100 * max(0.0, min(1.0, share)):.2f}%" for name, share in places)

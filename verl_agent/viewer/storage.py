@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 FOLDER = ".viewer"
 """Folder beside the records with the index. It may be deleted at any time."""
-CACHE_KB = 32_000
-"""Memory of a connection for pages of the file."""
+CACHE_KB, READ_CACHE_KB = 32_000, 4_000
+"""Memory for pages of the file: of the connection that writes, and of each that reads."""
 
 _STORAGE_ERRORS = (
     sqlite3.SQLITE_FULL,
@@ -53,13 +53,13 @@ def open_index(path: Path) -> sqlite3.Connection:
     return db
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, cache_kb: int = CACHE_KB) -> sqlite3.Connection:
     """Open a connection whose rows are `sqlite3.Row`."""
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = OFF")  # a lost index is built again
-    db.execute(f"PRAGMA cache_size = -{CACHE_KB}")
+    db.execute(f"PRAGMA cache_size = -{cache_kb}")
     return db
 
 

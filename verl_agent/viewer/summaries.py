@@ -88,6 +88,8 @@ def summarize(db: sqlite3.Connection, steps: Iterable[Step]) -> None:
 def drop_file(db: sqlite3.Connection, file: int) -> None:
     """Drop the rows of a file of records; in a transaction."""
     steps = db.execute("SELECT DISTINCT purpose, step FROM episodes WHERE file = ?", (file,)).fetchall()
+    for table in ("heads", "parts"):
+        db.execute(f"DELETE FROM {table} WHERE episode IN (SELECT id FROM episodes WHERE file = ?)", (file,))
     for table, column in (("episodes", "file"), ("bad_lines", "file"), ("files", "id")):
         db.execute(f"DELETE FROM {table} WHERE {column} = ?", (file,))
     summarize(db, [(row["purpose"], row["step"]) for row in steps])

@@ -17,6 +17,9 @@ LABEL_OF_EPISODE = " AND ".join(f'labels."{name}" = episodes."{name}"' for name 
 """Condition in SQL that a label belongs to an episode."""
 _TYPED_COLUMNS = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS)
 
+MAX_WORDS = 2_000_000
+"""Most characters of an episode in the full-text table."""
+
 ORDER = ("step", "env", "task", '"group"', "sample", "attempt")
 """Columns of the order of episodes unless another one is chosen."""
 
@@ -37,11 +40,15 @@ TABLES = (
     "INSERT INTO words (words, rank) VALUES ('hashsize', 33554432)",
     "INSERT INTO words (words, rank) VALUES ('automerge', 16)",  # merges half as often
     f"CREATE TABLE labels ({_KEY}, tags TEXT, note TEXT)",
+    "CREATE TABLE heads (episode INTEGER PRIMARY KEY, fingerprint TEXT, record TEXT)",
+    "CREATE TABLE parts (episode INTEGER, part INTEGER, offset INTEGER, length INTEGER, behaviors TEXT, "
+    "PRIMARY KEY (episode, part)) WITHOUT ROWID",
     *SUMMARY_TABLES,
 )
 """Statements that create the tables. `indexed` is the number of bytes of a file that were read. `tags` separates and
 surrounds tags by spaces. `replaced` is 1 for an episode of a step or group that the run played again after a resume,
-`retried` for an attempt that a later one followed."""
+`retried` for an attempt that a later one followed. `heads` and `parts` have the episodes that pages show in parts,
+see `verl_agent.viewer.parts`."""
 INDEX_VERSION = zlib.crc32("\n".join(TABLES).encode()) & 0x7FFFFFFF
 """Version of the tables, a checksum of `TABLES`. An index of another version is deleted and built anew."""
 
@@ -64,9 +71,16 @@ def storable(value: Any) -> Any:
 
 
 def words_of(record: EpisodeRecord) -> str:
-    """Return each text of an episode once: prompt but its system messages, replies, observations, error."""
+    """Return each text of an episode once: error, prompt but its system messages, replies, observations.
+
+    Of a long episode, the first `MAX_WORDS` characters are searched.
+    """
     prompt = record["messages"][: record["prompt_length"]]
-    texts = [message["content"] for message in prompt if message["role"] != "system"]
+    texts = [record["error"], *(message["content"] for message in prompt if message["role"] != "system")]
+    length = sum(map(len, texts))
     for turn in record["turns"]:
+        if length > MAX_WORDS:
+            break
         texts += [turn["reply"], turn["observation"] or ""]
-    return str(storable("\n".join([*texts, record["error"]])))
+        length += len(texts[-2]) + len(texts[-1])
+    return str(storable("\n".join(texts)[:MAX_WORDS]))

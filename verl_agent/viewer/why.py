@@ -70,7 +70,7 @@ def place_of(index: RecordIndex, episode: int) -> Place | None:
         episode: id in the index.
     """
     row = index.db.execute(
-        """SELECT path, offset, length,
+        """SELECT path, offset, length, (SELECT fingerprint FROM heads WHERE episode = episodes.id) AS fingerprint,
             (SELECT count(*) FROM episodes AS e WHERE e.file = episodes.file AND e.offset <= episodes.offset)
             + (SELECT count(*) FROM bad_lines AS b WHERE b.file = episodes.file AND b.offset < episodes.offset) AS line
         FROM episodes JOIN files ON files.id = episodes.file WHERE episodes.id = ?""",
@@ -78,6 +78,8 @@ def place_of(index: RecordIndex, episode: int) -> Place | None:
     ).fetchone()
     if row is None:
         return None
+    if row["fingerprint"] is not None:
+        return Place(Path(row["path"]), row["line"], row["fingerprint"])
     try:
         with Path(row["path"]).open("rb") as file:
             file.seek(row["offset"])
@@ -90,12 +92,11 @@ class WhyPanels:
     """Panels of all turns of one episode page, which follow the file of answers while the page is open.
 
     Args:
-        index: index of the records.
-        episode: id in the index.
+        place: place of the record; None if the file no longer has it.
     """
 
-    def __init__(self, index: RecordIndex, episode: int) -> None:
-        self._place = place_of(index, episode)
+    def __init__(self, place: Place | None) -> None:
+        self._place = place
         self._draw: list[Callable[[], None]] = []
         self._results: list[Result] = []
         self._version: tuple[int, int] | None = None
@@ -225,7 +226,7 @@ def percent(estimate: Estimate) -> str:
 
 
 def _command(purpose: str, command: str) -> None:
-    with ui.row().classes("items-center gap-2 no-wrap w-full"):
-        ui.label(purpose).classes("text-gray-600 shrink-0 w-72")
+    with ui.row().classes("items-center gap-2 w-full"):
+        ui.label(purpose).classes("text-gray-600 w-72 max-w-full")
         ui.label(command).classes("mono bg-gray-100 px-2 rounded").style("overflow-wrap: anywhere")
         ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(command)).props("dense flat size=sm")

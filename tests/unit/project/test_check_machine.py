@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from verl_agent.system.compiler import compiler_error
 
 REQUIREMENTS = ROOT / "requirements"
 TOOLS = ("awk", "df", "dirname", "id", "uname")
@@ -71,7 +72,7 @@ def test_only_what_is_missing_is_named(machine):
     executable(machine / "g++", "exit 0")
     python = executable(
         machine / "python",
-        f'case $2 in *version_info*) echo 3.11 ;; *numa*) exit 1 ;; *Python.h*) ;; *) {sys.executable} "$@" ;; esac',
+        f'case $2 in *version_info*) echo 3.11 ;; *numa*) exit 1 ;; *Python.h*) ;; *) "{sys.executable}" "$@" ;; esac',
     )
     checked = check(machine, python)
     assert checked.returncode == 1
@@ -107,7 +108,7 @@ def test_too_little_disk_is_named_only_before_the_environment_exists(machine):
     executable(machine / "g++", "exit 0")
     checked = check(machine, python, machine / "new")
     assert checked.returncode == 1
-    assert "20 GB of free disk" in checked.stderr and "has 10" in checked.stderr
+    assert "15 GB of free disk" in checked.stderr and "has 10" in checked.stderr
     assert "apt-get" not in checked.stderr
     assert check(machine, python, machine).returncode == 0
 
@@ -154,5 +155,8 @@ def test_the_interpreter_is_a_complete_one_then_uv_then_one_that_fits(machine):
 
 
 def test_this_machine_passes_its_own_check():
-    checked = run("check_machine.sh", Path("/nonexistent"), sys.executable, sys.prefix, PATH=os.environ["PATH"])
+    root = "no" if compiler_error(prefix="/") else ""  # it was installed without root
+    checked = run(
+        "check_machine.sh", Path("/nonexistent"), sys.executable, sys.prefix, PATH=os.environ["PATH"], ROOT=root
+    )
     assert checked.returncode == 0, checked.stderr

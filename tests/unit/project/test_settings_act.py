@@ -20,7 +20,13 @@ from verl_agent.config.keys import FREE, leaves, reference
 
 OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.custom_cls.", "evaluation.", "evolve.")
 OWN += ("episodes.", "preference.", "data.max_len")
-OWN += ("data.overlong_prompt", "trainer.hang_timeout_s", "trainer.max_restarts", "trainer.test_best")
+OWN += (
+    "data.overlong_prompt",
+    "trainer.check_memory",
+    "trainer.hang_timeout_s",
+    "trainer.max_restarts",
+    "trainer.test_best",
+)
 OWN += ("trainer.v1.sampler.sampler_kwargs.",)
 """Sections that this package reads."""
 HANDED_ON = ("data.custom_cls.", *(key for key, row in rows().items() if row.untraced))

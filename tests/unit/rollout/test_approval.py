@@ -17,7 +17,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.rollout.approval import Approval, Rule, read_rules
 from verl_agent.rollout.approved_pool import ApprovedPool
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.types import Episode
+from verl_agent.types import Episode, Review
 
 PAGE = """[1] RootWebArea 'Buy things'
 \t[2] link 'Home'
@@ -102,6 +102,48 @@ def test_rule_with_a_text_matches_the_whole_action(web, tmp_path):
 def test_approving_rule_needs_each_name_of_the_element_in_whole_words(names, approved):
     rule = Rule(["click"], ["home"], decision="approve")
     assert rule.applies(ActionTarget("click", names, "click [2]")) == approved
+
+
+LOOK_ALIKES = (
+    "B u y now",
+    "b.u.y",
+    "b\u200bu\u00ady",
+    "\u042cuy",
+    "bu\u0443",
+    "b\u00fay",
+    "\uff22\uff35\uff39",
+    "\U0001d401uy",
+)
+"""Spaces and dots between letters, invisible characters, Cyrillic letters, an accent, wide and mathematical letters."""
+
+
+@pytest.mark.parametrize("name", LOOK_ALIKES)
+def test_a_name_that_looks_like_a_forbidden_word_is_forbidden(name):
+    assert Rule(["click"], ["buy"], decision="reject").applies(ActionTarget("click", (name,), "click [2]"))
+    assert not Rule(["click"], ["buy"], decision="reject").applies(ActionTarget("click", ("Basket",), "click [2]"))
+
+
+@pytest.mark.parametrize("name", ["P\u0430y", "de1ete", "De\u0406ete", "d e l e t e", "\u0440ay"])
+def test_letters_that_are_drawn_alike_are_alike_for_rules_that_reject(name):
+    assert Rule(["click"], ["pay", "delete"], by="human").applies(ActionTarget("click", (name,), "click [2]"))
+
+
+@pytest.mark.parametrize("name", ["S e a r c h", "Se\u0430rch", "\u0405earch", "5earch", "S\u00e9arch"])
+def test_a_page_that_imitates_an_allowed_word_is_not_approved(name):
+    rule = Rule(["click"], ["search"], decision="approve")
+    assert not rule.applies(ActionTarget("click", (name,), "click [2]"))
+    assert rule.applies(ActionTarget("click", ("Se\u200barch \uff33hop",), "click [2]"))
+
+
+def test_an_unknown_element_is_a_question_where_a_person_may_be_asked(web, tmp_path):
+    ask = "  - {actions: [goto], by: human, timeout_s: 9}\n"
+    asking = Approval(rules(GUARD + ask, web, tmp_path), web.describe_action)
+    for unknown in ("click [99]", "click [10]", "type [2] [buy] [1]", "press [Enter]"):
+        decided = asking.decide(unknown, PAGE)
+        assert isinstance(decided, Rule) and decided.timeout_s == 9, unknown
+    assert isinstance(asking.decide("click [3]", PAGE), Review)
+    alone = Approval(rules(GUARD, web, tmp_path), web.describe_action).decide("click [99]", PAGE)
+    assert isinstance(alone, Review) and alone.decision == "rejected"
 
 
 def test_search_is_approved_where_the_rule_names_what_enter_does(web, tmp_path):

@@ -1,6 +1,8 @@
 """Watch on the progress of a run: deadlines of phases, signs of progress, and the process that is named."""
 
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from verl_agent.runs.hang_watch import FACTOR, PLAYING, UNMEASURED, HangWatch, find_hung, mark_phase
+from verl_agent.platform.stacks import STACKS_FILE, write_stacks
+from verl_agent.runs.hang_watch import FACTOR, PHASE_FILE, PLAYING, UNMEASURED, HangWatch, find_hung, mark_phase
 
 TIMEOUT_S = 0.1
 PLAY = PLAYING[0]
@@ -113,3 +116,46 @@ def test_the_hung_process_is_a_stopped_one_else_that_of_the_phase(engine, worker
     while psutil.Process(worker.pid).status() != psutil.STATUS_STOPPED:
         time.sleep(0.01)
     assert str(find_hung(psutil.Process(), PLAY)) == f"A training worker, process {worker.pid}, is stopped by a signal."
+
+
+def test_a_frozen_file_system_is_named_and_the_watch_goes_on(tmp_path):
+    """A named pipe without a writer: reading it waits, as a frozen NFS does."""
+    watched = Watched(tmp_path)
+    os.mkfifo(tmp_path / PHASE_FILE)
+    watched.watch._reader._timeout_s = 0.05
+    until, death = time.monotonic() + 5, None
+    while death is None and time.monotonic() < until:
+        death = watched.watch.check(psutil.Process())
+    assert death is not None and "the file system of the run does not answer" in death.cause
+
+
+ANSWERING = """
+import sys, time
+from verl_agent.platform.stacks import answer_signal
+answer_signal()
+def waiting_for_a_device():
+    print("ready", flush=True)
+    time.sleep(60)
+waiting_for_a_device()
+"""
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_process_writes_its_stacks_where_py_spy_is_missing(tmp_path, monkeypatch, has_file):
+    file = tmp_path / "logs" / "stacks.txt"
+    monkeypatch.setenv(STACKS_FILE, str(file) if has_file else "")
+    command = subprocess.Popen([sys.executable, "-c", ANSWERING], stdout=subprocess.PIPE)
+    try:
+        assert command.stdout is not None
+        command.stdout.readline()
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        write_stacks(file, [("a worker", psutil.Process(command.pid))])
+        assert command.poll() is None  # the signal would end a process that does not handle it
+    finally:
+        command.kill()
+        command.wait()
+    text = file.read_text()
+    assert f"== a worker, process {command.pid}" in text
+    assert ("waiting_for_a_device" in text) is has_file
+    assert ("does not answer the signal" in text) is not has_file

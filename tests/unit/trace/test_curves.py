@@ -6,8 +6,9 @@ import struct
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.curves import PANELS, Log, plot_curves, running_mean
+from verl_agent.trace.curves import PANELS, Log, plot_curves
 from verl_agent.trace.metrics_log import ValidationScore, parse_line, read_metrics, validation_scores
+from verl_agent.trace.panels import RETURN, running_mean
 
 
 def write(path, *lines: tuple[int, dict[str, float | None]]):
@@ -53,7 +54,7 @@ def test_a_panel_without_data_is_left_out(tmp_path):
 
 def test_a_run_with_only_validation_has_one_panel():
     log = Log({0: {"val-core/guess/reward/mean@4": 0.5}})
-    assert [panel.title.split()[0] for panel in PANELS if panel.has_data(log)] == ["Reward"]
+    assert [panel.kind for panel in PANELS if panel.has_data(log)] == [RETURN]
 
 
 def test_a_log_without_known_metrics_raises_config_error(tmp_path):

@@ -13,7 +13,7 @@ from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.server import ServerSettings, bind
 
 
-def guarded(host: str, token: str | None = "secret") -> GuardRequests:
+def guarded(host: str, token: str = "secret") -> GuardRequests:
     async def show(request: Request) -> PlainTextResponse:
         return PlainTextResponse(str(request.url))
 
@@ -66,6 +66,14 @@ def test_the_url_with_the_token_leads_to_its_page_with_the_other_parameters() ->
     assert answer(guard, "//evil.example/?token=secret").headers["location"] == "/evil.example/"
 
 
+def test_a_browser_that_has_the_cookie_gets_the_page_without_the_token_in_its_parameters() -> None:
+    """Pages refuse parameters that they do not know."""
+    cookie = f"{COOKIE}_8080=secret"
+    for token in ("secret", "old"):
+        again = answer(guarded("127.0.0.1"), f"/run/a/episodes?step=1&token={token}", cookie=cookie)
+        assert (again.status_code, again.headers["location"]) == (303, "/run/a/episodes?step=1")
+
+
 def test_viewers_at_two_ports_of_a_host_have_cookies_of_their_own() -> None:
     first = answer(guarded("0.0.0.0", "one"), "/?token=one", host="gpu1:8080").cookies
     second = answer(guarded("0.0.0.0", "two"), "/?token=two", host="gpu1:8081").cookies
@@ -78,5 +86,6 @@ def test_viewers_at_two_ports_of_a_host_have_cookies_of_their_own() -> None:
 def test_the_url_of_a_viewer_at_all_addresses_names_the_machine() -> None:
     address = bind(ServerSettings(host="0.0.0.0", port=0))
     address.socket.close()
-    assert "0.0.0.0" not in address.url
-    assert address.url.endswith(f"/?token={address.token}")
+    assert "0.0.0.0" not in address.link()
+    assert address.link().endswith(f"/?token={address.token}")
+    assert address.link("/run/a?x=1").endswith(f"/run/a?x=1&token={address.token}")

@@ -13,7 +13,7 @@ from playwright.sync_api import Page
 
 from tests import ROOT
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
-from tests.support.viewing import chromium, cli, viewing
+from tests.support.viewing import at, chromium, cli, viewing
 from tests.support.web import needs_chromium
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.runs.control.service import controlled
@@ -58,7 +58,7 @@ def attended(folder: Path, drive: Callable[[str], None]) -> Episode:
                     raise failures[0]
 
     with viewing(folder, folder / "config") as url:
-        return asyncio.run(run(f"{url}/run/{folder.name}/control/1"))
+        return asyncio.run(run(at(url, f"/run/{folder.name}/control/1?name=ada")))
 
 
 def test_person_rejects_takes_over_hands_back_and_approves_on_a_page(tmp_path: Path) -> None:
@@ -69,10 +69,13 @@ def test_person_rejects_takes_over_hands_back_and_approves_on_a_page(tmp_path: P
             page.get_by_text("turn 1 of 4: the agent proposes").wait_for()
             page.get_by_text("Action: a").wait_for()
             assert page.get_by_role("button", name="hand back").is_disabled()
+            assert page.get_by_text("Goal and rules").count() == 1
             click(page, "reject", "not this")
             page.get_by_text("turn 2 of 4: the agent proposes").wait_for()
             click(page, "take over", "mine")
             page.get_by_text("turn 3 of 4: your turn").wait_for()
+            page.get_by_text("History: 3 messages since the first observation").click()
+            page.get_by_text("not this").wait_for()
             assert page.get_by_role("button", name="approve").is_disabled()
             click(page, "hand back")
             page.get_by_text("turn 3 of 4: the agent proposes").wait_for()

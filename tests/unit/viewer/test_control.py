@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests import ROOT
-from tests.support.viewing import chromium, viewing
+from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium
 from verl_agent.errors import ConfigError
 from verl_agent.runs.control.server import control_socket
@@ -45,16 +45,19 @@ def test_buttons_send_commands_and_a_refusal_is_shown(tmp_path):
 
     with control_socket(run, handle), viewing(run, tmp_path) as url, chromium() as browser:
         page = browser.new_page()
-        page.goto(f"{url}/run/run")
+        page.goto(at(url, "/run/run"))
         page.get_by_role("link", name="Control").click()
         page.get_by_text("7: buy-a-mug, turn 3, playing, attended by ada").wait_for()
+        page.get_by_role("button", name="pause", exact=True).click()
+        page.get_by_text("Write your name first").first.wait_for()
+        page.get_by_label("your name").fill("ada")
         page.get_by_role("button", name="pause", exact=True).click()
         page.get_by_text("The run is paused.").wait_for()
         page.get_by_role("button", name="end-episode 7").click()
         page.get_by_role("button", name="step", exact=True).click()
         page.get_by_text("nothing is paused").first.wait_for()
-    assert '{"command": "pause"}' in heard
-    assert '{"command": "end-episode", "episode": 7}' in heard
+    assert '{"command": "pause", "name": "ada"}' in heard
+    assert '{"command": "end-episode", "episode": 7, "name": "ada"}' in heard
 
 
 def test_kill_button_ends_the_run_after_it_was_confirmed(tmp_path):
@@ -67,7 +70,7 @@ def test_kill_button_ends_the_run_after_it_was_confirmed(tmp_path):
     try:
         with viewing(run, tmp_path) as url, chromium() as browser:
             page = browser.new_page()
-            page.goto(f"{url}/run/run/control")
+            page.goto(at(url, "/run/run/control?name=ada"))
             page.get_by_text("The run goes on.").wait_for()
             page.get_by_role("button", name="end the run").click()
             page.get_by_role("button", name="cancel").click()

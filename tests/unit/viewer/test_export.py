@@ -12,6 +12,7 @@ import pytest
 
 import verl_agent as va
 from tests.support.episodes import STARTED, played, talk
+from verl_agent.trace.panels import PanelKind
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.trace.turn_record import ReviewRecord
@@ -21,6 +22,7 @@ from verl_agent.viewer.export.static_page import static_page
 from verl_agent.viewer.export.write import export
 from verl_agent.viewer.images import ImageBudget
 from verl_agent.viewer.pages.compare import word_difference
+from verl_agent.viewer.parts import first_part
 from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.svg import line_chart, sparkline
 from verl_agent.viewer.text import describe_decision
@@ -63,7 +65,7 @@ def test_a_turn_says_who_acted_who_decided_and_what_was_proposed() -> None:
         "rejected by a rule: too <dear> (0.0 s)",
         "",
     ]
-    text = episode_html(record)
+    text = episode_html(first_part(record))
     assert "edited by the person" in text and "south &amp; away" in text and "too &lt;dear&gt;" in text
     assert text.count("class='decision'") == 2 and text.count("class='proposed'") == 1
 
@@ -93,8 +95,8 @@ def test_images_beyond_the_limit_of_a_page_are_counted(run: Path) -> None:
         images = ImageBudget(left=100)
         found = [images.embed(opened, name) is not None for name in ("a.png", "b.png", "c.png", "missing.png")]
     assert found == [True, False, True, False]
-    assert "<p>1 images are left out: a page holds at most 50 MB" in static_page([], "", images)
-    assert "left out" not in static_page([], "", ImageBudget())
+    assert "<p>1 images are left out: a page holds at most 50 MB" in static_page([], "", images)[0]
+    assert "left out" not in static_page([], "", ImageBudget())[0]
 
 
 def test_a_filter_and_a_limit_choose_the_episodes(run: Path, tmp_path: Path) -> None:
@@ -190,6 +192,6 @@ def test_word_differences_are_marked_and_escaped() -> None:
 
 
 def test_curves_are_drawn_for_one_point_and_for_equal_values() -> None:
-    assert "nan" not in line_chart("<b>", {"a": ("red", [(1.0, 0.5)])}) + sparkline([0.0])
-    assert "&lt;b&gt;" in line_chart("<b>", {"a": ("red", [(1.0, 0.5), (2.0, 0.5)])})
+    assert "nan" not in line_chart(PanelKind("<b>", ""), {"a": ("red", [(1.0, 0.5)])}) + sparkline([0.0])
+    assert "&lt;b&gt;" in line_chart(PanelKind("<b>", ""), {"a": ("red", [(1.0, 0.5), (2.0, 0.5)])})
     assert sparkline([]) == ""

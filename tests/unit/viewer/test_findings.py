@@ -21,7 +21,10 @@ NONE |= dict.fromkeys(("back_and_forth", "truncated", "gave_up", "wrote_observat
 
 def texts(*, uniform: float = 0.0, needed_turns: dict[int, int] | None = None, **values: object) -> list[str]:
     steps = [step(number, **values) for number in (1, 2)]
-    return [finding.text for finding in find_problems(steps, {1: uniform, 2: uniform}, needed_turns or {3: 9})]
+    return [
+        finding.text
+        for finding in find_problems(steps, dict.fromkeys((1, 2), (round(10 * uniform), 10)), needed_turns or {3: 9})
+    ]
 
 
 def test_a_run_that_learns_has_no_finding() -> None:
@@ -53,6 +56,20 @@ def test_what_follows_from_a_cause_brings_no_advice_of_its_own() -> None:
 )
 def test_a_cause_is_named(values: dict[str, object], sentence: str) -> None:
     assert any(sentence in text for text in texts(**values))  # type: ignore[arg-type]
+
+
+def test_the_finding_on_a_growing_horizon_is_about_its_last_limit() -> None:
+    grown = [step(number, max_turns=4, stops={"turn_limit": 0.84}) for number in (1, 2)]
+    grown += [step(number, max_turns=6, stops={"turn_limit": 0.68}) for number in (3, 4)]
+    (finding,) = find_problems(grown, {}, {})
+    assert finding.text.startswith("The turn limit 6 ends 68% of the episodes")
+    assert finding.parameters["step"] == "3..4"
+
+
+def test_the_share_of_equal_groups_is_that_of_the_page_to_which_it_leads() -> None:
+    (finding,) = find_problems([step(1), step(2)], {1: (1, 1), 2: (5, 9)}, {})
+    assert finding.text.startswith("All returns are equal in 60% of the groups")
+    assert (finding.groups, finding.parameters) == (True, {"purpose": "train", "step": "1..2"})
 
 
 def test_a_finding_filters_the_episodes_that_show_it() -> None:

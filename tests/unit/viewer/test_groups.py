@@ -61,5 +61,5 @@ def test_viewer_and_trainer_agree_on_equal_returns(tmp_path: Path, values: tuple
         expected = is_uniform(values)
         assert count_groups(index, Filter()) == (1, int(expected))
         assert list_groups(index, Filter(), 1)[0]["uniform"] == int(expected)
-        assert queries.uniform_groups(index) == {1: float(expected)}
+        assert queries.uniform_groups(index) == {1: (int(expected), 1)}
         assert queries.find_group(index, "g", 1, "train").uniform == expected

@@ -17,7 +17,7 @@ from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.listings import count_groups, list_groups, list_tasks
-from verl_agent.viewer.pairs import compare, last_evaluation, pair_tasks
+from verl_agent.viewer.pairs import an_evaluation, compare, pair_tasks
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.stages import find_stages, need_range, needs_of
 from verl_agent.viewer.storage import explained
@@ -358,7 +358,7 @@ def test_groups_tell_whether_they_teach_and_tasks_when_they_were_forgotten(tmp_p
         index.update()
         assert [row["spread"] for row in list_groups(index, Filter(), 10)] == [1.0, 0.0]
         assert count_groups(index, Filter()) == (2, 1)
-        assert queries.uniform_groups(index) == {1: 0.0, 2: 1.0}
+        assert queries.uniform_groups(index) == {1: (0, 1), 2: (1, 1)}
         (task,) = list_tasks(index, Filter())
     assert (task.episodes, task.first_solved, task.forgotten) == (4, 1, 2)
 
@@ -385,10 +385,10 @@ def test_the_last_evaluation_is_the_last_validated_step(tmp_path: Path) -> None:
     failed = episode("1", 6) | {"purpose": "validation", "stop": "env_error"}
     with RecordIndex(open_source(write(tmp_path / "run.jsonl", episode("1", 5)))) as index:
         index.update()
-        assert last_evaluation(index) == {}
+        assert an_evaluation(index) == {}
         write(tmp_path / "run.jsonl", *validated, failed)
         index.update()
-        assert last_evaluation(index) == {"step": "4", "purpose": "validation"}
+        assert an_evaluation(index) == {"step": "4", "purpose": "validation"}
 
 
 def test_the_temporary_index_of_a_folder_that_is_not_writable_is_removed(run: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.support.episodes import STARTED, played
-from tests.support.viewing import chromium, viewing
+from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium
 from tests.support.what_if import replies_of
 from verl_agent.evaluation.what_if.recorded import find_episode
@@ -86,7 +86,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         opened.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
-        page.goto(path if ":" in path else url + path, timeout=60_000)
+        page.goto(path if ":" in path else at(url, path), timeout=60_000)
         return page
 
     yield open_page
@@ -98,7 +98,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("/", "4 episodes"),
+        ("/", "episodes 4"),
         ("/run/run?x=turns&smooth=5", "running mean"),
         ("/run/run/episodes?step=1", "2 episodes"),
         ("/run/run/episodes?step=one", "Allowed: 3, 3..7, 3.. and ..7."),
@@ -109,7 +109,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         ("/run/run/episodes?text=%00", "0 episodes"),
         ("/run/run/tokens", "Tokens of 1 episodes are recorded"),
         ("/run/run/episode/2/tokens?color=entropy&turn=2", "strongest at 0.25"),
-        ("/run/run/episode/2/tokens?color=values", "color='values' is not allowed."),
+        ("/run/run/episode/2/tokens?color=values", "color='values' (value of the critic) is not recorded"),
         ("/run/run/episode/1/tokens", "the tokens of this episode are not recorded."),
         ("/run/run/group?group=1-0&step=1&purpose=train", "First different turn: 2."),
         ("/run/run/task?env=talk&task=1", "First solved at step 1, solved at 2 of 2 steps."),
@@ -220,6 +220,23 @@ def test_tokens_are_text_with_colors_and_their_values_under_the_mouse(pages) -> 
     shown = page.locator(".token-tip").inner_text()
     assert "advantage: 0.5" in shown and "turn: 1" in shown and "in the loss: True" in shown
     assert "broken" not in page.title()
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_no_page_scrolls_sideways(pages, run: Path, tmp_path: Path, width: int) -> None:
+    file = tmp_path / "page.html"
+    export([run], file)
+    episode, group = "/run/run/episode/4", "/run/run/group?group=1-0&step=1&purpose=train"
+    shown = ["/", "/run/run", "/run/run/episodes", episode, "/run/run/group", group, "/run/run/task", "/compare"]
+    shown += ["/run/run/task?env=talk&task=1", "/run/run/horizon", "/run/run/labels", "/run/run/tokens", "/leaderboard"]
+    shown += ["/run/run/episode/2/tokens", "/run/run/control", "/run/run/control/1?name=ada", f"file://{file}"]
+    for path in shown:
+        page = pages(path)
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_load_state("networkidle")
+        wide = page.evaluate("document.scrollingElement.scrollWidth")
+        assert wide <= width, f"{path} is {wide} pixels wide"
+        page.close()
 
 
 def test_the_color_of_tokens_is_part_of_the_url(pages) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -14,12 +16,14 @@ from starlette.routing import Route
 from tests.support.viewing import step
 from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import Label, LabelFile
+from verl_agent.trace.panels import RETURN, STOPS, SUCCESS
+from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
-from verl_agent.viewer.charts import Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.charts import MOST_CURVES, Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.overview import read_overview
 from verl_agent.viewer.queries import TaskStep
 from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.server import ServerSettings, bind
-from verl_agent.viewer.sources import describe_result, open_source
 from verl_agent.viewer.state import ViewerState, short_keys
 from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
 
@@ -58,7 +62,7 @@ def test_the_x_axis_sums_training_episodes_only() -> None:
 
 def test_points_of_a_chart_know_their_step() -> None:
     run = RunData("run", [step(1), step(2, success=0.75)], {})
-    (success,) = [panel for panel in panels(run) if panel.title == "Success"]
+    (success,) = [panel for panel in panels(run) if panel.kind is SUCCESS]
     options = chart("Success", [(run, success)], "episodes", smooth=2)
     assert options["series"][0]["data"] == [[8, 0.25, 1], [16, 0.5, 2]]
 
@@ -78,7 +82,7 @@ def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
 
 
 def test_charts_of_several_runs_name_the_run_of_each_curve() -> None:
-    run, panel = RunData("one", [step(1)], {}), Panel("Return", [Curve("train", {1: 0.5})])
+    run, panel = RunData("one", [step(1)], {}), Panel(RETURN, [Curve("train", {1: 0.5})])
     names = [line["name"] for line in chart("Return", [(run, panel), (RunData("two", [step(1)], {}), panel)])["series"]]
     assert names == ["one: train", "two: train"]
 
@@ -102,7 +106,7 @@ def answer(guard: GuardRequests, url: str = "http://127.0.0.1:8080/", **headers:
     return asyncio.run(get())
 
 
-def guarded(host: str = "127.0.0.1", token: str | None = None) -> GuardRequests:
+def guarded(host: str = "127.0.0.1", token: str = "secret") -> GuardRequests:
     async def home(request: object) -> PlainTextResponse:
         return PlainTextResponse("home")
 
@@ -110,22 +114,25 @@ def guarded(host: str = "127.0.0.1", token: str | None = None) -> GuardRequests:
 
 
 def test_a_request_for_another_host_or_from_another_origin_is_refused() -> None:
-    assert answer(guarded()).status_code == 200
-    assert answer(guarded(), "http://localhost:8080/").status_code == 200
-    assert answer(guarded(), host="evil.example").status_code == 403
-    assert answer(guarded(), origin="http://evil.example").status_code == 403
-    assert answer(guarded(), origin="http://127.0.0.1:8080").status_code == 200
+    known = {"cookie": f"{COOKIE}_8080=secret"}
+    assert answer(guarded(), **known).status_code == 200
+    assert answer(guarded(), "http://localhost:8080/", **known).status_code == 200
+    assert answer(guarded(), host="evil.example", **known).status_code == 403
+    assert answer(guarded(), origin="http://evil.example", **known).status_code == 403
+    assert answer(guarded(), origin="http://127.0.0.1:8080", **known).status_code == 200
 
 
-def test_the_token_of_the_url_becomes_a_cookie_and_is_required() -> None:
-    guard = guarded("192.0.2.1", "secret")
-    url = "http://192.0.2.1:8080/"
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+def test_the_token_of_the_url_becomes_a_cookie_and_is_required(host: str) -> None:
+    guard = guarded(host)
+    url = f"http://{host}:8080/"
     assert answer(guard, url).status_code == 403
     assert answer(guard, url + "?token=wrong").status_code == 403
     first = answer(guard, url + "?token=secret")
     assert first.status_code == 303
     assert "token" not in first.headers["location"]
     assert first.cookies[f"{COOKIE}_8080"] == "secret"
+    assert {"HttpOnly", "SameSite=strict"} <= set(first.headers["set-cookie"].split("; "))
     assert answer(guard, url, cookie=f"{COOKIE}_8080=secret").status_code == 200
 
 
@@ -151,16 +158,38 @@ def test_keys_have_as_many_folders_as_distinguish_them() -> None:
     ]
 
 
-def test_the_result_of_an_evaluation_is_described_and_no_other(tmp_path: Path) -> None:
+def test_the_overview_of_an_evaluation_has_the_interval_of_its_report(tmp_path: Path) -> None:
     (tmp_path / "episodes.jsonl").touch()
-    source = open_source(tmp_path)
-    assert describe_result(source) == ""
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    assert read_overview(opened).result == ""
     report = {"model": "oracle", "config": {"env": {"name": "babyai"}}}
     success = {"mean": 0.5, "low": 0.25, "high": 0.75}
     (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": success}]}))
-    assert describe_result(source) == "oracle on babyai: success 0.500 [0.250, 0.750]"
+    overview = read_overview(opened)
+    assert overview.result == "success 0.500 [0.250, 0.750]"
+    assert overview.facts | {"model": "oracle", "environment": "babyai"} == overview.facts
     (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": None}]}))
-    assert describe_result(source) == "oracle on babyai: no valid episode"
+    assert read_overview(opened).result == "no valid episode"
+    state.close()
+
+
+def test_the_overview_tells_whether_another_process_holds_the_run(tmp_path: Path) -> None:
+    from verl_agent.runs.identity import LOCK_FILE
+
+    (tmp_path / "metrics").mkdir()
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    assert read_overview(opened).status == ""
+    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
+    command = [sys.executable, "-c", script, str(tmp_path / LOCK_FILE)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    assert read_overview(opened).status == "running"
+    holder.communicate(b"\n")
+    assert read_overview(opened).status == "stopped at step 0"
+    state.close()
 
 
 def test_a_run_that_is_followed_gets_the_episodes_that_are_added(tmp_path: Path) -> None:
@@ -181,6 +210,22 @@ def test_a_run_that_is_followed_gets_the_episodes_that_are_added(tmp_path: Path)
     assert opened.changes > before
     assert opened.progress[0] == opened.progress[1] == file.stat().st_size
     state.close()
+
+
+def test_replies_of_an_api_are_no_episodes(tmp_path: Path) -> None:
+    from tests.support.episodes import talk
+    from verl_agent.trace.record_files import read_records
+
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        folder.mkdir()
+        (folder / "episodes.jsonl").write_text(json.dumps(talk()) + "\n")
+        (folder / "replies.jsonl").write_text('{"key": "1", "reserved_usd": 0.1}\n')
+    state = ViewerState([tmp_path])
+    for opened in state.opened.values():
+        state._update(opened)
+        assert (opened.invalid_lines, opened.index.count_bad_lines()) == ("", 0)
+    state.close()
+    assert len(list(read_records(tmp_path))) == 2
 
 
 def test_a_port_that_another_viewer_has_is_refused() -> None:
@@ -245,3 +290,25 @@ def test_filters_are_saved_by_name_and_invalid_ones_left_out(tmp_path: Path) -> 
         saved.read()
     with pytest.raises(ConfigError, match="needs a name"):
         saved.change(" ", {})
+
+
+def test_results_of_an_evaluation_leave_out_columns_that_no_row_fills() -> None:
+    from verl_agent.viewer.pages.run import result_rows
+
+    row = {"category": "all", "tasks": 2, "episodes": 4, "success": {"mean": 0.5, "low": 0.25, "high": 0.75}}
+    row |= {"pass_at": {"1": 0.5, "2": 0.75}, "pass_hat": {"1": 0.5, "2": 0.25}, "reward_mean": 0.5, "turns_mean": 3.0}
+    columns, (cells,) = result_rows([row | {"cost_usd": None}])
+    assert columns == ["category", "tasks", "episodes", "success", "pass@2", "pass^2", "mean return", "mean turns"]
+    assert cells == ["all", "2", "4", "0.500 [0.250, 0.750]", "0.75", "0.25", "0.5", "3"]
+
+
+def test_a_chart_has_at_most_six_curves_and_the_borders_of_the_horizon() -> None:
+    stops = dict.fromkeys(StopReason, 0.1)
+    steps = [step(number, max_turns=4 + 2 * (number > 2), stops=stops) for number in (1, 2, 3)]
+    run = RunData("run", steps, {})
+    (panel,) = [panel for panel in panels(run) if panel.kind is STOPS]
+    assert len(panel.curves) == MOST_CURVES
+    assert sum(curve.values[1] for curve in panel.curves) == pytest.approx(0.1 * len(stops))
+    options = chart(panel.title, [(run, panel)])
+    assert (options["yAxis"]["min"], options["yAxis"]["max"]) == (0, 1)
+    assert options["series"][0]["markLine"]["data"] == [{"xAxis": 3.0}]

@@ -149,8 +149,8 @@ def test_every_key_of_a_recipe_exists(path):
 def test_every_key_of_a_shared_file_exists_upstream(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
     ours = ("env.", "agent.", "horizon.", "episode.", "episodes.", "preference.", "credit.")
-    ours += ("data.agent", "data.episodes", "data.model_type", "data.preference")
-    ours += ("data.overlong_prompt", "trainer.max_restarts", "trainer.hang_timeout_s", "trainer.test_best")
+    ours += ("data.agent", "data.episodes", "data.model_type", "data.preference", "data.overlong_prompt")
+    ours += tuple(f"trainer.{name}" for name in ("check_memory", "max_restarts", "hang_timeout_s", "test_best"))
     ours += ("actor_rollout_ref.rollout.agent.agent_loop_manager_class",)  # verl reads it, its YAML lacks it
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl passes both on unchanged
     base = recipe(tmp_path / "only.yaml")

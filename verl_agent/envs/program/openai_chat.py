@@ -45,7 +45,7 @@ def read_request(body: Any, written: Mapping[str, str]) -> list[Message]:
 
     Args:
         body: the request.
-        written: text of each reply so far by `reply_key` of the answer that was made of it, so that a reply with calls
+        written: text of each reply so far, by `reply_key` of its answer, so that a reply with calls
             is again the text that the model wrote.
 
     Raises:

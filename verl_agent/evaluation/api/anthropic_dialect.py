@@ -6,6 +6,7 @@ they are then dropped. Other servers of this protocol have both.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
@@ -72,9 +73,11 @@ class AnthropicDialect(Dialect):
                 text += block["text"]
                 block = {"type": "text", "text": block["text"]}
             blocks.append(block)
-        truncated = value.get("stop_reason") in ("max_tokens", "model_context_window_exceeded")
+        finish = str(value.get("stop_reason") or "")
+        truncated = finish in ("max_tokens", "model_context_window_exceeded")
         original = {"role": "assistant", "content": blocks}
-        return Answer(with_call(text, call), original, truncated, _usage(value.get("usage"), value.get("model")))
+        usage = replace(_usage(value.get("usage"), value.get("model")), finish=finish)
+        return Answer(with_call(text, call), original, truncated, usage)
 
 
 def _split(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatMessage]]:

@@ -4,6 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/chat/create
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
@@ -60,8 +61,11 @@ class OpenAiDialect(Dialect):
             name, arguments = str(function["name"]), function.get("arguments") or "{}"
             original["tool_calls"] = [{"type": "function", "function": {"name": name, "arguments": arguments}}]
             call = call_text(name, arguments)
-        usage = _usage(value.get("usage"), value.get("model"))
-        return Answer(with_call(text, call), original, choice.get("finish_reason") == "length", usage)
+        finish = str(choice.get("finish_reason") or "")
+        if finish == "stop" and message.get("refusal"):
+            finish = "refusal"
+        usage = replace(_usage(value.get("usage"), value.get("model")), finish=finish)
+        return Answer(with_call(text, call), original, finish == "length", usage)
 
 
 def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

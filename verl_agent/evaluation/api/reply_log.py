@@ -1,6 +1,7 @@
 """File with every reply of an API, so that an interrupted evaluation resumes inside its episodes."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -8,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.evaluation.api.chat import Answer, ChatRequest
-from verl_agent.trace.record_files import remove_unfinished_line
+from verl_agent.trace.record_files import REPLIES, remove_unfinished_line
 
-FILE = "replies.jsonl"
+FILE = REPLIES
 """Name of the file in the folder of the evaluation."""
 
 
@@ -20,23 +21,26 @@ class Totals:
 
     Attributes:
         replies: number of replies.
-        lost: number of requests that may have been charged without a reply: timeouts and broken answers.
-        input_tokens: tokens read, over replies with a usage.
-        output_tokens: tokens written, over replies with a usage.
+        lost: number of requests that may have been charged without a reply: timeouts, broken answers, and requests in
+            flight when the evaluation was killed.
+        input_tokens: tokens read, over replies with a usage; None if that is no reply.
+        output_tokens: tokens written, over replies with a usage; None if that is no reply.
         cost_usd: cost of the replies whose cost is known; None if that is no reply.
         unknown_costs: number of replies and lost requests whose cost is unknown.
         dropped: settings that the model refused, in alphabetical order.
         models: names of the models that answered, as the server gives them, in alphabetical order.
+        finishes: number of replies by finish reason, as the server gives it.
     """
 
     replies: int
     lost: int
-    input_tokens: int
-    output_tokens: int
+    input_tokens: int | None
+    output_tokens: int | None
     cost_usd: float | None
     unknown_costs: int
     dropped: Sequence[str]
     models: Sequence[str]
+    finishes: Mapping[str, int]
 
 
 def request_key(name: str, request: ChatRequest, position: int) -> str:
@@ -124,20 +128,36 @@ class ReplyLog:
 
 def totals(path: Path) -> Totals:
     """Return the sums over the replies in a log; it need not exist."""
-    lines = [line for line in _lines(path) if "answer" in line]
+    lines, lost = list[dict[str, Any]](), 0
+    in_flight: set[str] = set()
+    for line in _lines(path):
+        if "answer" in line:
+            lines.append(line)
+            lost += line["lost"]
+            in_flight.discard(line["key"])
+        else:
+            lost += line["key"] in in_flight  # its start was killed, and the next one sent it again
+            in_flight.add(line["key"])
+    lost += len(in_flight)
     usages = [line["answer"]["usage"] for line in lines if line["answer"] is not None]
     costs = [usage["cost_usd"] for usage in usages if usage["cost_usd"] is not None]
-    lost = sum(line["lost"] for line in lines)
+    finishes = Counter(finish for usage in usages if (finish := usage.get("finish")))
     return Totals(
         replies=len(usages),
         lost=lost,
-        input_tokens=sum(usage["input_tokens"] or 0 for usage in usages),
-        output_tokens=sum(usage["output_tokens"] or 0 for usage in usages),
+        input_tokens=_sum(usages, "input_tokens"),
+        output_tokens=_sum(usages, "output_tokens"),
         cost_usd=sum(costs) if costs else None,
         unknown_costs=len(usages) - len(costs) + lost,
         dropped=sorted({name for usage in usages for name in usage["dropped"]}),
         models=sorted({usage["model"] for usage in usages}),
+        finishes=dict(finishes.most_common()),
     )
+
+
+def _sum(usages: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    known = [usage[name] for usage in usages if usage[name] is not None]
+    return sum(known) if known else None
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

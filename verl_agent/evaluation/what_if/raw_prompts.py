@@ -1,6 +1,6 @@
 """Text that the model read before each reply of a recorded episode, as the chat template of the model renders it.
 
-    python -m verl_agent.evaluation.what_if.raw_prompts FILE:LINE
+    python -m verl_agent.evaluation.what_if.raw_prompts FILE:LINE FIRST LAST
 
 prints one line of JSON. It loads the tokenizer, so the viewer runs it in a process of its own. Nothing is downloaded.
 """
@@ -8,7 +8,7 @@ prints one line of JSON. It loads the tokenizer, so the viewer runs it in a proc
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from verl_agent.runs.identity import read_settings
 from verl_agent.types import Message
 
 
-def raw_prompts(recorded: RecordedEpisode) -> list[str]:
-    """Return the text that the model read before its reply, for each turn.
+def raw_prompts(recorded: RecordedEpisode, turns: Iterable[int]) -> list[str]:
+    """Return the text that the model read before its reply, for some turns, counted from 1.
 
     The messages are those that the agent showed the model. A template that drops the thoughts of earlier turns drops
     them here too, unlike training, which keeps the tokens as they were; those are in the recorded token data.
@@ -40,7 +40,6 @@ def raw_prompts(recorded: RecordedEpisode) -> list[str]:
     config = settings_of(recorded, [f"model.path={name}"]).config
     agent = config.run.new_agent()
     tokenizer, options = load_tokenizer(_at(name), "model.path"), dict(config.data.apply_chat_template_kwargs)
-    turns = range(1, len(recorded.record["turns"]) + 1)
     return [render(tokenizer, visible_messages(recorded, turn, agent), agent.tools, options) for turn in turns]
 
 
@@ -76,15 +75,15 @@ def _at(model: str) -> str:
     return next((str(place) for place in places if (place / "tokenizer_config.json").is_file()), model)
 
 
-def main(name: str) -> None:
+def main(name: str, first: str, last: str) -> None:
     """Print `{"prompts": [...]}`, or `{"error": "..."}`."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     try:
-        answer: dict[str, object] = {"prompts": raw_prompts(find_episode(name))}
+        answer: dict[str, object] = {"prompts": raw_prompts(find_episode(name), range(int(first), int(last) + 1))}
     except ConfigError as error:
         answer = {"error": str(error)}
     sys.stdout.write(json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

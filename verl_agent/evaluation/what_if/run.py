@@ -88,6 +88,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
         if question.oracle:
             action = await _oracle_action(question, settings, new_session)
             report(f"the oracle takes: {action}")
+        report(estimate(question, config.run.horizon.turns_for_evaluation(), config.evaluation.concurrency))
         report(f"starting {model}")
         async with start_policies(model, config, [item], question.recorded.file.parent) as new_policy:
             players = Players(
@@ -103,6 +104,18 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
                 await draw_replies(question, sampling, players, report)
             else:
                 await draw_continuations(question, sampling, players, action, report)
+
+
+def estimate(question: Question, max_turns: int, concurrency: int) -> str:
+    """Return the most replies that a question needs, and about how many seconds they take as recorded."""
+    turns = question.recorded.record["turns"]
+    seconds = sum(turn["generate_s"] + turn["env_s"] for turn in turns) / len(turns)
+    sides = 2 if question.plays_on or question.without_thought else 1
+    rounds = max_turns - question.turn if question.plays_on else 1
+    replies = sides * question.samples * max(rounds, 0)
+    waves = -(-question.samples // concurrency)
+    about = f"at {seconds:.1f} s a turn as recorded, about {sides * waves * max(rounds, 0) * seconds:.0f} s"
+    return f"up to {replies} replies; {about} after the start of the model"
 
 
 async def _oracle_action(question: Question, settings: Settings, new_session: Callable[[], Session]) -> str:

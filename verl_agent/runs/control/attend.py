@@ -20,15 +20,15 @@ class Attendance:
     Args:
         folder: folder of the run.
         episode: number of the episode.
+        name: name of the person, for others who want to attend the episode.
 
     Raises:
         ConfigError: no run is active in the folder.
     """
 
-    def __init__(self, folder: Path, episode: int) -> None:
+    def __init__(self, folder: Path, episode: int, name: str) -> None:
         self._stream = connect(folder)
         self._connection = Connection(self._stream)
-        name = f"{getpass.getuser()} (process {os.getpid()})"
         self._connection.send({"command": "attend", "episode": episode, "name": name})
 
     def receive(self) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: C
     Raises:
         ConfigError: no run is active in the folder, or the episode cannot be attended.
     """
-    attendance = Attendance(folder, episode)
+    attendance = Attendance(folder, episode, f"{getpass.getuser()} (process {os.getpid()})")
     try:
         while (message := attendance.receive()) is not None:
             if "ended" in message:

@@ -9,7 +9,12 @@ from typing_extensions import override
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
 from verl_agent.rollout.person import Answer, Person
-from verl_agent.runs.terminal_person import question
+from verl_agent.runs.terminal_person import prompt_of, question
+
+MAX_HISTORY = 40
+"""Messages of the history of an episode that a page shows, the last ones."""
+MAX_MESSAGE, MAX_PROMPT = 2_000, 50_000
+"""Characters of each of them, and of the goal and the rules."""
 
 
 class SeatLeftError(Exception):
@@ -32,6 +37,7 @@ class Seat(Person):
         self.messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """Questions for the person as JSON values; the last message has the key `ended`."""
         self._answer: asyncio.Future[Answer] | None = None
+        self._told = False
 
     @override
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
@@ -41,9 +47,9 @@ class Seat(Person):
             SeatLeftError: the person left.
         """
         self._answer = asyncio.get_running_loop().create_future()
-        self.messages.put(
-            {"question": question(proposal, self.commands(proposal)), "refusal": refusal} | self._describe(proposal)
-        )
+        text = question(proposal, self.commands(proposal), told=self._told)
+        self._told = True
+        self.messages.put({"question": text, "refusal": refusal} | self._describe(proposal))
         try:
             return await self._answer
         finally:
@@ -52,9 +58,16 @@ class Seat(Person):
     def _describe(self, proposal: Proposal) -> dict[str, Any]:
         """Return the parts of a question, for a page that lays them out by itself."""
         episode, reply = proposal.episode, proposal.reply
+        past = episode.messages[episode.prompt_length : -1]
         return {
             "turn": f"{episode.item.id}, turn {len(episode.turns) + 1} of {episode.max_turns}",
-            "observation": "\n\n".join(filter(None, (proposal.instructions, proposal.observation))),
+            "prompt": prompt_of(episode)[:MAX_PROMPT],
+            "history": [
+                {"role": message["role"], "content": message["content"][:MAX_MESSAGE]}
+                for message in past[-MAX_HISTORY:]
+            ],
+            "earlier": len(past[:-MAX_HISTORY]),
+            "observation": proposal.observation,
             "reply": None if reply is None else reply.text,
             "action": proposal.action,
             "candidates": [{"action": one.action, "share": one.share} for one in self.candidates(proposal)],

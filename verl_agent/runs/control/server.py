@@ -113,6 +113,8 @@ def control_socket(
                 if command.setdefault("command", "") == "attend" and attend is not None:
                     attend(connection, command)
                     return
+                if command["command"] != "status":
+                    log.info("%s sent the command %s", command.get("name") or "a person", command["command"])
                 answer = handle(command)
                 if command["command"] == "end":
                     mark_killed()

@@ -11,7 +11,7 @@ from typing import Any
 from verl_agent.rollout.person import Answer
 from verl_agent.runs.control.seat import Seat
 from verl_agent.runs.control.server import Connection, control_socket
-from verl_agent.runs.control.state import RunControl
+from verl_agent.runs.control.state import RunControl, name_of
 from verl_agent.sections import section
 
 POLL_S = 0.2
@@ -45,7 +45,7 @@ def _serve_seat(
     """Return the function that serves the connection of a person who attends an episode."""
 
     def attend(connection: Connection, command: Mapping[str, Any]) -> None:
-        seat = _in_loop(loop, lambda: control.attend(command.get("episode"), str(command.get("name") or "a person")))
+        seat = _in_loop(loop, lambda: control.attend(command.get("episode"), name_of(command)))
         try:
             connection.send({"attending": command.get("episode")})
             while (message := _next(connection, seat)) is not None:

@@ -56,6 +56,11 @@ class LiveEpisode:
         }
 
 
+def name_of(command: Mapping[str, Any]) -> str:
+    """Return the name of the person who sent a command."""
+    return str(command.get("name") or "a person")
+
+
 class RunControl(Overseer):
     """Overseer that a person controls while the run goes on. Only its event loop calls it, except for `stopped`.
 
@@ -74,7 +79,7 @@ class RunControl(Overseer):
         """True from the moment at which the run is ended: no further action and no further episode passes."""
         self._then = then or Overseer()
         self._new_seat, self._attended = new_seat, attended
-        self._paused = False
+        self._paused, self._paused_by = False, ""
         self._live: dict[int, LiveEpisode] = {}  # by the identity of the episode
         self._numbers = itertools.count(1)
         self._changed: asyncio.Future[None] | None = None
@@ -124,7 +129,7 @@ class RunControl(Overseer):
         name, number = command["command"], command.get("episode")
         chosen = list(self._live.values()) if number is None else [self.find(number)]
         if name == "end-episode":
-            self._end(self.find(number), str(command.get("reason") or "a person ended the episode."))
+            self._end(self.find(number), str(command.get("reason") or f"{name_of(command)} ended the episode."))
         elif name == "step":
             waiting = [live for live in chosen if live.paused or self._paused]
             if not waiting:
@@ -132,7 +137,8 @@ class RunControl(Overseer):
             for live in waiting:
                 live.steps = 1
         elif name in ("pause", "resume"):
-            self._paused = name == "pause" if number is None else self._paused
+            if number is None:
+                self._paused, self._paused_by = name == "pause", name_of(command)
             if number is not None and name == "resume" and self._paused:
                 raise ConfigError("the whole run is paused. Resume it without the number of an episode, or use step.")
             for live in chosen:
@@ -140,7 +146,11 @@ class RunControl(Overseer):
         elif name != "status":
             raise ConfigError(f"{name!r} is no command. Allowed: {', '.join(COMMANDS)}.")
         self._announce()
-        return {"paused": self._paused, "episodes": [live.describe(self._paused) for live in self._live.values()]}
+        return {
+            "paused": self._paused,
+            "paused_by": self._paused_by if self._paused else "",
+            "episodes": [live.describe(self._paused) for live in self._live.values()],
+        }
 
     def attend(self, number: int | None, name: str) -> Seat:
         """Give an episode to a person, who decides on all further actions.

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_agent.config.mixture import run_envs
+from verl_agent.models.resolve import SMOLLM2
+from verl_agent.training.preflight.condition_table import SEPARATE
 
 CARD_GB = 80.0
 """Memory of the GPUs for which recipes are sized, in GB."""
 CONTEXT_GB = 3.0
 """GPU memory of CUDA, NCCL and a sleeping engine, in GB."""
-ADAM_BYTES = 16
-"""Bytes of a trained parameter during an update: float32 weight, gradient and two moments."""
-RESTING_BYTES = 12
-"""Bytes of a trained parameter between updates, when gradients are freed."""
+ADAM, RESTING = 4, 3
+"""Numbers of a trained parameter during an update (weight, gradient, two moments), and when gradients are freed."""
+DTYPE_BYTES = {"fp16": 2, "float16": 2, "half": 2, "bf16": 2, "bfloat16": 2}
+"""Bytes of a number by `fsdp_config.model_dtype`; any other value is float32."""
 LOGIT_BYTES = 10
 """Bytes of a logit of a micro batch: bfloat16, a float32 copy, its gradient."""
 ACTIVATION_BYTES = 34
@@ -59,6 +61,7 @@ class Shape:
 
 
 SHAPES = {
+    SMOLLM2: Shape(30, 576, 9, 3, 64, 1536, 49152, True),
     "Qwen/Qwen2.5-0.5B-Instruct": Shape(24, 896, 14, 2, 64, 4864, 151936, True),
     "Qwen/Qwen2.5-1.5B-Instruct": Shape(28, 1536, 12, 2, 128, 8960, 151936, True),
     "Qwen/Qwen2.5-3B-Instruct": Shape(36, 2048, 16, 2, 128, 11008, 151936, True),
@@ -103,6 +106,7 @@ class Footprint:
         play_gb: memory of each GPU while the engine plays, in GB.
         host_gb: host memory of each machine for offloaded weights and optimizer, in GB.
         episodes: number of full-length episodes whose tokens fit into the caches of all engines.
+        of_episodes: number of episodes of a step.
         step_s: upper bound of the time of a step in seconds, with every episode at full length.
     """
 
@@ -110,6 +114,7 @@ class Footprint:
     play_gb: float
     host_gb: float
     episodes: int
+    of_episodes: int
     step_s: float
 
     @property
@@ -121,8 +126,8 @@ class Footprint:
         host = f", {self.host_gb:.0f} GB of host memory on each machine" if self.host_gb else ""
         return (
             f"estimated: {self.train_gb:.0f} GB of each GPU in training, {self.play_gb:.0f} GB in play{host}; room for "
-            f"{self.episodes} episodes of full length at once; a step of full-length episodes takes "
-            f"{spell(self.step_s)}"
+            f"{self.episodes} episodes of full length at once ({self.of_episodes} in a step); a step of "
+            f"full-length episodes takes {spell(self.step_s)}"
         )
 
 
@@ -154,16 +159,25 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
     )
     model, data, offload = config["actor_rollout_ref"]["model"], config["data"], bool(config["offload"])
     gpus = int(trainer["n_gpus_per_node"]) * int(trainer["nnodes"])
-    ways = int(actor["megatron"]["tensor_model_parallel_size"]) if actor["strategy"] == "megatron" else 1
-    split = 1 if actor["strategy"] == "megatron" else int(actor["fsdp_config"]["ulysses_sequence_parallel_size"])
+    megatron = actor["strategy"] == "megatron"
+    ways = int(actor["megatron"]["tensor_model_parallel_size"]) if megatron else 1
+    stages = int(actor["megatron"]["pipeline_model_parallel_size"]) if megatron else 1
+    split = 1 if megatron else int(actor["fsdp_config"]["ulysses_sequence_parallel_size"])
     rank = int(model["lora_rank"] or 0)
+    separate = config["trainer"]["v1"]["trainer_mode"] == SEPARATE  # engines have GPUs of their own
+    playing = int(rollout["n_gpus_per_node"]) * int(rollout["nnodes"]) if separate else gpus
 
     trained = [each for each in (shape, critic) if each]
     ranks = [rank, 0]  # a critic trains whole
-    updating = [_states(each, gpus, ways, own, ADAM_BYTES) for each, own in zip(trained, ranks, strict=False)]
-    resting = [_states(each, gpus, ways, own, RESTING_BYTES) for each, own in zip(trained, ranks, strict=False)]
+    sizes = [4, 4] if megatron else [_bytes(actor["fsdp_config"]), _bytes(config["critic"]["fsdp"])]
+    parts = list(zip(trained, ranks, sizes, strict=False))
+    updating, resting = (
+        [_states(each, gpus, ways * stages if megatron else None, own, numbers, size) for each, own, size in parts]
+        for numbers in (ADAM, RESTING)
+    )
     has_reference = bool(actor["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"]) and not rank
-    reference = 4 * shape.parameters / gpus if has_reference else 0.0
+    of_reference = 2 / (ways * stages) if megatron else _bytes(config["actor_rollout_ref"]["ref"]["fsdp_config"]) / gpus
+    reference = of_reference * shape.parameters if has_reference else 0.0
 
     length = int(data["max_prompt_length"]) + int(data["max_response_length"])
     tokens = (
@@ -171,18 +185,32 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
         if actor["use_dynamic_bsz"]
         else int(actor["ppo_micro_batch_size_per_gpu"]) * length // split
     )
-    working = max(_activations(each, tokens, bool(model["enable_gradient_checkpointing"])) for each in trained) / ways
+    working = max(_activations(each, tokens, recomputes(config)) for each in trained) / ways
     on_card = max(updating) if offload else sum(updating) + reference
     share = float(rollout["gpu_memory_utilization"])
     parallel = int(rollout["tensor_model_parallel_size"])
     cache = share * card_gb * 1e9 - 2 * shape.parameters / parallel - 2e9
     return Footprint(
         train_gb=(on_card + working) / 1e9 + CONTEXT_GB,
-        play_gb=share * card_gb + (0.0 if offload else (sum(resting) + reference) / 1e9) + CONTEXT_GB,
+        play_gb=share * card_gb + (0.0 if offload or separate else (sum(resting) + reference) / 1e9) + CONTEXT_GB,
         host_gb=(sum(resting) + reference) * int(trainer["n_gpus_per_node"]) / 1e9 if offload else 0.0,
-        episodes=max(0, int(cache * parallel / shape.cache_bytes / length) * (gpus // parallel)),
+        episodes=max(0, int(cache * parallel / shape.cache_bytes / length) * (playing // parallel)),
+        of_episodes=int(data["train_batch_size"]) * int(rollout["n"]),
         step_s=_seconds(config, trained, length, reference > 0, FLOPS * gpus, TOKENS_S),
     )
+
+
+def recomputes(config: Mapping[str, Any]) -> bool:
+    """Return True if the backward pass of the policy computes activations again instead of keeping them."""
+    actor = config["actor_rollout_ref"]["actor"]
+    if actor["strategy"] == "megatron":
+        return bool(actor["megatron"]["override_transformer_config"]["recompute_granularity"] == "full")
+    return bool(config["actor_rollout_ref"]["model"]["enable_gradient_checkpointing"])
+
+
+def _bytes(engine: Mapping[str, Any]) -> int:
+    """Return the bytes of a weight, a gradient and a moment in verl's FSDP engine."""
+    return DTYPE_BYTES.get(str(engine["model_dtype"]), 4)
 
 
 def cpu_step_s(config: Mapping[str, Any], shape: Shape, critic: Shape | None, cores: int) -> float:
@@ -216,25 +244,26 @@ def offline_estimate(
         else (int(data["micro_batch_size_per_gpu"]) * length * (2 if pairs else 1))
     )
     working = _activations(shape, tokens, bool(model["enable_gradient_checkpointing"]))
-    held = _states(shape, ranks, 1, int(model["lora_rank"] or 0), ADAM_BYTES)
+    held = _states(shape, ranks, None, int(model["lora_rank"] or 0), ADAM, _bytes(config["engine"]))
     each = 8 if model["enable_gradient_checkpointing"] else 6  # forward, backward, and forward again
     passes = each * int(config["trainer"]["total_epochs"]) + (2 if pairs else 0)  # the reference reads each pair once
     return (held + working) / 1e9 + CONTEXT_GB, passes * shape.parameters * rows * length / rate
 
 
-def _states(shape: Shape, gpus: int, ways: int, rank: int, each: int) -> float:
-    """Return the bytes of a trained model on one GPU.
+def _states(shape: Shape, gpus: int, ways: int | None, rank: int, numbers: int, size: int) -> float:
+    """Return the bytes of a trained model on one GPU: `numbers` for each parameter, of `size` bytes.
 
-    Megatron splits the weights over `ways` GPUs and the optimizer over all.
+    FSDP (`ways` is None) splits all of them. Megatron splits bfloat16 weights and float32 gradients over `ways` GPUs,
+    and the float32 optimizer over all.
     """
     count = shape.parameters
     if rank:
         wide = shape.hidden + shape.head_dim * shape.heads
         adapters = shape.layers * rank * (4 * wide + 3 * (shape.hidden + shape.inner))
-        return (4 * count + each * adapters) / gpus
-    if ways > 1:
-        return (2 + (4 if each == ADAM_BYTES else 0)) * count / ways + 12 * count / gpus
-    return each * count / gpus
+        return (size * count + numbers * size * adapters) / gpus
+    if ways is not None:
+        return (2 + (4 if numbers == ADAM else 0)) * count / ways + 12 * count / gpus
+    return numbers * size * count / gpus
 
 
 def _activations(shape: Shape, tokens: int, checkpointing: bool) -> float:
@@ -251,8 +280,9 @@ def _seconds(
     """Return the seconds of a step of full-length episodes: all passes at `rate`, and the decoding of one episode."""
     actor, rollout = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]
     tokens = int(config["data"]["train_batch_size"]) * int(rollout["n"]) * length
-    passes = [2 + 6 * int(actor["ppo_epochs"])] * len(trained)
-    work = sum(each.parameters * count for each, count in zip(trained, passes, strict=True))
+    each = 8 if recomputes(config) else 6  # operations per parameter and token: forward, backward, and forward again
+    work = sum(shape.parameters for shape in trained) * (2 + each * int(actor["ppo_epochs"]))
+    work -= 2 * trained[0].parameters if config["algorithm"]["rollout_correction"]["bypass_mode"] else 0
     work += 2 * trained[0].parameters if reference else 0
     longest = max(one.horizon.turns_for_evaluation() * one.episode.max_tokens_per_turn for one in run_envs(config))
     return float(work * tokens / rate + min(longest, length) / tokens_s)

@@ -6,6 +6,7 @@ from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import parameters
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import SHARED_MEMORY
@@ -47,6 +48,8 @@ def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
     else:
         purpose = "keeping weights and optimizer in it (offload=true)"
         enough = partial(require_memory, read_memory(), offloaded_gb(config), purpose)
+    if not config.trainer.check_memory:
+        enough = partial(_report_instead, enough, report)
     check_together(
         enough,
         lambda: require_temporary_space(TEMPORARY_GB + stored_gb),
@@ -57,6 +60,14 @@ def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
             f"{SHARED_MEMORY} has less than the {stored_gb:.1f} GB that objects and weights take, so they pass through "
             "files in the temporary folder, which is slower. In Docker, `--shm-size=2g` makes it larger."
         )
+
+
+def _report_instead(check: Callable[[], None], report: Callable[[str], None]) -> None:
+    """Report the problem that a check finds instead of raising it."""
+    try:
+        check()
+    except ConfigError as error:
+        report(f"{error} The run starts anyway (trainer.check_memory=false).")
 
 
 def files_gb(config: DictConfig, free_bytes: int) -> float:

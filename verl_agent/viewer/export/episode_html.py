@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from verl_agent.trace.behaviors import behavior_turns
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.viewer.parts import EpisodePart, first_part
 from verl_agent.viewer.text import MAX_SHOWN, describe_decision, make_visible, split_reply
 
 STYLE = """
@@ -39,7 +39,7 @@ class EpisodeView:
     record: EpisodeRecord
 
     def _repr_html_(self) -> str:
-        return f'<style>{STYLE}</style><div class="va">{episode_html(self.record)}</div>'
+        return f'<style>{STYLE}</style><div class="va">{episode_html(first_part(self.record))}</div>'
 
 
 def show_episode(record: EpisodeRecord) -> EpisodeView:
@@ -51,19 +51,20 @@ def show_episode(record: EpisodeRecord) -> EpisodeView:
     return EpisodeView(record)
 
 
-def episode_html(record: EpisodeRecord, image: Callable[[str], str | None] = lambda path: None) -> str:
-    """Return an episode turn by turn: thought, action, observation, rewards, and why it ended.
+def episode_html(part: EpisodePart, image: Callable[[str], str | None] = lambda path: None) -> str:
+    """Return the first turns of an episode: thought, action, observation, rewards; and why it ended.
 
     Args:
-        record: record of the episode.
+        part: these turns. The number of the others is named.
         image: function from the path of an image of the record to its `data:` URL; None where it does not exist.
     """
+    record = part.record
     outcome = '<b class="solved">solved</b>' if record["success"] else "<b>not solved</b>"
     facts = [
         outcome,
         f"return {record['reward']:g}",
         f"ended by {_text(record['stop'])}",
-        f"{len(record['turns'])} of {record['max_turns']} turns",
+        f"{part.total:,} of {record['max_turns']:,} turns",
         f"{record['seconds']:.1f} s",
         f"step {record['step']}, {_text(record['purpose'])}, sample {record['sample']}, attempt {record['attempt']}",
     ]
@@ -72,11 +73,12 @@ def episode_html(record: EpisodeRecord, image: Callable[[str], str | None] = lam
     title = " ".join(_text(record[name]) for name in ("env", "category", "task") if record[name])
     shown = record["messages"][: record["prompt_length"]]
     prompt = "".join(_message(message["role"], message["content"]) for message in shown)
-    behaviors = behavior_turns(record)
     turns = [
-        _turn(number, turn, [name for name, shown in behaviors.items() if number - 1 in shown]) + _images(turn, image)
-        for number, turn in enumerate(record["turns"], start=1)
+        _turn(number, turn, shown) + _images(turn, image)
+        for number, turn, shown in zip(part.numbers, record["turns"], part.behaviors, strict=True)
     ]
+    if (left_out := part.total - len(turns)) > 0:
+        turns.append(f"<p>{left_out:,} more turns are left out. The viewer shows them: verl-agent view RUN.</p>")
     error = f"<p>{_text(record['error'])}</p>" if record["error"] else ""
     return (
         f"<h3>{title}</h3><p class='facts'>{' · '.join(facts)}</p>{error}"

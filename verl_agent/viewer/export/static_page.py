@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from verl_agent.trace.record import EpisodeRecord
 from verl_agent.viewer.charts import RunData, panels
 from verl_agent.viewer.export.episode_html import STYLE, episode_html
 from verl_agent.viewer.images import MAX_EMBEDDED, ImageBudget
+from verl_agent.viewer.parts import EpisodePart
 from verl_agent.viewer.queries import Row
 from verl_agent.viewer.svg import line_chart
 from verl_agent.viewer.text import make_visible
 
 _PAGE_STYLE = """
-body {margin: 16px; max-width: 1100px}
-table {border-collapse: collapse; width: 100%; font-size: 13px}
+body {margin: 16px auto; padding: 0 16px; max-width: 1100px}
+table {border-collapse: collapse; width: 100%; font-size: 13px; display: block; overflow-x: auto}
 td, th {text-align: left; padding: 2px 10px 2px 0; border-bottom: 1px solid #eee; max-width: 320px; overflow: hidden;
   text-overflow: ellipsis; white-space: nowrap}
 tbody tr {cursor: pointer}
@@ -25,7 +25,7 @@ tbody tr:hover, tbody tr:focus {background: #eef6ff}
 svg text {font: 10px sans-serif; fill: currentColor}
 svg .title {font: bold 12px sans-serif}
 .curves {display: flex; flex-wrap: wrap; gap: 12px}
-input {padding: 4px 8px; width: 24em}
+input {padding: 4px 8px; width: 24em; max-width: 100%; box-sizing: border-box}
 """
 _SCRIPT = """
 'use strict';
@@ -70,6 +70,8 @@ onhashchange = show;
 filter();
 show();
 """
+MAX_TEXT = 4_500_000
+"""Characters of a page after which no further episode is added."""
 COLUMNS = ("step", "purpose", "env", "category", "task", "group", "sample", "reward", "success", "stop")
 """Columns of the table of episodes, besides the number of turns."""
 
@@ -80,7 +82,7 @@ class RunPart:
 
     Attributes:
         data: numbers of the run by step; all of it, not of the selection alone.
-        records: chosen episodes.
+        episodes: chosen episodes, the first turns of each.
         total: number of episodes that the filter selects.
         groups: groups of the chosen episodes; see `verl_agent.viewer.listings.list_groups`.
         total_groups: number of groups that the filter selects.
@@ -88,15 +90,15 @@ class RunPart:
     """
 
     data: RunData
-    records: Sequence[EpisodeRecord]
+    episodes: Sequence[EpisodePart]
     total: int
     groups: Sequence[Row] = ()
     total_groups: int = 0
     image: Callable[[str], str | None] = lambda path: None
 
 
-def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> str:
-    """Return the page.
+def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> tuple[str, int]:
+    """Return the page and the number of its episodes.
 
     Args:
         parts: runs.
@@ -109,22 +111,33 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> s
         f"script-src 'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
     )
     runs = "".join(_run(part) for part in parts)
-    rows, templates = [], []
+    rows, templates, size, too_many = [], [], len(runs), 0
     for place, part in enumerate(parts):
-        for number, record in enumerate(part.records):
+        for number, episode in enumerate(part.episodes):
+            if size > MAX_TEXT:
+                too_many += 1
+                continue
             name = f"e{place}-{number}"
-            rows.append(_row(name, part.data.name, record))
-            templates.append(f'<template id="{name}">{episode_html(record, part.image)}</template>')
+            rows.append(_row(name, part.data.name, episode))
+            templates.append(f'<template id="{name}">{episode_html(episode, part.image)}</template>')
+            size += len(rows[-1]) + len(templates[-1])
     heads = "".join(f"<th>{name}</th>" for name in ("run", *COLUMNS, "turns"))
     filtered = f"<p>Filter: {_text(chosen)}</p>" if chosen else ""
     left_out = (
+        f"<p>{too_many} more episodes are left out: a page holds about {MAX_TEXT // 1_000_000} MB of text. "
+        "Choose fewer with --where or --limit.</p>"
+        if too_many
+        else ""
+    )
+    left_out += (
         f"<p>{images.left_out} images are left out: a page holds at most {MAX_EMBEDDED // 1_000_000} MB of them. "
         "Choose fewer episodes with --where or --limit.</p>"
         if images.left_out
         else ""
     )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{_text(titles)}</title>
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(titles)}</title>
 <meta http-equiv="Content-Security-Policy" content="{escape(policy)}">
 <style>{STYLE}{_PAGE_STYLE}</style></head>
 <body class="va"><a href="#" id="back" hidden>all episodes</a><div id="shown"></div>
@@ -135,6 +148,7 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> s
 {"".join(templates)}
 <script>{_SCRIPT}</script></body></html>
 """
+    return page, len(rows)
 
 
 def _run(part: RunPart) -> str:
@@ -145,8 +159,8 @@ def _run(part: RunPart) -> str:
             for curve in panel.curves
             if curve.values
         }
-        charts.append(line_chart(panel.title, curves))
-    missing = f" The first {len(part.records)} of {part.total} are shown." if part.total > len(part.records) else ""
+        charts.append(f"<div>{line_chart(panel.kind, curves)}<p class='facts'>{_text(panel.kind.note)}</p></div>")
+    missing = f" The first {len(part.episodes)} of {part.total} are shown." if part.total > len(part.episodes) else ""
     return (
         f"<h2>{_text(part.data.name)}</h2><p>{part.total} episodes.{missing}</p>"
         f'<div class="curves">{"".join(charts)}</div>{_groups(part)}'
@@ -170,9 +184,9 @@ def _groups(part: RunPart) -> str:
     return f"<details><summary>{part.total_groups} groups.{missing}</summary>{table}</details>"
 
 
-def _row(name: str, run: str, record: EpisodeRecord) -> str:
-    fields = dict(record)
-    values = [run, *(fields[column] for column in COLUMNS), len(record["turns"])]
+def _row(name: str, run: str, episode: EpisodePart) -> str:
+    fields = dict(episode.record)
+    values = [run, *(fields[column] for column in COLUMNS), episode.total]
     text = json.dumps(values, ensure_ascii=False).lower()
     cells = "".join(f"<td>{_text(value)}</td>" for value in values)
     return f'<tr tabindex="0" data-episode="{name}" data-text="{_text(text)}">{cells}</tr>'

@@ -17,6 +17,7 @@ from verl_agent.viewer.export.static_page import RunPart, static_page
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.images import ImageBudget
 from verl_agent.viewer.listings import count_groups, list_groups
+from verl_agent.viewer.parts import read_part
 from verl_agent.viewer.queries import count_episodes, find_ids, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
@@ -78,8 +79,9 @@ def _write(sources: Sequence[OpenedSource], draft: Path, chosen: Filter, limit: 
         images = ImageBudget()
         parts = [_part(opened, chosen, limit or MAX_ON_PAGE, images) for opened in sources]
         described = "&".join(f"{name}={value}" for name, value in chosen.values.items())
-        draft.write_text(static_page(parts, described, images), encoding="utf-8", errors="replace")
-        return sum(len(part.records) for part in parts)
+        page, count = static_page(parts, described, images)
+        draft.write_text(page, encoding="utf-8", errors="replace")
+        return count
     records = (record for opened in sources for record in _records(opened, chosen, limit))
     if draft.suffix == ".eval":
         return write_inspect_log(records, draft, ", ".join(opened.key for opened in sources))
@@ -102,5 +104,6 @@ def _part(opened: OpenedSource, chosen: Filter, limit: int, images: ImageBudget)
     steps = summarize_steps(opened.index, Filter())
     data = RunData(opened.key, steps, read_metrics(opened.source.metrics_files()), uniform_groups(opened.index))
     total = count_episodes(opened.index, chosen)
-    records, groups = list(_records(opened, chosen, limit)), list_groups(opened.index, chosen, limit)
-    return RunPart(data, records, total, groups, count_groups(opened.index, chosen)[0], partial(images.embed, opened))
+    episodes = [read_part(opened.index, number) for number in find_ids(opened.index, chosen, limit)]
+    groups = list_groups(opened.index, chosen, limit)
+    return RunPart(data, episodes, total, groups, count_groups(opened.index, chosen)[0], partial(images.embed, opened))

@@ -4,12 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from nicegui import ui
+from starlette.requests import Request
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.rollout.person import Answer, read_line
 from verl_agent.runs.control.attend import Attendance
-from verl_agent.viewer.layout import frame
+from verl_agent.types import Message
+from verl_agent.viewer.layout import NO_NAME, ActingPerson, frame, show_text, url_of
 from verl_agent.viewer.state import ViewerState
+from verl_agent.viewer.text import make_visible
 
 POLL_S = 0.1
 """Seconds between two looks for a question."""
@@ -29,11 +32,11 @@ TAKEN, PROPOSED = ("edit", "hand_back", "end"), ("approve", "edit", "take_over",
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/control/<episode>`."""
 
-    @ui.page("/run/{key}/control/{episode}")
-    def attend(key: str, episode: int) -> None:
+    @url_of("/run/{key}/control/{episode}")
+    def attend(key: str, episode: int, request: Request) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: episode {episode}")
-            desk = _Desk(opened.source.folder, episode)
+            desk = _Desk(opened.source.folder, episode, ActingPerson(request))
             ui.context.client.on_disconnect(desk.leave)
 
 
@@ -43,12 +46,17 @@ class _Desk:
     Args:
         folder: folder of the run.
         episode: number of the episode.
+        person: person who acts.
     """
 
-    def __init__(self, folder: Path, episode: int) -> None:
-        self._folder, self._episode = folder, episode
+    def __init__(self, folder: Path, episode: int, person: ActingPerson) -> None:
+        self._folder, self._episode, self._person = folder, episode, person
         self._attendance: Attendance | None = None
         self._status = ui.label("Waiting for the episode to begin.").classes("font-bold")
+        with ui.expansion("Goal and rules", value=True).classes("w-full"):
+            self._prompt = ui.label().classes("mono w-full max-h-[40vh] overflow-auto")
+        with ui.expansion().classes("w-full") as self._past:
+            self._history = ui.column().classes("w-full gap-1 max-h-[60vh] overflow-auto flex-nowrap")
         self._observation = ui.label().classes("mono w-full max-h-[60vh] overflow-auto border p-2")
         self._reply = ui.label().classes("mono w-full")
         self._candidates = ui.row()
@@ -71,7 +79,10 @@ class _Desk:
     def _poll(self) -> None:
         try:
             if self._attendance is None:
-                self._attendance = Attendance(self._folder, self._episode)
+                if not self._person.name:
+                    self._status.text = NO_NAME
+                    return
+                self._attendance = Attendance(self._folder, self._episode, self._person.name)
             while self._timer.active and self._attendance is not None and self._attendance.ready:
                 self._show(self._attendance.receive())
         except ConfigError as error:  # not begun yet, or somebody else has it: tried again
@@ -94,6 +105,8 @@ class _Desk:
             ui.notify(message["refusal"], type="negative", multi_line=True)
         taken = message["reply"] is None
         self._status.text = f"{message['turn']}: {'your turn' if taken else 'the agent proposes'}"
+        self._prompt.text = make_visible(message["prompt"])
+        self._show_history(message["history"], message["earlier"])
         self._observation.text = message["observation"]
         found = message["action"] if message["action"] is not None else "(none found)"
         self._reply.text = "" if taken else f"{message['reply'].strip()}\n\nAction: {found}"
@@ -104,6 +117,16 @@ class _Desk:
                 label = f"{one['share']:.0%} {one['action']}"
                 ui.button(label, on_click=lambda _, chosen=answer: self._answer(chosen)).props("outline no-caps")
         self._enable(TAKEN if taken else PROPOSED)
+
+    def _show_history(self, messages: list[Message], earlier: int) -> None:
+        self._past.text = f"History: {counted(len(messages) + earlier, 'message')} since the first observation"
+        self._history.clear()
+        with self._history:
+            if earlier:
+                ui.label(f"The last {len(messages)} are shown.").classes("text-sm text-gray-600")
+            for message in messages:
+                ui.label(message["role"]).classes("text-xs text-gray-500")
+                show_text(message["content"])
 
     def _enter(self) -> None:
         try:

@@ -2,6 +2,7 @@
 
 import re
 from difflib import SequenceMatcher
+from functools import partial
 from html import escape
 from itertools import zip_longest
 
@@ -9,13 +10,15 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import EpisodeRecord
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path, show_text
+from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
+from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
-from verl_agent.viewer.pairs import TaskPair, compare, last_evaluation, pair_tasks
+from verl_agent.viewer.pages.paging import add_turn_pager
+from verl_agent.viewer.pairs import TaskPair, an_evaluation, compare, pair_tasks
+from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import find_episodes
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import make_visible, short_name
 
 MAX_WORDS = 1_500
@@ -47,43 +50,44 @@ MAX_EPISODES = 20
 def add(state: ViewerState) -> None:
     """Register the page `/compare?a=<key>&b=<key>`, with conditions such as `a_step=0&b_step=80`.
 
-    A side without a condition is the last step of its run that was validated or evaluated.
+    A side without a condition is the last step of its run that was validated or evaluated; side A of the same run is
+    the first one.
     With `env` and `task` it compares two episodes of the task, chosen by `a_episode` and `b_episode`.
     """
 
-    @ui.page("/compare")
-    def compare_page(request: Request) -> None:
+    @url_of("/compare")
+    async def compare_page(request: Request) -> None:
         with frame(state) as page:
             page.set_title("compare")
-            _show(state, dict(request.query_params))
+            await _show(state, dict(request.query_params))
 
 
-def _show(state: ViewerState, query: dict[str, str]) -> None:
+async def _show(state: ViewerState, query: dict[str, str]) -> None:
     keys = list(state.opened)
     sides = [state.get(query.get("a", keys[0])), state.get(query.get("b", keys[-1]))]
     given = [{name: query[f"{side}_{name}"] for name in CONDITIONS if f"{side}_{name}" in query} for side in "ab"]
     for side, opened, conditions in zip("ab", sides, given, strict=True):
         if not any(conditions.values()):
-            conditions |= last_evaluation(opened.index)
+            conditions |= await in_thread(partial(an_evaluation, opened.index, side == "a" and sides[0] is sides[1]))
             query |= {f"{side}_{name}": value for name, value in conditions.items()}
     chosen = Filter.parse(given[0]), Filter.parse(given[1])
     if query.get("change", "") not in ("", *CHANGES):
         raise ConfigError(f"change={query['change']!r} is not allowed. Allowed: {', '.join(CHANGES)}.")
     if "task" in query:
-        _show_task(sides, chosen, query)
+        await _show_task(sides, chosen, query)
         return
     _choices(state, sides, given)
     for side, opened, conditions in zip("AB", sides, given, strict=True):
         shown = ", ".join(f"{name} {value}" for name, value in conditions.items() if value)
         show_text(f"{side}: {opened.key}, {shown or 'all episodes'}")
-    pairs = _pairs(sides, chosen)
+    pairs = await _pairs(sides, chosen)
     _summary(pairs, query)
     _table([pair for pair in pairs if query.get("change", pair.change) == pair.change], query)
 
 
-def _pairs(sides: list[OpenedSource], chosen: tuple[Filter, Filter]) -> list[TaskPair]:
+async def _pairs(sides: list[OpenedSource], chosen: tuple[Filter, Filter]) -> list[TaskPair]:
     name = ("pairs", sides[1].key, sides[1].changes, *chosen[0].values.items(), "b", *chosen[1].values.items())
-    return sides[0].cached(name, lambda: pair_tasks(sides[0].index, sides[1].index, chosen))
+    return await sides[0].fetch(name, lambda: pair_tasks(sides[0].index, sides[1].index, chosen))
 
 
 def _choices(state: ViewerState, sides: list[OpenedSource], given: list[dict[str, str]]) -> None:
@@ -154,22 +158,26 @@ def _table(pairs: list[TaskPair], query: dict[str, str]) -> None:
     focus_first_row(add_grid(list(rows[0]), rows, open_task, sortable=True), "env")
 
 
-def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], query: dict[str, str]) -> None:
+async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], query: dict[str, str]) -> None:
     """Show one episode of either side next to each other: word differences of replies, observations that differ."""
     task = {name: query.get(name, "") for name in ("env", "task")}
-    back = {name: value for name, value in query.items() if name not in ("env", "task", "a_episode", "b_episode")}
+    back = {
+        name: value for name, value in query.items() if name not in ("env", "task", "turn", "a_episode", "b_episode")
+    }
     ui.link("all tasks", link_to("/compare", back))
     ui.label(f"{task['env']} {short_name(task['task'])}").classes("text-lg")
-    records: list[EpisodeRecord] = []
+    at, parts = whole_number("turn", query.get("turn", "1")), list[EpisodePart]()
     with ui.row(wrap=False).classes("w-full gap-4"):
         for side, opened, conditions in zip("ab", sides, chosen, strict=True):
-            rows = find_episodes(opened.index, Filter.parse({**conditions.values, **task}), MAX_EPISODES)
+            rows = await in_thread(
+                partial(find_episodes, opened.index, Filter.parse({**conditions.values, **task}), MAX_EPISODES)
+            )
             if not rows:
                 raise ConfigError(f"run {opened.key!r} has no episode of task {task['task']!r}. Choose another task.")
             ids = [row["id"] for row in rows]
             given = query.get(f"{side}_episode", "")
             number = next((one for one in ids if str(one) == given), ids[0])
-            records.append(opened.index.read(number))
+            parts.append(await in_thread(partial(read_part, opened.index, number, at)))
             with ui.column().classes("w-1/2 gap-1"):
                 ui.link(f"{side.upper()}: {opened.key}", run_path(opened, f"/episode/{number}"))
                 with ui.row().classes("gap-2 text-sm"):
@@ -177,10 +185,15 @@ def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], query: 
                         text = f"step {row['step']} sample {row['sample']}{' solved' if row['success'] else ''}"
                         link = ui.link(text, link_to("/compare", query | {f"{side}_episode": str(row["id"])}))
                         link.classes("font-bold" if row["id"] == number else "")
-    for number, (one, two) in enumerate(zip_longest(records[0]["turns"], records[1]["turns"]), start=1):
-        replies = one["reply"] if one else "", two["reply"] if two else ""
+    first, total = max(part.first for part in parts), max(part.total for part in parts)
+    add_turn_pager(first, total, lambda number: link_to("/compare", query | {"turn": str(number)}))
+    turns = [part.record["turns"] if part.first == first else [] for part in parts]
+    pairs = list(zip_longest(*turns))
+    replies = [[one["reply"] if one else "" for one in pair] for pair in pairs]
+    differences = await in_thread(lambda: [word_difference(*pair) for pair in replies])
+    for number, ((one, two), words) in enumerate(zip(pairs, differences, strict=True), start=first):
         with ui.row(wrap=False).classes("w-full gap-4 border-t"):
-            for turn, html in zip((one, two), word_difference(*replies), strict=True):
+            for turn, html in zip((one, two), words, strict=True):
                 with ui.column().classes("w-1/2 gap-1 overflow-hidden"):
                     if turn is None:
                         ui.label(f"Turn {number}: the episode has ended.").classes("text-gray-500")

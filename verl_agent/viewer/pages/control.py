@@ -3,10 +3,11 @@
 from typing import Any
 
 from nicegui import run, ui
+from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.runs.control.server import send
-from verl_agent.viewer.layout import frame, link_to, run_path
+from verl_agent.viewer.layout import NO_NAME, ActingPerson, frame, link_to, run_path, url_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 REFRESH_S = 1.0
@@ -17,10 +18,10 @@ TIMEOUT_S = 10.0
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/control`."""
 
-    @ui.page("/run/{key}/control")
-    def control(key: str) -> None:
+    @url_of("/run/{key}/control")
+    def control(key: str, request: Request) -> None:
         with frame(state) as page:
-            _Buttons(page.open(key, f"{key}: control"))
+            _Buttons(page.open(key, f"{key}: control"), ActingPerson(request))
 
 
 class _Buttons:
@@ -28,10 +29,11 @@ class _Buttons:
 
     Args:
         opened: source of the run.
+        person: person who acts.
     """
 
-    def __init__(self, opened: OpenedSource) -> None:
-        self._opened, self._folder = opened, opened.source.folder
+    def __init__(self, opened: OpenedSource, person: ActingPerson) -> None:
+        self._opened, self._folder, self._person = opened, opened.source.folder, person
         with ui.row():
             for command in ("pause", "resume", "step"):
                 ui.button(command, on_click=lambda _, chosen=command: self._send({"command": chosen}))
@@ -43,8 +45,11 @@ class _Buttons:
 
     async def _send(self, command: dict[str, Any], quiet: bool = False) -> None:
         """Send a command and show the answer; a refusal is a notification, unless `quiet`."""
+        if not quiet and not self._person.name:
+            ui.notify(NO_NAME, type="warning")
+            return
         try:
-            answer = await run.io_bound(send, self._folder, command, TIMEOUT_S)
+            answer = await run.io_bound(send, self._folder, command | {"name": self._person.name}, TIMEOUT_S)
         except ConfigError as error:
             if quiet:
                 self._show(str(error), [])
@@ -56,7 +61,8 @@ class _Buttons:
         if "killed" in answer:
             self._show(f"The run was ended: {counted(answer['killed'], 'process')} killed.", [])
             return
-        self._show("The run is paused." if answer["paused"] else "The run goes on.", answer["episodes"])
+        by = f" by {answer['paused_by']}" if answer.get("paused_by") else ""
+        self._show(f"The run is paused{by}." if answer["paused"] else "The run goes on.", answer["episodes"])
 
     def _show(self, line: str, episodes: list[dict[str, Any]]) -> None:
         self._line.text = line

@@ -5,22 +5,23 @@ from collections.abc import Callable
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.trace.behaviors import behavior_turns
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import StopReason
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_text
+from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_text, url_of
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.labels import add_label_editor
+from verl_agent.viewer.pages.paging import add_turn_pager
+from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import Row, find_episode, find_episodes, find_neighbors
 from verl_agent.viewer.raw_prompt import RawPrompts
 from verl_agent.viewer.recorded_tokens import file_with_tokens
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.state_panels import StatePanels
 from verl_agent.viewer.text import describe_decision, short_name, split_reply
-from verl_agent.viewer.why import WhyPanels
+from verl_agent.viewer.why import WhyPanels, place_of
 
 ENDINGS = {
     StopReason.TERMINATED: "The environment ended the task.",
@@ -34,29 +35,34 @@ ENDINGS = {
     StopReason.OPERATOR: "A person ended the episode.",
 }
 """Sentence for each reason to end."""
+MAX_SAMPLES = 64
+"""Samples of the group that the page links at most; the page of the group has all."""
 
 
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/episode/<id>`; the parameter `turn` counts from 1."""
 
-    @ui.page("/run/{key}/episode/{number}")
-    def episode(key: str, number: str, request: Request) -> None:
+    @url_of("/run/{key}/episode/{number}")
+    async def episode(key: str, number: str, request: Request) -> None:
         with frame(state) as page:
             opened = page.open(key)
             episode_id = whole_number("episode", number)
             turn = whole_number("turn", request.query_params.get("turn") or "0")
-            record = opened.index.read(episode_id)
+            part = await in_thread(lambda: read_part(opened.index, episode_id, turn))
+            record = part.record
             around = Filter.parse({name: value for name, value in request.query_params.items() if name != "turn"})
             row = find_episode(opened.index, episode_id) or {}
             page.set_title(f"{short_name(record['task'])} · step {record['step']}")
-            _facts(opened, row, record)
-            _neighbors(opened, episode_id, around)
+            await _facts(opened, row, record)
+            await _neighbors(opened, episode_id, around)
             add_label_editor(opened, row)
-            why, states = WhyPanels(opened.index, episode_id), StatePanels(opened, record)
-            _turns(record, turn, why, states)
+            place = await in_thread(lambda: place_of(opened.index, episode_id))
+            why, states = WhyPanels(place), StatePanels(opened, part, lambda: opened.index.read(episode_id))
+            url = run_path(opened, f"/episode/{episode_id}")
+            _turns(part, turn, lambda number: link_to(url, {**around.values, "turn": number}), why, states)
 
 
-def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
+async def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
     with ui.row().classes("items-baseline gap-4"):
         ui.label("solved" if record["success"] else "not solved").classes(
             "px-2 rounded text-white " + ("bg-green-700" if record["success"] else "bg-gray-600")
@@ -64,7 +70,7 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         ui.label(f"return {record['reward']:g}")
         if "shaped_return" in record:
             ui.label(f"shaped return {record['shaped_return']:g}")
-        ui.label(f"{len(record['turns'])} of {record['max_turns']} turns")
+        ui.label(f"{row['turns']:,} of {record['max_turns']:,} turns")
         if row["tokens"]:
             ui.label(f"{row['tokens']} tokens")
         if row["replaced"]:
@@ -78,20 +84,20 @@ def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
             if row[name] not in ("", None):
                 ui.label(f"{name} {short_name(str(row[name]))}").classes("text-gray-600")
         group = Filter({name: str(row[name]) for name in GROUP_FIELDS})
-        for other in find_episodes(opened.index, group):
+        for other in await in_thread(lambda: find_episodes(opened.index, group, MAX_SAMPLES)):
             if other["id"] != row["id"]:
                 ui.link(f"sample {other['sample']}", run_path(opened, f"/episode/{other['id']}"))
         ui.link("whole group", link_to(run_path(opened, "/group"), group.values))
         task = {"env": record["env"], "task": record["task"]}
-        if file_with_tokens(opened, row) is not None:
+        if await in_thread(lambda: file_with_tokens(opened, row)) is not None:
             ui.link("tokens", run_path(opened, f"/episode/{row['id']}/tokens"))
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
 
 
-def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
+async def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
     """Add links to the episodes before and after in the filter that the reader came from; keys `p` and `n`."""
     name = ("neighbors", number, *around.values.items())
-    neighbors = opened.cached(name, lambda: find_neighbors(opened.index, number, around))
+    neighbors = await opened.fetch(name, lambda: find_neighbors(opened.index, number, around))
     urls = [link_to(run_path(opened, f"/episode/{other}"), around.values) if other else "" for other in neighbors]
 
     def go(url: str) -> None:
@@ -107,13 +113,16 @@ def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
     add_keys({"p": ("previous episode", lambda: go(urls[0])), "n": ("next episode", lambda: go(urls[1]))})
 
 
-def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels, states: StatePanels) -> None:
-    shown = behavior_turns(record)
-    behaviors = [[name for name, turns in shown.items() if turn in turns] for turn in range(len(record["turns"]))]
+def _turns(part: EpisodePart, chosen: int, url: Callable[[int], str], why: WhyPanels, states: StatePanels) -> None:
+    record, behaviors = part.record, part.behaviors
+    chosen = min(chosen, part.total)
     position = {"turn": chosen}
 
     def show(turn: int) -> None:
-        turn = max(0, min(turn, len(record["turns"])))
+        turn = max(0, min(turn, part.total))
+        if turn and turn not in part.numbers:
+            ui.navigate.to(url(turn))
+            return
         position["turn"] = turn
         ui.run_javascript(
             f"document.getElementById('turn-{turn}')?.scrollIntoView({{block: 'start'}});"
@@ -123,15 +132,16 @@ def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels, states: StatePane
     following = ("next turn", lambda: show(position["turn"] + 1))
     previous = ("previous turn", lambda: show(position["turn"] - 1))
     add_keys({"j": following, "ArrowRight": following, "k": previous, "ArrowLeft": previous})
+    add_turn_pager(part.first, part.total, url)
     with ui.row().classes("gap-1 sticky top-12 bg-white z-10 p-1 w-full items-center"):
-        for number, turn in enumerate(record["turns"], start=1):
+        for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
             color = "green" if turn["reward"] > 0 else "red" if turn["reward"] < 0 else "grey-6"
-            if behaviors[number - 1]:
+            if shown:
                 color = "orange"
             ui.button(str(number), on_click=lambda number=number: show(number)).props(
                 f"dense size=sm color={color}"
-            ).tooltip(", ".join(behaviors[number - 1]) or "turn")
-        _replay(len(record["turns"]), position, show)
+            ).tooltip(", ".join(shown) or "turn")
+        _replay(part.total, position, show)
     with (
         ui.expansion(f"Prompt ({record['prompt_length']} messages)", value=chosen == 0)
         .props("id=turn-0")
@@ -141,9 +151,10 @@ def _turns(record: EpisodeRecord, chosen: int, why: WhyPanels, states: StatePane
             ui.label(message["role"]).classes("text-xs text-gray-500")
             show_text(message["content"])
         states.add(0)
-    for number, turn in enumerate(record["turns"], start=1):
-        _turn(number, turn, behaviors[number - 1], why, states)
-    RawPrompts(why.place, record, chosen)
+    for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
+        _turn(number, turn, shown, why, states)
+    add_turn_pager(part.first, part.total, url)
+    RawPrompts(why.place, part, chosen)
     if chosen:
         ui.timer(0.3, lambda: show(chosen), once=True)
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.viewer.filters import DIVERGENCE, SORT, Filter
-from verl_agent.viewer.layout import add_keys, frame, link_to, refresh_with, run_path, show_error
+from verl_agent.viewer.layout import Page, add_keys, frame, link_to, run_path, show_error, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import count_episodes, find_episodes
@@ -62,8 +62,8 @@ HINTS = {
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/episodes`."""
 
-    @ui.page("/run/{key}/episodes")
-    def episodes(key: str, request: Request) -> None:
+    @url_of("/run/{key}/episodes")
+    async def episodes(key: str, request: Request) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: episodes")
             number = page_number(request)
@@ -71,7 +71,7 @@ def add(state: ViewerState) -> None:
             chosen = Filter.parse(given)
             _filters(opened, chosen)
             _saved(opened, chosen)
-            _table(opened, chosen, number)
+            await _table(page, opened, chosen, number)
 
 
 def _go(opened: OpenedSource, values: dict[str, str]) -> None:
@@ -147,7 +147,7 @@ def _saved(opened: OpenedSource, chosen: Filter) -> None:
             entry.on("keydown.enter", lambda: change(entry.value, dict(chosen.values)))
 
 
-def _table(opened: OpenedSource, chosen: Filter, page: int) -> None:
+async def _table(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
     path = run_path(opened, "/episodes")
     set_total = add_pager(page, PAGE_SIZE, "episodes", lambda number: link_to(path, {**chosen.values, "page": number}))
 
@@ -156,12 +156,16 @@ def _table(opened: OpenedSource, chosen: Filter, page: int) -> None:
 
     grid = add_grid(SHOWN, [], open_episode)
 
-    def draw() -> None:
-        set_total(opened.cached(("count", *chosen.values.items()), lambda: count_episodes(opened.index, chosen)))
-        rows = find_episodes(opened.index, chosen, PAGE_SIZE, (page - 1) * PAGE_SIZE)
+    async def draw() -> None:
+        filtered = tuple(chosen.values.items())
+        set_total(await opened.fetch(("count", *filtered), lambda: count_episodes(opened.index, chosen)))
+        first = (page - 1) * PAGE_SIZE
+        rows = await opened.fetch(
+            ("rows", page, *filtered), lambda: find_episodes(opened.index, chosen, PAGE_SIZE, first)
+        )
         grid.options["rowData"] = [{name: row[name] for name in (*SHOWN, "id")} for row in rows]
         grid.update()
 
-    draw()
-    refresh_with(opened, draw)
+    await draw()
+    view.refresh_with(opened, draw)
     focus_first_row(grid, SHOWN[0])

@@ -4,7 +4,7 @@ from nicegui import ui
 
 from verl_agent.results.failures import CategoryFailures, Failure
 from verl_agent.results.failures_report import EPISODE_COLUMNS, JSON, episode_cells, read_failures, summary_lines
-from verl_agent.viewer.layout import frame, link_to, run_path, show_text
+from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
@@ -12,11 +12,11 @@ from verl_agent.viewer.state import OpenedSource, ViewerState
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/failures`, which shows what `verl-agent failures` wrote."""
 
-    @ui.page("/run/{key}/failures")
-    def failures(key: str) -> None:
+    @url_of("/run/{key}/failures")
+    async def failures(key: str) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: failures")
-            found = read_failures(opened.source.folder)
+            found = await opened.fetch("failures", lambda: read_failures(opened.source.folder))
             if found is None:
                 ui.label(f"No {JSON} yet. Write it: verl-agent failures {opened.source.folder}")
                 return

@@ -27,7 +27,13 @@ def add_grid(
     """
     options = {
         "columnDefs": [
-            {"field": name, "sortable": sortable, "filter": sortable, "flex": 2 if name == "task" else 1}
+            {
+                "field": name,
+                "sortable": sortable,
+                "filter": sortable,
+                "flex": 2 if name == "task" else 1,
+                "minWidth": 160 if name == "task" else 95,  # a narrow window scrolls the table, not the page
+            }
             for name in columns
         ],
         "rowData": list(rows),
@@ -42,3 +48,14 @@ def add_grid(
 def focus_first_row(grid: ui.aggrid, column: str) -> None:
     """Give the first row the focus when the page is shown, so that arrow keys and Enter work at once."""
     ui.timer(0.3, lambda: grid.run_grid_method("setFocusedCell", 0, column), once=True)
+
+
+def add_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.table:
+    """Add a plain table of texts: names of the columns, and the cells of each row."""
+    heads = [{"name": str(at), "label": name, "field": str(at), "align": "left"} for at, name in enumerate(names)]
+    data = [{str(at): cell for at, cell in enumerate(row)} | {"id": number} for number, row in enumerate(rows)]
+    return (
+        ui.table(columns=heads, rows=data, row_key="id")
+        .props("dense flat wrap-cells")
+        .classes("w-full overflow-x-auto")
+    )

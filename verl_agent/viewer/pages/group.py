@@ -4,21 +4,24 @@ Without a group in the URL, the page lists the groups.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nicegui import ui
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_text
+from verl_agent.viewer.layout import Page, frame, link_to, run_path, show_text, url_of
 from verl_agent.viewer.listings import count_groups, list_groups
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid, focus_first_row
-from verl_agent.viewer.pages.paging import add_pager, page_number
+from verl_agent.viewer.pages.paging import add_pager, add_turn_pager, page_number
+from verl_agent.viewer.parsing import PART
 from verl_agent.viewer.queries import GroupSummary, Row, find_group
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.recorded_tokens import trained_advantage
+from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 
 PAGE_SIZE = 100
@@ -32,29 +35,33 @@ LIST_COLUMNS = ("step", "purpose", "env", "category", "task", "episodes", *_TEAC
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/group?group=...&step=...&purpose=...`; without `group`, a list by filters."""
 
-    @ui.page("/run/{key}/group")
-    def group(key: str, request: Request) -> None:
+    @url_of("/run/{key}/group")
+    async def group(key: str, request: Request) -> None:
         query = request.query_params
         with frame(state) as page:
             opened = page.open(key, f"{key}: groups")
             if "group" not in query:
-                _list_page(opened, request)
+                await _list_page(page, opened, request)
                 return
             step = whole_number("step", query.get("step", ""))
             purpose, env, model = query.get("purpose", "train"), query.get("env"), query.get("model")
-            summary = find_group(opened.index, query["group"], step, purpose, env, model)
+            name = ("group", query["group"], step, purpose, env, model)
+            summary = await opened.fetch(
+                name, lambda: find_group(opened.index, query["group"], step, purpose, env, model)
+            )
             if not summary.episodes:
                 raise ConfigError(f"no group {query.get('group', '')!r} at step {step}. Open one from an episode.")
             page.set_title(f"group of {summary.episodes[0]['task']}")
             _facts(opened, summary)
-            _samples(opened, summary)
+            trained = await in_thread(lambda: [trained_advantage(opened, row) for row in summary.episodes])
+            _samples(opened, summary, trained, query)
 
 
-def _list_page(opened: OpenedSource, request: Request) -> None:
+async def _list_page(view: Page, opened: OpenedSource, request: Request) -> None:
     page = page_number(request)
     chosen = Filter.parse({name: value for name, value in request.query_params.items() if name != "page"})
     _fields(opened, chosen)
-    _list(opened, chosen, page)
+    await _list(view, opened, chosen, page)
 
 
 def _fields(opened: OpenedSource, chosen: Filter) -> None:
@@ -71,7 +78,7 @@ def _fields(opened: OpenedSource, chosen: Filter) -> None:
         ui.button("Filter", on_click=go).props("dense")
 
 
-def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
+async def _list(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
     path = run_path(opened, "/group")
     uniform = ui.label().classes("text-sm")
     set_total = add_pager(page, PAGE_SIZE, "groups", lambda number: link_to(path, {**chosen.values, "page": number}))
@@ -81,21 +88,26 @@ def _list(opened: OpenedSource, chosen: Filter, page: int) -> None:
 
     grid = add_grid(LIST_COLUMNS, [], open_group)
 
-    def draw() -> None:
+    async def draw() -> None:
         name = ("groups", *chosen.values.items())
-        groups, equal = opened.cached(name, lambda: count_groups(opened.index, chosen))
+        groups, equal = await opened.fetch(name, lambda: count_groups(opened.index, chosen))
         set_total(groups)
         uniform.text = f"All returns are equal in {equal} of {groups} groups." if groups else "No group is recorded."
-        rows = list_groups(opened.index, chosen, PAGE_SIZE, (page - 1) * PAGE_SIZE)
-        for row in rows:
-            row |= {name: round(row[name], 4) for name in _ROUNDED}
-            row["first different turn"] = row["divergence"]
-            row["learning signal"] = "no" if row["uniform"] else "yes"
-        grid.options["rowData"] = rows
+        first = (page - 1) * PAGE_SIZE
+        rows = await opened.fetch((*name, page), lambda: list_groups(opened.index, chosen, PAGE_SIZE, first))
+        grid.options["rowData"] = [
+            {
+                **row,
+                **{name: round(row[name], 4) for name in _ROUNDED},
+                "first different turn": row["divergence"],
+                "learning signal": "no" if row["uniform"] else "yes",
+            }
+            for row in rows
+        ]
         grid.update()
 
-    draw()
-    refresh_with(opened, draw)
+    await draw()
+    view.refresh_with(opened, draw)
     focus_first_row(grid, LIST_COLUMNS[0])
 
 
@@ -114,24 +126,34 @@ def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
         ui.label(f"First different turn: {summary.divergence + 1}.")
 
 
-def _samples(opened: OpenedSource, summary: GroupSummary) -> None:
+def _samples(opened: OpenedSource, summary: GroupSummary, trained: Sequence[float | None], query: QueryParams) -> None:
+    """Show the actions of each sample; of long episodes a part, at first the one in which they differ."""
+    asked = whole_number("turn", query.get("turn", str((summary.divergence or 0) + 1)), 1)
+    actions = [json.loads(row["actions"]) for row in summary.episodes]
+    total = max(map(len, actions))
+    first = (min(asked, max(total, 1)) - 1) // PART * PART + 1
+    add_turn_pager(first, total, lambda turn: link_to(run_path(opened, "/group"), {**query, "turn": turn}))
     with ui.row(wrap=False).classes("gap-3 items-start overflow-x-auto w-full"):
-        for row, advantage in zip(summary.episodes, summary.advantages, strict=True):
+        for row, relative, advantage, played in zip(
+            summary.episodes, summary.advantages, trained, actions, strict=True
+        ):
             with ui.card().classes("min-w-64 max-w-96 gap-1"):
-                _head(opened, row, advantage)
-                for number, action in enumerate(json.loads(row["actions"])):
-                    parts = summary.divergence is not None and number == summary.divergence
-                    show_text(
-                        f"{number + 1}. {action or '(no action)'}", "border-t-4 border-orange-500" if parts else ""
-                    )
+                _head(opened, row, relative, advantage)
+                for number, action in enumerate(played[first - 1 : first - 1 + PART], start=first):
+                    parts = summary.divergence is not None and number == summary.divergence + 1
+                    show_text(f"{number}. {action or '(no action)'}", "border-t-4 border-orange-500" if parts else "")
 
 
-def _head(opened: OpenedSource, row: Row, advantage: float) -> None:
+def _head(opened: OpenedSource, row: Row, relative: float, advantage: float | None) -> None:
     ui.link(f"sample {row['sample']}", run_path(opened, f"/episode/{row['id']}"))
     ui.label(f"{'solved' if row['success'] else 'not solved'}: {row['stop']}, {counted(row['turns'], 'turn')}").classes(
         "text-sm"
     )
     shaped = "" if row["shaped_return"] is None else f", shaped {row['shaped_return']:g}"
     ui.label(f"return {row['reward']:g}{shaped}").classes("text-sm")
-    color = "text-green-700" if advantage > 0 else "text-red-700" if advantage < 0 else "text-gray-600"
-    ui.label(f"return minus mean of the group: {advantage:+.3g}").classes(f"text-sm {color}")
+    shown = relative if advantage is None else advantage
+    color = "text-green-700" if shown > 0 else "text-red-700" if shown < 0 else "text-gray-600"
+    of = "return minus mean of the group" if advantage is None else "mean advantage of the trained tokens"
+    ui.label(f"{of}: {shown:+.3g}").classes(f"text-sm {color}")
+    if advantage is None and row["purpose"] == "train":
+        ui.label("The advantage of the trainer is not recorded (episode.record_tokens).").classes("text-xs")

@@ -3,7 +3,7 @@
 from nicegui import ui
 
 from verl_agent.types import StopReason
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path
+from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.stages import Stage, find_stages, needs_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -12,20 +12,20 @@ from verl_agent.viewer.state import OpenedSource, ViewerState
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/horizon`."""
 
-    @ui.page("/run/{key}/horizon")
-    def horizon(key: str) -> None:
+    @url_of("/run/{key}/horizon")
+    async def horizon(key: str) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: horizon")
             box = ui.column().classes("w-full gap-4")
 
-            def draw() -> None:
-                stages = opened.cached("stages", lambda: find_stages(opened.index))
+            async def draw() -> None:
+                stages = await opened.fetch("stages", lambda: find_stages(opened.index))
                 box.clear()
                 with box:
                     _show(opened, stages)
 
-            draw()
-            refresh_with(opened, draw)
+            await draw()
+            page.refresh_with(opened, draw)
 
 
 def _show(opened: OpenedSource, stages: list[Stage]) -> None:

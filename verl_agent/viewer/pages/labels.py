@@ -6,9 +6,9 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import Label, LabelFile, key_of, parse_tags
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path, show_error, show_text
+from verl_agent.viewer.layout import Page, frame, link_to, run_path, show_error, show_text, url_of
 from verl_agent.viewer.queries import Row, find_episodes, find_labels
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 
 SHOWN = 200
@@ -18,11 +18,11 @@ SHOWN = 200
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/labels`; the parameter `label` chooses tags, as on the page of episodes."""
 
-    @ui.page("/run/{key}/labels")
-    def labels(key: str, request: Request) -> None:
+    @url_of("/run/{key}/labels")
+    async def labels(key: str, request: Request) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: labels")
-            _list(opened, Filter.parse({"label": request.query_params.get("label", "*")}))
+            await _list(page, opened, Filter.parse({"label": request.query_params.get("label", "*")}))
 
 
 def add_label_editor(opened: OpenedSource, row: Row) -> None:
@@ -57,17 +57,17 @@ def add_label_editor(opened: OpenedSource, row: Row) -> None:
         tags = ui.input("tags", value=" ".join(label.tags), placeholder="good lucky")
         note = ui.input("note", value=label.note)
         for field, width in ((tags, "w-40"), (note, "w-96")):
-            field.props("dense outlined").classes(width).on("keydown.enter", save).on("blur", save)
+            field.props("dense outlined").classes(f"{width} max-w-full").on("keydown.enter", save).on("blur", save)
 
 
-def _list(opened: OpenedSource, chosen: Filter) -> None:
+async def _list(page: Page, opened: OpenedSource, chosen: Filter) -> None:
     box = ui.column().classes("w-full gap-2")
     file = LabelFile.of(opened.source.path)
 
-    def draw() -> None:
-        counts = find_labels(opened.index)
-        rows = find_episodes(opened.index, chosen, SHOWN)
-        notes = file.read()
+    async def draw() -> None:
+        counts, rows, notes = await in_thread(
+            lambda: (find_labels(opened.index), find_episodes(opened.index, chosen, SHOWN), file.read())
+        )
         box.clear()
         with box:
             if not notes:
@@ -90,5 +90,5 @@ def _list(opened: OpenedSource, chosen: Filter) -> None:
                         ui.label(short_name(tag)).classes("bg-blue-200 px-1 rounded text-sm")
                     show_text(label.note)
 
-    draw()
-    refresh_with(opened, draw)
+    await draw()
+    page.refresh_with(opened, draw)

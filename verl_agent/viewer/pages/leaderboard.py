@@ -10,15 +10,16 @@ from verl_agent.results.leaderboard import Board, make_boards
 from verl_agent.results.leaderboard_report import PAIR_COLUMNS, cells, columns, conditions, notes, pairs
 from verl_agent.results.scaling import ScalingCurve
 from verl_agent.results.scaling_report import describe_selection, read_scaling
-from verl_agent.viewer.layout import frame, link_to, run_path, show_text
+from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
+from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.state import ViewerState
 
 
 def add(state: ViewerState) -> None:
     """Register the pages `/leaderboard` and `/run/<key>/scaling`."""
 
-    @ui.page("/leaderboard")
-    def leaderboard() -> None:
+    @url_of("/leaderboard")
+    async def leaderboard() -> None:
         evaluations = [one for one in state.opened.values() if (one.source.folder / REPORT).is_file()]
         with frame(state) as page:
             page.set_title("leaderboard")
@@ -26,7 +27,7 @@ def add(state: ViewerState) -> None:
                 ui.label("No evaluation is open. Open the output folders of `verl-agent eval`, or a folder of them.")
                 return
             name = ("boards", *(part for one in evaluations for part in (one.key, one.changes)))
-            boards = evaluations[0].cached(name, lambda: make_boards([one.source.folder for one in evaluations]))
+            boards = await evaluations[0].fetch(name, lambda: make_boards([one.source.folder for one in evaluations]))
             for board in boards:
                 _show_board(board)
             ui.label("Success over turns, samples, tokens and cost; and failed episodes").classes("text-lg")
@@ -35,11 +36,11 @@ def add(state: ViewerState) -> None:
                     ui.link(one.key, link_to(run_path(one, "/scaling")))
                     ui.link("failures", link_to(run_path(one, "/failures")))
 
-    @ui.page("/run/{key}/scaling")
-    def scaling(key: str) -> None:
+    @url_of("/run/{key}/scaling")
+    async def scaling(key: str) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: scaling")
-            found = opened.cached("scaling", lambda: read_scaling(opened.source.folder))
+            found = await opened.fetch("scaling", lambda: read_scaling(opened.source.folder))
             for unit in dict.fromkeys(curve.unit for curve in found.curves):
                 ui.echart(_chart(unit, [curve for curve in found.curves if curve.unit == unit])).classes("w-full h-72")
             for curve in found.curves:
@@ -53,7 +54,7 @@ def add(state: ViewerState) -> None:
 def _show_board(board: Board) -> None:
     ui.label(f"{board.env}, conditions {board.key}").classes("text-lg")
     show_text(conditions(board), "text-gray-600")
-    _table(columns(board), cells(board)).mark(f"board {board.env}")
+    add_table(columns(board), cells(board)).mark(f"board {board.env}")
     priced = [row for row in board.rows if row.cost_usd is not None and row.overall.success is not None]
     if priced:
         points = [
@@ -82,15 +83,9 @@ def _show_board(board: Board) -> None:
             }
         ).classes("w-full h-72")
     if board.differences:
-        _table(PAIR_COLUMNS, pairs(board))
+        add_table(PAIR_COLUMNS, pairs(board))
     for note in notes(board):
         ui.label(note).classes("text-sm text-gray-600")
-
-
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.table:
-    heads = [{"name": str(at), "label": name, "field": str(at), "align": "left"} for at, name in enumerate(names)]
-    data = [{str(at): cell for at, cell in enumerate(row)} | {"id": number} for number, row in enumerate(rows)]
-    return ui.table(columns=heads, rows=data, row_key="id").props("dense flat wrap-cells").classes("w-full")
 
 
 def _chart(unit: str, curves: Sequence[ScalingCurve]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Pages of long tables: number in the URL, links to the previous and the next page, keys `p` and `n`."""
+"""Pages of long tables and of long episodes: number in the URL, links to the pages before and after."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ from starlette.requests import Request
 
 from verl_agent.viewer.layout import add_keys
 from verl_agent.viewer.numbers import whole_number
+from verl_agent.viewer.parsing import PART
 
 
 def page_number(request: Request) -> int:
@@ -51,3 +52,25 @@ def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Cal
         following.set_visibility(last < total)
 
     return set_total
+
+
+def add_turn_pager(first: int, total: int, url: Callable[[int], str]) -> None:
+    """Add the line that leads to other parts of an episode of more than `PART` turns.
+
+    Args:
+        first: number of the first turn of the part, from 1.
+        total: number of turns of the episode.
+        url: function that returns the URL of the part with a turn.
+    """
+    if total <= PART:
+        return
+    with ui.row().classes("items-center gap-4 text-sm"):
+        ui.label(f"turns {first:,} to {min(first + PART - 1, total):,} of {total:,}")
+        if first > 1:
+            ui.link(f"previous {PART}", url(max(1, first - PART)))
+        if first + PART <= total:
+            ui.link(f"next {PART}", url(first + PART))
+        ui.link("first", url(1))
+        ui.link("last", url(total))
+        go = ui.number("go to turn", min=1, max=total, precision=0).props("dense outlined").classes("w-32")
+        go.on("keydown.enter", lambda: ui.navigate.to(url(int(go.value or 1))))

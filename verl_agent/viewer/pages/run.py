@@ -1,5 +1,7 @@
 """Curves of a run, alone or over those of other opened runs; a click on a point shows the episodes of its step."""
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from nicegui import ui
@@ -8,15 +10,20 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.results.folder import REPORT, read_report
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
-from verl_agent.viewer.layout import frame, link_to, refresh_with, run_path
+from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
+from verl_agent.viewer.overview import read_overview
+from verl_agent.viewer.pages.grid import add_table
+from verl_agent.viewer.pages.home import show_overview
 from verl_agent.viewer.queries import divergence_turns, needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import short_name
 
 FIELD = "dense outlined"
 """Look of a field."""
@@ -27,17 +34,19 @@ SMOOTH = (1, 5, 10, 25)
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>`."""
 
-    @ui.page("/run/{key}")
-    def run(key: str, request: Request) -> None:
+    @url_of("/run/{key}")
+    async def run(key: str, request: Request) -> None:
         query = request.query_params
         with frame(state) as page:
             opened = page.open(key, key)
             others = other_runs(state, query)
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
+            show_overview(await opened.fetch("overview", partial(read_overview, opened)))
+            await _findings(page, opened)
+            await _evaluation(opened)
             _choices(state, opened, others, axis, smooth)
-            _findings(opened)
-            _charts([opened, *others], axis, smooth)
-            add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
+            await _charts(page, [opened, *others], axis, smooth)
+            await add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
 
 
 def other_runs(state: ViewerState, query: QueryParams) -> list[OpenedSource]:
@@ -88,7 +97,7 @@ def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource
         step.on("keydown.enter", lambda: ui.navigate.to(link_to(run_path(opened, "/episodes"), {"step": step.value})))
 
 
-def read_run(opened: OpenedSource) -> RunData:
+async def read_run(opened: OpenedSource) -> RunData:
     """Return the numbers of a run by step."""
 
     def read() -> RunData:
@@ -97,41 +106,83 @@ def read_run(opened: OpenedSource) -> RunData:
         groups = uniform_groups(opened.index), divergence_turns(opened.index)
         return RunData(opened.key, steps, read_metrics(files), *groups)
 
-    return opened.cached("run", read)
+    return await opened.fetch("run", read)
 
 
-def _findings(opened: OpenedSource) -> None:
+async def _evaluation(opened: OpenedSource) -> None:
+    """Show the results of an evaluation by category, with links to its other pages; nothing for other sources."""
+    if not (opened.source.folder / REPORT).is_file():
+        return
+    report = await opened.fetch("report", lambda: read_report(opened.source.folder))
+    with ui.row().classes("gap-4"):
+        for name in ("scaling", "failures"):
+            ui.link(name, link_to(run_path(opened, f"/{name}")))
+        ui.link("leaderboard", "/leaderboard")
+    add_table(*result_rows(report["results"]))
+
+
+def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and the cells of the results of an evaluation, without columns that no row fills."""
+    several = sorted({int(k) for row in results for k in row["pass_at"] if int(k) > 1})
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "category": lambda row: short_name(row["category"]),
+        "tasks": lambda row: str(row["tasks"]),
+        "episodes": lambda row: str(row["episodes"]),
+        "success": lambda row: "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**row["success"]) if row["success"] else "",
+        **{f"pass@{k}": partial(_of_samples, "pass_at", k) for k in several},
+        **{f"pass^{k}": partial(_of_samples, "pass_hat", k) for k in several},
+        "mean return": lambda row: _number(row["reward_mean"]),
+        "mean turns": lambda row: _number(row["turns_mean"]),
+        "cost (USD)": lambda row: _number(row.get("cost_usd")),
+    }
+    cells = {name: [cell(row) for row in results] for name, cell in columns.items()}
+    shown = [name for name in columns if any(cells[name])]
+    return shown, [[cells[name][at] for name in shown] for at in range(len(results))]
+
+
+def _of_samples(name: str, samples: int, row: Mapping[str, Any]) -> str:
+    return _number(row[name].get(str(samples)))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+async def _findings(page: Page, opened: OpenedSource) -> None:
     box = ui.column().classes("gap-1 w-full")
 
-    def draw() -> None:
-        run = read_run(opened)
+    async def draw() -> None:
+        run = await read_run(opened)
+        needed = await opened.fetch("needed turns", lambda: needed_turns(opened.index))
         box.clear()
         with box:
-            needed = opened.cached("needed turns", lambda: needed_turns(opened.index))
             for finding in find_problems(run.steps, run.uniform, needed):
                 with ui.row().classes("bg-orange-100 px-2 py-1 rounded w-full items-baseline"):
                     ui.label(finding.text)
-                    ui.link("episodes", link_to(run_path(opened, "/episodes"), finding.parameters))
+                    name, rest = ("groups", "/group") if finding.groups else ("episodes", "/episodes")
+                    ui.link(name, link_to(run_path(opened, rest), finding.parameters))
 
-    draw()
-    refresh_with(opened, draw)
+    await draw()
+    page.refresh_with(opened, draw)
 
 
-def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
+async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
     grid = ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full")
     drawn: dict[str, ui.echart] = {}
 
-    def on_point(event: EChartPointClickEventArguments) -> None:
+    async def on_point(event: EChartPointClickEventArguments) -> None:
         run = opened[0] if len(opened) == 1 else next(o for o in opened if event.series_name.startswith(f"{o.key}: "))
         name = event.series_name if len(opened) == 1 else event.series_name.removeprefix(f"{run.key}: ")
         point: Any = event.data  # [x, y, step], see `chart`
-        curves = [curve for panel in panels(read_run(run)) for curve in panel.curves if curve.name == name]
+        curves = [curve for panel in panels(await read_run(run)) for curve in panel.curves if curve.name == name]
         parameters = curves[0].parameters if curves else {}
         ui.navigate.to(link_to(run_path(run, "/episodes"), {**parameters, "step": point[2]}))
 
-    def draw() -> None:
-        runs = [read_run(one) for one in opened]
+    async def draw() -> None:
+        runs = [await read_run(one) for one in opened]
         of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
+        if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
+            of_runs = []  # curves of one point
         for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
             options = chart(
                 title, [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of], axis, smooth
@@ -140,11 +191,14 @@ def _charts(opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
                 drawn[title].options.update(options)
                 drawn[title].update()
             else:
-                with grid:
-                    drawn[title] = ui.echart(options, on_point_click=on_point).classes("h-72")
+                with grid, ui.column().classes("gap-1 min-w-0"):
+                    drawn[title] = ui.echart(options, on_point_click=on_point).classes("h-72 w-full")
+                    note = next(of[title].kind.note for of in of_runs if title in of)
+                    borders = " Dotted lines: the turn limit changes." if "markLine" in options["series"][0] else ""
+                    ui.label(note + borders).classes("text-sm text-gray-600 px-2")
 
-    draw()
-    if not drawn:
+    await draw()
+    if not drawn and not any((one.source.folder / REPORT).is_file() for one in opened):
         ui.label("No episode and no metric is recorded yet.")
     for run in opened:
-        refresh_with(run, draw)
+        page.refresh_with(run, draw)

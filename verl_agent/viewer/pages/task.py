@@ -9,9 +9,10 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.trace.panels import SUCCESS
 from verl_agent.viewer.charts import Curve, Panel, RunData, chart
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path
+from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.listings import TaskSummary, list_tasks
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
@@ -33,15 +34,15 @@ SHOW: dict[str, Callable[[TaskSummary], bool]] = {
 def add(state: ViewerState) -> None:
     """Register the page `/run/<key>/task?env=...&task=...`; without `task`, a list by `show` and filters."""
 
-    @ui.page("/run/{key}/task")
-    def task(key: str, request: Request) -> None:
+    @url_of("/run/{key}/task")
+    async def task(key: str, request: Request) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: tasks")
             if "task" not in request.query_params:
-                _list_page(opened, request)
+                await _list_page(opened, request)
                 return
             env, name = request.query_params.get("env", ""), request.query_params["task"]
-            history = task_history(opened.index, env, name)
+            history = await opened.fetch(("task", env, name), lambda: task_history(opened.index, env, name))
             if not history:
                 raise ConfigError(f"task {name!r} of environment {env!r} has no valid episode in {key!r}.")
             page.set_title(f"task {name}")
@@ -51,18 +52,20 @@ def add(state: ViewerState) -> None:
             curves = [
                 Curve(purpose, {at.step: at.success for at in history if at.purpose == purpose}) for purpose in purposes
             ]
-            panel = Panel("Success", curves)
-            ui.echart(chart("Success", [(RunData(key, [], {at.step: {} for at in history}), panel)])).classes("h-64")
+            panel = Panel(SUCCESS, curves)
+            ui.echart(chart("Success", [(RunData(key, [], {at.step: {} for at in history}), panel)])).classes(
+                "h-64 w-full"
+            )
             _table(opened, history)
 
 
-def _list_page(opened: OpenedSource, request: Request) -> None:
+async def _list_page(opened: OpenedSource, request: Request) -> None:
     query = request.query_params
     show, page = query.get("show", "all"), page_number(request)
     if show not in SHOW:
         raise ConfigError(f"show={show!r} is not allowed. {did_you_mean(show, SHOW)}")
     chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
-    tasks = opened.cached(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
+    tasks = await opened.fetch(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
     path = run_path(opened, "/task")
     with ui.row().classes("gap-4"):
         for name, condition in SHOW.items():
@@ -73,7 +76,7 @@ def _list_page(opened: OpenedSource, request: Request) -> None:
     parameters = {**chosen.values, "show": show}
     set_total = add_pager(page, PAGE_SIZE, "tasks", lambda number: link_to(path, {**parameters, "page": number}))
     set_total(len(chosen_tasks))
-    with ui.element("table").classes("text-sm"):
+    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("text-sm"):
         for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
             _task_row(opened, task)
 
@@ -109,7 +112,7 @@ def describe(history: list[TaskStep]) -> str:
 
 
 def _table(opened: OpenedSource, history: list[TaskStep]) -> None:
-    with ui.element("table").classes("text-sm"):
+    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("text-sm"):
         for at in history:
             with ui.element("tr"):
                 for text in (f"step {at.step}", at.purpose, f"{at.success:.0%} solved", f"return {at.reward:g}"):

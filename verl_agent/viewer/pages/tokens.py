@@ -8,15 +8,15 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
-from verl_agent.viewer.layout import frame, link_to, run_path
+from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid
 from verl_agent.viewer.queries import Row, find_episode
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 from verl_agent.viewer.token_text import TokenText
-from verl_agent.viewer.token_views import MASK, TokenView, available, by_turn, color
+from verl_agent.viewer.token_views import MASK, VIEWS, TokenView, available, by_turn, color
 
 HOW = (
     "A training run records tokens with episode.record_tokens={every: 10, groups: 8}, an evaluation with "
@@ -54,23 +54,23 @@ class TokenRequest:
 def add(state: ViewerState) -> None:
     """Register the pages `/run/<key>/tokens` and `/run/<key>/episode/<id>/tokens?color=...&segment=...&turn=...`."""
 
-    @ui.page("/run/{key}/tokens")
-    def recorded(key: str) -> None:
+    @url_of("/run/{key}/tokens")
+    async def recorded(key: str) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: tokens")
-            _list(opened, episodes_with_tokens(opened))
+            _list(opened, await in_thread(lambda: episodes_with_tokens(opened)))
 
-    @ui.page("/run/{key}/episode/{number}/tokens")
-    def tokens(key: str, number: str, request: Request) -> None:
+    @url_of("/run/{key}/episode/{number}/tokens")
+    async def tokens(key: str, number: str, request: Request) -> None:
         with frame(state) as page:
             opened, chosen = page.open(key), TokenRequest.of(request)
             row = find_episode(opened.index, whole_number("episode", number))
             if row is None:
                 raise ConfigError(f"no episode {number} in {key!r}.")
-            file = file_with_tokens(opened, row)
+            file = await in_thread(lambda: file_with_tokens(opened, row))
             if file is None:
                 raise ConfigError(f"the tokens of this episode are not recorded. {HOW}")
-            segments = _read(file, row)
+            segments = await in_thread(lambda: _read(file, row))
             if chosen.segment >= len(segments):
                 raise ConfigError(f"segment={chosen.segment} is not recorded. Allowed: 0 to {len(segments) - 1}.")
             view = _view(segments[chosen.segment], chosen.view)
@@ -90,6 +90,10 @@ def _view(row: TokenRow, name: str) -> TokenView:
     views = {view.name: view for view in available(row)}
     if not name:
         return views.get("advantages") or views[MASK]
+    if missing := next((view for view in VIEWS if view.name == name and name not in views), None):
+        raise ConfigError(
+            f"color={name!r} ({missing.label}) is not recorded for this episode. Recorded: {', '.join(views)}."
+        )
     if name not in views:
         raise ConfigError(f"color={name!r} is not allowed. {did_you_mean(name, list(views))}")
     return views[name]
@@ -159,7 +163,11 @@ def _scale(row: TokenRow, view: TokenView) -> str:
 
 def _turns(segment: TokenRow, views: dict[str, TokenView]) -> None:
     names = [name for name in views if name != MASK]
-    with ui.expansion("Means of each turn").classes("w-full"), ui.element("table").classes("text-sm"):
+    with (
+        ui.expansion("Means of each turn").classes("w-full"),
+        ui.element("div").classes("overflow-x-auto"),
+        ui.element("table").classes("text-sm"),
+    ):
         head = ["turn", "tokens", "in the loss", *(views[name].label for name in names)]
         lines = [
             [str(at.turn + 1), str(at.tokens), str(at.trained), *(f"{at.means[name]:.4g}" for name in names)]

@@ -14,6 +14,7 @@ from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import ApiClient, ContextLimitError
 from verl_agent.evaluation.api.reply_log import ReplyLog, totals
 from verl_agent.evaluation.api.settings import ApiSettings, Prices, api_settings
+from verl_agent.types import Usage
 
 KINDS = ("openai", "anthropic")
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "seed": 5}
@@ -299,3 +300,20 @@ def test_a_request_that_a_kill_interrupted_is_charged_in_full(tmp_path):
     line = {"key": "a", "reserved_usd": 0.5}
     (tmp_path / "replies.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps(line)}\n")
     assert ReplyLog(tmp_path / "replies.jsonl").spent_usd == 1.0
+
+
+def test_requests_in_flight_when_an_evaluation_was_killed_are_lost(tmp_path):
+    """A killed process settles nothing: each open reservation may have been charged."""
+    file = tmp_path / "replies.jsonl"
+    for keys in ("abc", "ad"):  # the second start sends one of them again
+        log = ReplyLog(file)
+        for key in keys:
+            log.begin(key, 0.5)
+        log.close()
+    log = ReplyLog(file)
+    log.end("a", 0.1, Answer("go", {}, truncated=False, usage=Usage(cost_usd=0.1, finish="content_filter")))
+    log.close()
+    found = totals(file)
+    assert found.lost == 4  # a of the first start, b, c and d
+    assert (found.replies, found.unknown_costs, found.input_tokens, found.output_tokens) == (1, 4, None, None)
+    assert found.finishes == {"content_filter": 1}

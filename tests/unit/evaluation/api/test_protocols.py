@@ -16,7 +16,9 @@ from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
 from verl_agent.evaluation.api.policy import with_originals
 from verl_agent.evaluation.api.prices import PriceList
 from verl_agent.evaluation.api.settings import ApiSettings, Prices
-from verl_agent.types import Message, Usage
+from verl_agent.results.spending import turn_finish
+from verl_agent.trace.turn_record import to_turn, to_turn_record
+from verl_agent.types import Message, Reply, Turn, Usage
 
 
 def rendered(dialect: Any, *messages: ChatMessage) -> dict[str, Any]:
@@ -90,10 +92,30 @@ def test_the_parts_of_a_reply_are_joined_and_a_refusal_is_a_reply():
     assert OpenAiDialect().answer({"choices": [{"message": refusal}]}).text == "I cannot help."
 
 
+@pytest.mark.parametrize(
+    ("finish", "message", "kept"),
+    [
+        ("stop", {"content": "go"}, "stop"),
+        ("stop", {"content": None, "refusal": "No."}, "refusal"),
+        ("content_filter", {"content": ""}, "content_filter"),
+        ("length", {"content": "go"}, "length"),
+        (None, {"content": "go"}, ""),
+    ],
+)
+def test_the_finish_reason_of_an_api_is_kept_in_the_record(finish, message, kept):
+    answer = OpenAiDialect().answer({"choices": [{"message": message, "finish_reason": finish}]})
+    assert answer.usage.finish == kept
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (None, None)
+    turn = to_turn_record(Turn(Reply(answer.text, usage=answer.usage), None, None, 0.0, 0.0))
+    assert to_turn(turn).reply.usage == answer.usage
+    assert turn_finish(turn) == ("" if kept == "stop" else kept)
+    assert anthropic_answer({"type": "text", "text": "No."}, stop_reason="refusal").usage.finish == "refusal"
+
+
 def test_tokens_from_the_cache_are_part_of_the_tokens_read():
     usage = {"input_tokens": 10, "cache_read_input_tokens": 30, "cache_creation_input_tokens": 5, "output_tokens": 2}
     found = anthropic_answer(usage=usage | {"output_tokens_details": {"thinking_tokens": 1}}, model="claude").usage
-    assert found == Usage("claude", 45, 30, 5, 2, 1)
+    assert found == Usage("claude", 45, 30, 5, 2, 1, finish="end_turn")
     read = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 3}}
     found = OpenAiDialect().answer({"choices": [{"message": {"content": "x"}}], "usage": read}).usage
     assert found == Usage("", 9, 3, None, 4)

@@ -16,7 +16,7 @@ def test_each_turn_has_the_text_that_the_chat_template_makes_of_the_visible_mess
     context = {"keep": "last", "turns": 1, "stride": 1}
     agent = {**RUN["agent"], "context": context}
     recorded = of_evaluation(tmp_path, model=str(tmp_path / "model"), agent=agent)
-    first, second, third, _ = raw_prompts(recorded)
+    first, second, third, _ = raw_prompts(recorded, range(1, 5))
     assert first.startswith("<|im_start|>") and first.endswith("<|im_end|>\n<|im_start|>assistant\n")
     replies = [turn["reply"] for turn in recorded.record["turns"]]
     assert replies[0] not in first and replies[0] in second
@@ -30,9 +30,9 @@ def test_a_tokenizer_that_is_not_on_this_machine_is_named(tmp_path: Path, monkey
     settings = {**RUN, "actor_rollout_ref": {**RUN["actor_rollout_ref"], "model": model}}
     recorded = of_run(tmp_path, settings=settings)
     with pytest.raises(RawPromptError, match="nobody/no-such-model"):
-        asyncio.run(render((recorded.file, recorded.line)))
+        asyncio.run(render((recorded.file, recorded.line), range(1, 2)))
 
 
 def test_a_slow_tokenizer_ends_with_a_message(tmp_path: Path) -> None:
     with pytest.raises(RawPromptError, match=r"within 0\.01 s"):
-        asyncio.run(render((tmp_path / "episodes.jsonl", 1), timeout_s=0.01))
+        asyncio.run(render((tmp_path / "episodes.jsonl", 1), range(1, 2), timeout_s=0.01))

@@ -285,7 +285,7 @@ def test_resume_and_step_print_no_state_of_before_they_took_effect(tmp_path):
             done = await asyncio.to_thread(CliRunner().invoke, app, ["control", str(run.folder), *arguments])
             return " ".join(done.output.split())
 
-        assert "The run is paused." in await shown("pause")
+        assert "The run is paused by " in await shown("pause")
         assert (await shown("step")).startswith("One held action of each chosen episode passes. `verl-agent control")
         assert (await shown("resume")).startswith("The held actions pass. `verl-agent control")
 

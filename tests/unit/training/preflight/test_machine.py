@@ -7,6 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
+from tests.support.composing import ROOT, recipe
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, parameters
 from verl_agent.system.operators import check_together, first_operators_error
@@ -23,7 +24,7 @@ from verl_agent.system.resources import (
     require_memory,
     require_temporary_space,
 )
-from verl_agent.training.preflight.machine import files_gb
+from verl_agent.training.preflight.machine import check_machine, files_gb
 
 GIB = 1024**3
 MEASURED = 135_000_000
@@ -162,3 +163,14 @@ def test_operators_that_load_are_tried_once_an_installation(tmp_path, monkeypatc
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("PYTHONHOME", "/nowhere")  # another trial would fail
     assert first_operators_error(tmp_path) is None
+
+
+def test_the_check_of_the_memory_can_be_overridden(monkeypatch):
+    monkeypatch.setenv("VERL_PLATFORM", "nvidia")
+    config = recipe(ROOT / "recipes/textcraft/grpo.yaml", "+overlay/size=multinode", "+overlay/model=qwen3_14b")
+    OmegaConf.resolve(config)
+    with pytest.raises(ConfigError, match="keeping weights and optimizer in it"):
+        check_machine(config, print)
+    config.trainer.check_memory, lines = False, []
+    check_machine(config, lines.append)
+    assert "The run starts anyway (trainer.check_memory=false)" in lines[0]

@@ -1,0 +1,79 @@
+"""Colours and titles of the curves of a run, for the PNG file and the viewer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from verl_agent.types import StopReason
+
+BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
+YELLOW, LIGHT_BLUE, BLACK = "#f0e442", "#56b4e9", "#000000"
+"""Palette for colour-blind readers (Okabe and Ito)."""
+
+STOP_COLOURS = {
+    StopReason.TERMINATED: GREEN,
+    StopReason.TURN_LIMIT: BLUE,
+    StopReason.TURN_TOKENS: ORANGE,
+    StopReason.EPISODE_TOKENS: PURPLE,
+    StopReason.ENV_ERROR: RED,
+    StopReason.ACTION_ERROR: BLACK,
+    StopReason.OVERLONG_PROMPT: YELLOW,
+    StopReason.CANCELLED: GREY,
+    StopReason.OPERATOR: LIGHT_BLUE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PanelKind:
+    """What a chart shows, wherever it is drawn.
+
+    Attributes:
+        title: title of the chart.
+        note: sentence on what to look for.
+        share: True if the values are shares, which the y axis shows from 0 to 1.
+        from_zero: True if the y axis begins at 0.
+    """
+
+    title: str
+    note: str
+    share: bool = False
+    from_zero: bool = False
+
+
+RETURN = PanelKind(
+    "Return (environment's units, mean)", "Training rises first; validation that stays behind is overfit."
+)
+SUCCESS = PanelKind("Success (share of episodes)", "The share of solved tasks, which the training is for.", share=True)
+TURNS = PanelKind(
+    "Turns of an episode (mean)", "At the limit, episodes are cut before they are solved.", from_zero=True
+)
+STOPS = PanelKind("Why episodes ended (share of episodes)", "Limits and errors should shrink.", share=True)
+TURN_BEHAVIORS = PanelKind(
+    "Behaviors (share of turns)", "The six most frequent ones. A habit that grows wastes turns.", share=True
+)
+EPISODE_BEHAVIORS = PanelKind(
+    "Behaviors (share of episodes)", "The six most frequent ones, of episodes with at least one such turn.", share=True
+)
+DIVERGENCE = PanelKind(
+    "First different turn in a group", "The later the samples of a task part, the less they teach.", from_zero=True
+)
+EQUAL_GROUPS = PanelKind(
+    "Groups with equal returns (share)", "A group estimator learns nothing from these groups.", share=True
+)
+ENTROPY_KIND = PanelKind(
+    "Policy entropy (nats per token)", "Near 0, the samples of a group become equal.", from_zero=True
+)
+GAP_PROBABILITY_KIND = PanelKind(
+    "Engine against trainer (mean |Δ probability|)",
+    "A rise means that sampled and trained policy differ.",
+    from_zero=True,
+)
+GAP_LOG_PROB_KIND = PanelKind(
+    "Engine against trainer (mean Δ log-prob)", "Far from 0, sampled and trained policy differ."
+)
+SECONDS = PanelKind("Time of a step (seconds)", "The largest part is worth the first optimization.", from_zero=True)
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """Return the mean of the last `window` values at each position, of fewer at the start."""
+    return [fmean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]

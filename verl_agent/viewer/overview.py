@@ -1,0 +1,105 @@
+"""Overview of a run or an evaluation: what was played, whether it is running, and the success that it reached."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verl_agent.errors import ConfigError, counted
+from verl_agent.results.folder import REPORT, SETTINGS, read_report
+from verl_agent.results.statistics import wilson_interval
+from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, read_settings
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.queries import StepSummary, summarize_steps
+from verl_agent.viewer.state import OpenedSource
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What a card of the first page shows.
+
+    Attributes:
+        status: `running`, `ended` or `stopped`; empty if the folder does not tell.
+        facts: values by name, such as model, environment, algorithm and date.
+        result: sentence on the success, with its interval.
+        success: success by step, for a small curve: of the validation where there is one.
+    """
+
+    status: str
+    facts: Mapping[str, str]
+    result: str
+    success: list[float]
+
+
+def read_overview(opened: OpenedSource) -> Overview:
+    """Return the overview of a source; what it has not recorded is left out."""
+    steps = [at for at in summarize_steps(opened.index, Filter()) if at.episodes]
+    validated = [at for at in steps if at.purpose in ("validation", "evaluation")]
+    shown = validated if len(validated) > 1 or not steps else [at for at in steps if at.purpose == "train"] or steps
+    facts = {"kind": opened.source.kind, **_settings(opened)}
+    if steps:
+        facts["started"] = min(at.started_at for at in steps)[:16].replace("T", " ")
+        last = max(at.step for at in steps)
+        facts |= {"step": str(last)} if last else {}
+        facts["episodes"] = f"{sum(at.episodes + at.env_errors for at in steps):,}"
+    return Overview(_status(opened, steps), facts, _result(opened, validated), [at.success for at in shown])
+
+
+def _settings(opened: OpenedSource) -> dict[str, str]:
+    """Return model, environment and algorithm as they were recorded."""
+    folder = opened.source.folder
+    try:
+        if opened.source.kind == "training":
+            read = read_settings(folder, SETTINGS_FILE)
+            model = _at(read, "actor_rollout_ref", "model", "path")
+            algorithm = _at(read, "algorithm", "adv_estimator")
+            found = {"model": Path(model).name, "environment": _at(read, "env", "name"), "algorithm": algorithm}
+        elif (folder / REPORT).is_file():
+            report = read_report(folder)
+            found = {"model": str(report["model"]), "environment": str(report["config"]["env"]["name"])}
+        else:
+            read = read_settings(folder, SETTINGS)
+            found = {"model": str(read.get("model") or ""), "environment": _at(read, "env", "name")}
+    except (ConfigError, OSError, ValueError, KeyError, TypeError):  # of another version, or half written
+        return {}
+    return {name: value for name, value in found.items() if value}
+
+
+def _at(settings: Any, *names: str) -> str:
+    for name in names:
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    return "" if settings is None else str(settings)
+
+
+def _status(opened: OpenedSource, steps: list[StepSummary]) -> str:
+    lock, folder = opened.source.folder / LOCK_FILE, opened.source.folder
+    if not lock.is_file():
+        return ""
+    # not by locking: a viewer in the process of the run would release the run's own lock
+    if re.search(rf":{lock.stat().st_ino} ", Path("/proc/locks").read_text() if Path("/proc/locks").exists() else ""):
+        return "running"
+    if opened.source.kind == "training":
+        total = _at(read_settings(folder, SETTINGS_FILE), "trainer", "total_training_steps")
+        reached = max((at.step for at in steps), default=0)
+        return "ended" if total.isdecimal() and reached >= int(total) else f"stopped at step {reached}"
+    return "ended" if (folder / REPORT).is_file() else "stopped"
+
+
+def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
+    """Return the success as the report of an evaluation has it, or that of the first and the last validation."""
+    if (opened.source.folder / REPORT).is_file():
+        success = read_report(opened.source.folder)["results"][-1]["success"]
+        return "no valid episode" if success is None else "success {mean:.3f} [{low:.3f}, {high:.3f}]".format(**success)
+    if not validated:
+        return ""
+    first, last = _rate(validated[0]), _rate(validated[-1])
+    episodes = validated[-1].episodes
+    if validated[0].step == validated[-1].step:
+        return f"success {last} in {counted(episodes, 'validated episode')}"
+    steps = f"validation, step {validated[0].step} → {validated[-1].step}"
+    return f"success {first} → {last} ({steps}; {counted(episodes, 'episode')})"
+
+
+def _rate(at: StepSummary) -> str:
+    return str(wilson_interval(round(at.success * at.episodes), at.episodes))
