@@ -95,9 +95,9 @@ def check_effects(config: DictConfig, base: str) -> None:
 
 
 def _message(config: DictConfig, key: str, reason: str, default: Any, base: str) -> str:
-    """Return the message for a key without effect; empty if it has its default value after all."""
+    """Return the message for a key without effect; empty if it is null or has its default value."""
     present, neutral = OmegaConf.select(config, key), _neutral(config, key, default)
-    if present == neutral:
+    if present is None or present == neutral:  # null turns something off
         return ""
     if key.startswith(SECRETS):
         value = ""
