@@ -18,7 +18,7 @@ def test_file_of_the_guide_exists(file):
 
 @pytest.mark.parametrize(("file", "name"), ROWS)
 def test_name_of_the_guide_is_defined_in_its_file(file, name):
-    definition = rf"^\s*(?:(?:async )?def|class) {name}\b|^{name} = "
+    definition = rf"^\s*(?:(?:async )?def|class) {name}\b|^{name}(?:: .+)? = "
     assert re.search(definition, (LIBRARY / file).read_text(encoding="utf-8"), re.MULTILINE)
 
 
