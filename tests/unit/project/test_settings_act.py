@@ -66,7 +66,7 @@ def test_every_row_of_the_table_stands_for_a_key():
     keys += [f"actor_rollout_ref.{part}{field}" for part in ("rollout", "actor.fsdp_config") for field in FIELDS]
     for name, row in rows().items():
         pattern = f"{name}*" if name.endswith(".") else name
-        assert any(fnmatchcase(key, pattern) or fnmatchcase(key, f"{pattern}.*") for key in keys), name
+        assert any(fnmatchcase(f"{key}.", pattern) or fnmatchcase(f"{key}.", f"{pattern}.*") for key in keys), name
         switches = {switch for condition in row.conditions for switch in condition}
         assert switches <= set(keys), name
 
