@@ -25,7 +25,7 @@ STOP_COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class PanelKind:
-    """What a chart shows, wherever it is drawn.
+    """Content of a chart, wherever it is drawn.
 
     Attributes:
         title: title of the chart.

@@ -17,7 +17,7 @@ from verl_agent.viewer.state import OpenedSource
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a card of the first page shows.
+    """Content of a card of the first page.
 
     Attributes:
         status: `running`, `ended` or `stopped`; empty if the folder does not tell.

@@ -21,13 +21,7 @@ from verl_agent.config.keys import FREE, leaves, reference
 
 OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.custom_cls.", "evaluation.", "evolve.")
 OWN += ("episodes.", "preference.", "data.max_len")
-OWN += (
-    "data.overlong_prompt",
-    "trainer.check_memory",
-    "trainer.hang_timeout_s",
-    "trainer.max_restarts",
-    "trainer.test_best",
-)
+OWN += ("data.overlong_prompt", "trainer.hang_timeout_s", "trainer.max_restarts", "trainer.test_best")
 OWN += ("trainer.v1.sampler.sampler_kwargs.",)
 """Sections that this package reads."""
 HANDED_ON = ("data.custom_cls.", *(key for key, row in rows().items() if row.untraced))
@@ -147,8 +141,6 @@ def test_every_own_key_of_a_base_is_read(base: str):
     assert {key for key in checked if not is_read(key)} == set()
 
 
-@pytest.mark.parametrize(
-    "key", ["credit.scale", "episode.seed", "horizon.window", "agent.turns", "env.hosts.retries", "evaluation.stride"]
-)
+@pytest.mark.parametrize("key", ["credit.scale", "episode.seed", "horizon.window", "env.hosts.retries"])
 def test_a_key_that_only_another_section_has_is_not_read(key: str):
     assert not is_read(key)

@@ -253,7 +253,7 @@ def offline_estimate(
 def _states(shape: Shape, gpus: int, ways: int | None, rank: int, numbers: int, size: int) -> float:
     """Return the bytes of a trained model on one GPU: `numbers` for each parameter, of `size` bytes.
 
-    FSDP (`ways` is None) splits all of them. Megatron splits bfloat16 weights and float32 gradients over `ways` GPUs,
+    FSDP, without `ways`, splits all of them. Megatron splits bfloat16 weights and float32 gradients over `ways` GPUs,
     and the float32 optimizer over all.
     """
     count = shape.parameters
