@@ -449,10 +449,13 @@ def test_visible_messages_only_grow_until_turns_are_removed(context, samples):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"keep": "lst"}, "agent.context.keep='lst' is not known. Did you mean 'last'?"),
+        ({"keep": "lst"}, "agent.context.keep='lst' is not allowed. Allowed: all, last, summary. Did you mean 'last'?"),
         ({"keep": "last", "turns": 0}, "agent.context.turns=0 is not allowed. Allowed: a whole number >= 1."),
         ({"keep": "summary", "stride": 1.5}, "agent.context.stride=1.5 is not allowed. Allowed: a whole number >= 1."),
-        ({"keep": ["all"]}, "agent.context.keep=['all'] is not known. Did you mean 'all'?"),
+        (
+            {"keep": ["all"]},
+            "agent.context.keep=['all'] is not allowed. Allowed: all, last, summary. Did you mean 'all'?",
+        ),
         ({"kep": "last"}, "agent.context.kep is not a setting. Did you mean 'keep'?"),
     ],
 )
