@@ -154,8 +154,8 @@ class Review:
     """Decision on a turn before its action reached the environment.
 
     Attributes:
-        decision: `edited`: another reply was played in place of the policy's; `taken_over`: the same, and the policy is
-            not asked for the next turns either; `rejected`: the action was not carried out; `ended`: nor was any other.
+        decision: `edited` plays another reply; `taken_over` also those of the next turns; `rejected` does not carry the
+            action out; `ended` neither this one nor any other.
         by: author of the decision.
         reason: explanation, which the policy reads after a rejection; may be empty.
         seconds: time that the decision took. No time limit includes it.
@@ -175,8 +175,7 @@ class Reply:
         text: decoded reply without its end-of-turn token.
         truncated_by: token budget that truncated the reply and so ends the episode; None if the reply is played.
         tokens: number of generated tokens, 0 if unknown.
-        force_closed: True if the token budget of the turn truncated the reply, which was then closed and played
-            (`episode.on_truncated_turn=play`).
+        force_closed: True if the token budget of the turn truncated the reply, which was played all the same.
         usage: tokens and cost of a model behind an API; None for other policies.
         paused_s: seconds in which the engine was paused for an update of its weights.
         held_s: seconds in which an overseer held the turn.
@@ -230,9 +229,8 @@ class Turn:
     @property
     def operated(self) -> bool:
         """True if a person, or an oracle in a person's place, wrote, rejected or ended the turn."""
-        review = self.reply.review
-        decided = review is not None and review.by != "rule" and review.decision != "approved"
-        return decided or self.reply.author != "policy"
+        review, written = self.reply.review, self.reply.author != "policy"
+        return written or (review is not None and review.by != "rule" and review.decision != "approved")
 
     @property
     def rewritten(self) -> bool:

@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -18,7 +17,7 @@ from typing import Self
 from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import KEY_FIELDS, LabelFile
 from verl_agent.trace.record import EpisodeRecord, parse_record
-from verl_agent.viewer.parsing import Line, read_lines
+from verl_agent.viewer.parsing import BadLine, Line, read_lines
 from verl_agent.viewer.sources import Source
 from verl_agent.viewer.storage import FOLDER, READ_CACHE_KB, connect, explained, index_folder, open_index, transaction
 from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, summarize
@@ -26,21 +25,6 @@ from verl_agent.viewer.tables import INSERT_EPISODE, storable
 
 BATCH = 4000
 """Records that are written in one transaction. Larger ones leave fewer parts of the full-text table to merge."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadLine:
-    """Line that is not a valid record.
-
-    Attributes:
-        file: path of the file.
-        offset: position of the line in bytes.
-        message: reason.
-    """
-
-    file: Path
-    offset: int
-    message: str
 
 
 class RecordIndex:

@@ -35,6 +35,20 @@ Head = tuple[str, str, list[tuple[int, int, str]]]
 part the offset in the line, the length in bytes, and as JSON the turns of the part that show each behavior."""
 
 
+class BadLine(NamedTuple):
+    """Line that is not a valid record.
+
+    Attributes:
+        file: path of the file.
+        offset: position of the line in bytes.
+        message: reason.
+    """
+
+    file: Path
+    offset: int
+    message: str
+
+
 class Line(NamedTuple):
     """One complete line of a file.
 
