@@ -18,7 +18,7 @@ from verl.workers.rollout.replica import RolloutMode
 import verl_agent.config
 from tests.support.engines import one_rank
 from verl_agent.platform.sglang.rollout import CpuServerAdapter, FullContextServer
-from verl_agent.rollout.policy import TokenEngine
+from verl_agent.rollout.engine_policy import TokenEngine
 
 NAME = "sglang_server_0_0"
 """Name of the actor by which the trainer finds its server."""

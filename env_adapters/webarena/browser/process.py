@@ -52,11 +52,12 @@ class RunningBrowser:
         self.open_contexts = self.all_contexts = 0
         self.retired = False
         self.next_memory_check = 0.0
+        self._killed = False
 
     @property
     def alive(self) -> bool:
-        """True while Playwright is connected to it."""
-        return self.browser.is_connected()
+        """True while Playwright is connected to it; a driver that was killed with it does not tell its end."""
+        return not self._killed and self.browser.is_connected()
 
     async def answers(self, timeout_s: float) -> bool:
         """Return True if it answers a health check within `timeout_s`."""
@@ -68,6 +69,7 @@ class RunningBrowser:
 
     def kill(self) -> None:
         """Kill it with all its processes."""
+        self._killed = True
         kill_process_tree(self.process)
 
 

@@ -33,7 +33,12 @@ from verl_agent.trace.record_files import read_records
 
 RECIPES = Path(__file__).with_name("recipes")
 ALGORITHMS = {
-    "ppo": ["+overlay/algorithm=ppo", "offload=false", "critic.optim.lr=1.0e-3"],
+    "ppo": [
+        "+overlay/algorithm=ppo",
+        "offload=false",
+        "critic.optim.lr=1.0e-3",
+        "critic.ppo_micro_batch_size_per_gpu=32",
+    ],
     "grpo": [],
     "reinforce_pp": ["+overlay/algorithm=reinforce_pp"],
     "rloo": ["+overlay/algorithm=rloo"],

@@ -21,8 +21,8 @@ from verl_agent.envs.testing.contract import KEPT_TEXTS, MULTILINE
 from verl_agent.errors import ConfigError
 from verl_agent.types import StepResult, TaskItem
 
-SERVED = {"http"}
-"""Environments that need a server; `envs/http/test_client.py` checks them."""
+SERVED = {"http", "program"}
+"""Environments that need a server or a program; `envs/http/test_client.py` and `envs/program` check them."""
 
 
 @dataclass(frozen=True)

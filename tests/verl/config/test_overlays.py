@@ -174,7 +174,9 @@ def test_merging_an_overlay_equals_composing_it(overlay):
     assert (SHARED / "overlay" / overlay).read_text(encoding="utf-8").startswith("# @package _global_\n# ")
 
 
-@pytest.mark.parametrize("path", [path for path in GPU if path.parent.name == "textcraft"], ids=name)
+@pytest.mark.parametrize(
+    "path", [path for path in GPU if path.parent.name == "textcraft" and path.stem != "grpo_135m"], ids=name
+)  # Megatron splits a model over two GPUs
 def test_model_engine_megatron_switches_every_strategy(path):
     config = recipe(path, "model_engine=megatron")
     with chdir(ROOT):
@@ -264,7 +266,7 @@ def test_a_step_counts_20_operations_for_each_parameter_and_token():
     shape, config = SHAPES["Qwen/Qwen2.5-7B-Instruct"], resolved()
     tokens = 32 * 8 * (1536 + 10240)
     assert estimate(config, shape, None).step_s == pytest.approx(
-        20 * shape.parameters * tokens / (8 * FLOPS) + 10240 / TOKENS_S, rel=0.1
+        20 * shape.parameters * tokens / (8 * FLOPS) + (1536 + 10240) / TOKENS_S, rel=0.01
     )
 
 
@@ -334,7 +336,17 @@ def test_scaling_inter_and_grpo_differ_only_in_the_horizon():
 
 
 def test_shapes_have_the_parameter_counts_of_their_names():
-    billions = {"0.5B": 0.49, "1.5B": 1.54, "3B": 3.09, "7B": 7.62, "1.7B": 1.72, "4B": 4.02, "8B": 8.19, "14B": 14.77}
+    billions = {
+        "0.5B": 0.49,
+        "1.5B": 1.54,
+        "3B": 3.09,
+        "7B": 7.62,
+        "1.7B": 1.72,
+        "4B": 4.02,
+        "8B": 8.19,
+        "14B": 14.77,
+        "135m": 0.13,
+    }
     for hub_id, shape in SHAPES.items():
         size = hub_id.split("-")[1]
         assert shape.parameters / 1e9 == pytest.approx(billions[size], abs=0.01), hub_id

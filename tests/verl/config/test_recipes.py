@@ -101,18 +101,21 @@ def test_no_recipe_repeats_a_value_of_its_base(path, layer, tmp_path):
     folder = tmp_path / path.parent.name
     shutil.copytree(path.parent, folder)
     for file in {path, layer}:
-        (folder / file.name).write_text(f"defaults: {[*defaults(file)] or ['_self_']}\n")
+        entries = OmegaConf.load(file).get("defaults", ["_self_"])
+        (folder / file.name).write_text(OmegaConf.to_yaml({"defaults": entries}))
     base, own = recipe(folder / path.name), OmegaConf.load(layer)
     assert {key for key in written_in(layer) - MAY_REPEAT.keys() if raw(base, key) == raw(own, key)} == set()
 
 
+TWINS = ("grpo_135m",)
+"""Recipes that repeat another one on other hardware."""
 LIMITS = [path for path in COMMON if path.stem.startswith("limits")]
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=name)
 def test_recipes_with_the_same_limits_do_not_repeat_a_value(limits):
     """An equal value belongs in the common file. Otherwise, training and evaluation can drift apart."""
-    recipes = [path for path in RECIPES if limits in common(path)]
+    recipes = [path for path in RECIPES if limits in common(path) and path.stem not in TWINS]
     assert {kind(path) for path in recipes} == {"agent_base", "agent_eval"}
     written = [(key, str(raw(OmegaConf.load(path), key))) for path in recipes for key in written_in(path)]
     assert not [pair for pair, count in Counter(written).items() if count > 1]

@@ -177,8 +177,8 @@ def trainer(step: int, folder: Path, total: int = 9) -> PartialEpisodeTrainer:
     made.config = OmegaConf.create({"data": data, "trainer": {"default_local_dir": str(folder)}})
     made.trainer_mode, made.global_steps, made.total_training_steps = "colocate_async", step, total
     made._prompt_numbers, made._draws, made.agent_loop_manager = itertools.count(), TaskDraws(), Loops()
-    settings = SimpleNamespace(horizon=Horizon([4, 8], steps_per_stage=2))
-    made.turn_limits = TurnLimits([SimpleNamespace(label="numbers", settings=settings)])
+    horizon = Horizon([4, 8], steps_per_stage=2)
+    made.turn_limits = TurnLimits([SimpleNamespace(label="numbers", horizon=horizon)])
     return made
 
 

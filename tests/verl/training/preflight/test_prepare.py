@@ -122,7 +122,10 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
             ["agent.options.loud=true"],
             "agent.options.loud is not an option of 'react'. Known: instructions, retry_failed, turns_left.",
         ),
-        (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not known. Did you mean 'last'?"),
+        (
+            ["agent.context.keep=lsat"],
+            "agent.context.keep='lsat' is not allowed. Allowed: all, last, summary. Did you mean 'last'?",
+        ),
         (
             ["agent.context={keep: last, turns: 0}"],
             "agent.context.turns=0 is not allowed. Allowed: a whole number >= 1.",
