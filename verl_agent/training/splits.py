@@ -40,9 +40,6 @@ def split_tasks(envs: Sequence[AgentEnv]) -> list[TaskSplits]:
     hashes of their ids, which are the same on every machine. Of fewer than 100 tasks, up to `FEW_DEV_TASKS` are held
     out, at most a fifth. No entry of a mixture trains on a task that another entry of the same environment holds out.
 
-    Args:
-        envs: environments of the run.
-
     Raises:
         ConfigError: a source is invalid, or no task is left to train on.
     """

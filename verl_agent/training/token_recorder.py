@@ -50,11 +50,6 @@ class TokenRecorder:
         """Write the first groups of a batch if its step is due, and return the metric `SECONDS`.
 
         A failure is logged and ends the recording: the run does not need it.
-
-        Args:
-            batch: batch after its advantages were estimated.
-            turn_batch: turns of the batch.
-            step: training step, from 1.
         """
         if self.boundary.failed or not self.settings.due(step):
             return {}

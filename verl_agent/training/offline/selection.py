@@ -169,12 +169,7 @@ def select_episodes(records: Iterable[EpisodeRecord], settings: EpisodeSource) -
 
 
 def learned_turns(turns: Sequence[TurnRecord], authors: Sequence[Author]) -> list[bool]:
-    """Return True for each turn whose reply is trained on: one of an author, whose action was carried out.
-
-    Args:
-        turns: turns of an episode.
-        authors: authors to learn from; empty for all.
-    """
+    """Return True for each turn whose reply is trained on: one of an author, whose action was carried out."""
     return [
         (not authors or turn.get("author", "policy") in authors)
         and ("review" not in turn or turn["review"]["decision"] not in ("rejected", "ended"))
