@@ -257,11 +257,7 @@ def action_format_to_json(action_format: ActionFormat) -> dict[str, Any]:
 
 
 def action_format_from_json(value: Any) -> ActionFormat:
-    """Return the format that `action_format_to_json` wrote.
-
-    Raises:
-        EnvError: `value` is not a format of this version.
-    """
+    """Return the format that `action_format_to_json` wrote."""
     try:
         fields = dict(value)
         kind = FORMATS[fields.pop("kind")]

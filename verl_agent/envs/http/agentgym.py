@@ -93,15 +93,7 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 class AgentGymProtocol(ServerProtocol):
-    """Protocol of one of AgentGym's servers. Items are `<env>_<number>`.
-
-    Args:
-        env: AgentGym's name of the environment.
-        instructions: first message of an episode, or None for the default one of `env`.
-
-    Raises:
-        ConfigError: the environment is unknown.
-    """
+    """Protocol of one of AgentGym's servers. Items are `<env>_<number>`."""
 
     def __init__(self, env: str, instructions: str | None = None) -> None:
         if env not in DIALECTS:
