@@ -168,11 +168,7 @@ def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list
 
 
 def check_device(device: str) -> None:
-    """Check that the recipe is sized for the hardware of this machine.
-
-    Raises:
-        ConfigError: the recipe is for a GPU and the machine has none, or for a CPU and the machine has a GPU.
-    """
+    """Check that the recipe is sized for the hardware of this machine."""
     if device == "cuda" and use_cpu_device():
         raise ConfigError(
             "engine.device='cuda': this recipe is sized for a GPU, and the machine has none. Choose a recipe whose "

@@ -104,12 +104,6 @@ async def play_all(
 
     An episode for which the policy's server gives no reply is not recorded, and the others continue.
 
-    Args:
-        planned: episodes to play.
-        setup: shared values.
-        writer: writer of the records; it gets every attempt.
-        on_episode: called with the last attempt of each episode.
-
     Raises:
         EnvErrorLimitError: the share of episodes that are not valid exceeds the limit, or the first ones all failed.
         ConfigError: some episodes are still pending, because the server gave no reply; or the server gave none for as

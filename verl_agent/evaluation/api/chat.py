@@ -87,8 +87,6 @@ class Dialect(Protocol):
         """Return the body of a request.
 
         Args:
-            name: name of the model.
-            request: the request.
             refused: fields that the server has refused, which are left out.
         """
         ...
@@ -106,7 +104,6 @@ def call_text(name: str, arguments: Any) -> str:
     """Return a function call as the text that agents with functions parse.
 
     Args:
-        name: name of the function.
         arguments: arguments as an object, or as JSON; text that is not JSON stays as it is.
     """
     if isinstance(arguments, str):

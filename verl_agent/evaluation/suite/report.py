@@ -236,11 +236,6 @@ def with_earlier(suite: Suite, outcomes: Sequence[Outcome], into: Path) -> list[
     Results are read again from the folders of the evaluations. `suite.json` has the reasons for which the others were
     skipped or failed.
 
-    Args:
-        suite: the suite; its overrides are not read.
-        outcomes: outcomes of this run.
-        into: folder of the suite.
-
     Returns:
         The outcomes in the order of the suite's file, and of each evaluation those of this run first.
     """

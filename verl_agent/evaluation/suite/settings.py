@@ -74,9 +74,7 @@ def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -
     """Read a suite file.
 
     Args:
-        file: the YAML file.
         overrides: `KEY=VALUE` for all evaluations, or `NAME:KEY=VALUE` for one.
-        only: names of the evaluations to play; empty for all.
 
     Raises:
         ConfigError: the file is no suite, a recipe does not exist, a name is unknown, or the overrides name a folder.
