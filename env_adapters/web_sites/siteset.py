@@ -95,14 +95,7 @@ class SiteSet:
 
     @classmethod
     def running(cls, folder: Path | None = None) -> "SiteSet":
-        """Return the sites that `verl-agent sites up` has started.
-
-        Args:
-            folder: folder of the sites; None for the default.
-
-        Raises:
-            ConfigError: the sites are not running.
-        """
+        """Return the sites that `verl-agent sites up` has started."""
         home = Home(folder or sites_home())
         try:
             state = json.loads(home.state.read_text(encoding="utf-8"))
@@ -137,11 +130,7 @@ class SiteSet:
         return {f"{urlsplit(url).hostname}:80": ("127.0.0.1", self.ports[name]) for name, url in SITES.values()}
 
     def acquire(self) -> Copy:
-        """Return a fresh copy for one session.
-
-        Raises:
-            EnvError: the folder of the copy cannot be created.
-        """
+        """Return a fresh copy for one session."""
         name = uuid.uuid4().hex
         folder = self.home.copies / name
         try:

@@ -123,10 +123,6 @@ def visit(entity: str, words: Mapping[str, str], steps: Script, *urls: str, igno
     """Return the draft of a task to open a page.
 
     Args:
-        entity: subject of the task.
-        words: values of the placeholders of the intent.
-        steps: script that opens the page.
-        urls: URLs of the page.
         ignored: names of parameters of the URL that do not matter.
     """
     reference = {"urls": list(urls), "ignored": list(ignored)}
