@@ -221,9 +221,6 @@ class NetworkProxy:
         """Forward the body of a request and the response to it, which ends the connection.
 
         Args:
-            reader, writer: connection to the browser.
-            site_reader, site_writer: connection to the site.
-            url: URL of the request.
             required: True if a failed response is an error of the site. This holds for all requests to embedded
                 sites, and for documents of other sites.
         """
