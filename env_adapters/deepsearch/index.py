@@ -37,7 +37,6 @@ def import_library(module: str, package: str = "") -> Any:
     """Import a module of an optional package.
 
     Args:
-        module: name of the module.
         package: package that pip installs; "" for the extra `deepsearch`.
 
     Raises:

@@ -94,8 +94,6 @@ class SimulatorSession:
         simulator: JVM of the session.
 
     Args:
-        task: name of the task in the simulator.
-        variation: index of the variation, from 0.
         jvms: number of JVMs for the sessions of this process; more are started when they are full.
         gold: True to let the simulator solve the task first, for `gold_path()`.
 

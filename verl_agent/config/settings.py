@@ -92,7 +92,6 @@ def read_run_env(config: Mapping[str, Any], label: str = "", weight: float = 1.0
     Those of a mixture are built by `verl_agent.config.mixture.run_envs`.
 
     Args:
-        config: resolved config.
         label: see `RunEnv`; empty for the name of the environment.
         weight: see `RunEnv`.
 

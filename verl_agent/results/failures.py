@@ -112,12 +112,7 @@ class CategoryFailures:
 
 
 def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Failure]:
-    """Return the failed episodes among the valid ones, in the order of their categories and tasks.
-
-    Args:
-        records: records of one evaluation.
-        env: its environment, for the plan of the oracle and the sub-goals.
-    """
+    """Return the failed episodes among the valid ones, in the order of their categories and tasks."""
 
     @cache
     def plan_of(task: str) -> tuple[str, ...]:

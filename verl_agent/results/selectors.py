@@ -50,8 +50,6 @@ def best_of_n(records: Sequence[EpisodeRecord], folder: Path, seed: int = 0) -> 
     The value at k is the mean over subsets of k samples of a task, and over tasks.
 
     Args:
-        records: records of one evaluation.
-        folder: its folder, which may hold the tokens of the episodes.
         seed: seed of the subsets where there are more than `MOST_SUBSETS`.
     """
     by_task: dict[str, list[EpisodeRecord]] = defaultdict(list)

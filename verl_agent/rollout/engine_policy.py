@@ -158,13 +158,7 @@ class EnginePolicy:
         return Reply(text, truncated_by, len(ids), force_closed, paused_s=said.get("paused_s", 0.0))
 
     def _truncation(self, ended: bool, output: Any, limit: int) -> tuple[StopReason | None, bool]:
-        """Return `truncated_by` and `force_closed` of a reply.
-
-        Args:
-            ended: True if the model ended the reply itself.
-            output: result of the engine.
-            limit: most tokens that the reply could have.
-        """
+        """Return `truncated_by` and `force_closed` of a reply."""
         if not ended and len(output.token_ids) < limit and output.stop_reason == FULL:
             return StopReason.EPISODE_TOKENS, False
         if ended or len(output.token_ids) < limit:

@@ -58,10 +58,6 @@ class Proposal:
     def write(self, action: str, thought: str = "") -> str:
         """Return the reply with another action, in the form in which the agent's own replies are.
 
-        Args:
-            action: text that the environment takes.
-            thought: reason for the action; may be empty.
-
         Raises:
             ConfigError: no reply of the agent contains this action.
         """
@@ -121,10 +117,6 @@ class OverseenPolicy:
     """Policy of one episode whose replies an overseer sees, edits or writes. Its decision travels on the reply.
 
     Args:
-        policy: policy that proposes the replies.
-        overseer: decides on them.
-        episode: episode up to the present turn; only read.
-        agent: agent of the episode.
         keep_alive: keeps the session open while the overseer decides.
     """
 

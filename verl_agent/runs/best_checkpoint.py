@@ -83,11 +83,7 @@ def keep_best(run: Path) -> Best | None:
 
 
 class BestKeeper:
-    """Poller of a run that updates its best checkpoint.
-
-    Args:
-        folder: folder of the run at this start.
-    """
+    """Poller of a run that updates its best checkpoint."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder

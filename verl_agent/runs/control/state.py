@@ -176,11 +176,7 @@ class RunControl(Overseer):
         seat.dismiss("you left.")
 
     def find(self, number: object) -> LiveEpisode:
-        """Return an episode by its number.
-
-        Raises:
-            ConfigError: it is not being played.
-        """
+        """Return an episode by its number."""
         for live in self._live.values():
             if live.number == number:
                 return live
