@@ -33,7 +33,6 @@ class Grid:
     """One level with one seed, in its initial state.
 
     Attributes:
-        mission: instruction in BabyAI's language.
         max_moves: number of moves after which the level ends without success.
     """
 

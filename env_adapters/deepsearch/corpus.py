@@ -29,8 +29,6 @@ class Passage:
 
     Attributes:
         id: identifier, unique in its corpus.
-        title: subject of the text.
-        text: text that the model reads.
     """
 
     id: str

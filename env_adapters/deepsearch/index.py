@@ -13,7 +13,6 @@ class Hit:
     """Passage of a search result.
 
     Attributes:
-        passage: retrieved passage.
         score: relevance, higher is better; comparable within one search only.
     """
 

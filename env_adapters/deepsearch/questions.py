@@ -64,8 +64,6 @@ class Question:
         id: identifier, the same on every machine.
         kind: `single hop`, `bridge` or `comparison`.
         template: wording with placeholders for names.
-        text: text of the question.
-        answers: accepted answers, the preferred one first.
         hops: searches that lead to the answer, in order.
         conclusion: final thought of the chain.
         countries: codes of the countries in question and answer.

@@ -42,9 +42,7 @@ class Answer:
     """Result of one command in the simulator.
 
     Attributes:
-        text: observation.
         score: completed share of the task, 0 to 1; -1 for a failed task.
-        completed: True if the task is completed.
     """
 
     text: str
@@ -89,9 +87,6 @@ class Simulator(Jvm):
 
 class SimulatorSession:
     """Session that plays one task.
-
-    Attributes:
-        simulator: JVM of the session.
 
     Args:
         jvms: number of JVMs for the sessions of this process; more are started when they are full.

@@ -32,10 +32,7 @@ class Health:
     """Health of a site.
 
     Attributes:
-        name: name of the site: shop, forum or code.
-        port: port on loopback.
         answer_ms: response time in milliseconds, or None without a response.
-        processes: number of its processes.
         memory_mb: proportional set size of its processes in MiB.
     """
 

@@ -48,9 +48,7 @@ class Copy:
 
     Attributes:
         name: name of the copy, 32 hexadecimal digits.
-        folder: folder of its files.
         urls: URL of each site by its name in WebArena.
-        seed: seed of the generated data.
     """
 
     name: str
@@ -80,10 +78,7 @@ class SiteSet:
     """Set of running sites.
 
     Attributes:
-        home: folder of the sites.
         ports: port of each server: shop, forum, code.
-        seed: seed of the generated data.
-        pid: process id of the supervisor.
         code: hash of the code that generated the data and serves it, or "" if a version without hashes started it.
     """
 

@@ -69,9 +69,6 @@ class OpenTask:
     """Task that is being played.
 
     Attributes:
-        item: the task.
-        sites: its sites.
-        session: its browser session.
         snapshot: last snapshot of the page.
         pager: segment of the page's text that is shown.
         economy, judge: see `WebArena`.

@@ -67,7 +67,6 @@ class Tool:
     """One action as a function that a model may call.
 
     Attributes:
-        name: name of the function.
         description: effect of the function, for the model.
         action: the environment's own syntax, with the parameters in braces: `get {number} {item}`.
         parameters: parameters in the order in which the model reads them.

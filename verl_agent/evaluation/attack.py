@@ -70,7 +70,6 @@ class Result:
     """Episodes of one attack, compared with its baseline.
 
     Attributes:
-        attack: the attack.
         mean: mean return over the tasks.
         baseline: mean return of the policy with which it is compared.
         above: tasks on which it earned more than every episode of that policy.
@@ -92,9 +91,7 @@ class AttackReport:
     """Results of all attacks.
 
     Attributes:
-        tasks: number of tasks that were attacked, drawn at random.
         of: number of tasks of the environment.
-        results: one result for each attack.
     """
 
     tasks: int

@@ -43,13 +43,10 @@ class Game:
 
     Attributes:
         config: sections of an evaluation.
-        item: task.
-        split: split of the task, for the record.
         model: value of `model.path` of the model that proposes actions; None for a person alone.
         samples: replies that the model draws at each turn.
         where: `terminal`; `browser`, where the person attends the episode over the folder's control socket; or `watch`,
             which lets the model play and shows what it does.
-        folder: folder of the record.
     """
 
     config: EvaluationConfig

@@ -41,10 +41,8 @@ class Evaluation:
 
     Attributes:
         config: typed sections.
-        items: tasks to play.
         model: folder or hub id of the model, `oracle`, `random`, `python:MODULE:NAME`, or the label of a model behind
             an API, such as `openai:gpt-4o-mini`.
-        folder: output folder of records and results.
         earlier: recorded episodes of earlier starts in `folder`.
         baseline: episodes of the evaluation to compare with; empty for none.
         rules: rules of `evaluation.approve`; empty to carry out every action.

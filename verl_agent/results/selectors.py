@@ -30,10 +30,8 @@ class Selection:
     """Success of a selector by the number of samples that it chooses from.
 
     Attributes:
-        name: name of the selector.
         meaning: episode that is chosen.
         upper_bound: True if the selector knows the outcome, which no agent does.
-        points: success rate with its interval, by number of samples.
         missing: reason for which the selector does not apply; empty otherwise.
     """
 

@@ -19,9 +19,6 @@ class Estimate:
     """Mean with its confidence interval.
 
     Attributes:
-        mean: point estimate.
-        low: lower end of the interval.
-        high: upper end of the interval.
         tasks: number of tasks, the independent draws.
         trials: effective number of independent trials behind a success rate; None for other estimates.
         too_few: True if there are fewer than `MIN_TASKS` tasks; the interval then says little.

@@ -15,7 +15,6 @@ class Candidate:
     """Action that some of the samples take.
 
     Attributes:
-        action: the action.
         share: share of the samples that take it, an estimate of its probability under the policy, above 0, up to 1.
         reply: first sample that takes it.
     """

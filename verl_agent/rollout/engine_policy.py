@@ -32,11 +32,7 @@ class EnginePolicy:
     """Policy of one episode that samples from an engine.
 
     Attributes:
-        engine: verl's client.
-        tokenizer: decoder of replies.
         tokens: tokens of the episode; training reads them afterwards.
-        budget: token limits.
-        sampling: sampling parameters such as the temperature.
         end_ids: ids with which the model ends its reply.
         seed: source of the seed of each request; None to use the engine's own random numbers.
         seed_name: name of the seed among the engine's sampling parameters.

@@ -24,10 +24,7 @@ class Proposal:
     """Turn whose action has not reached the environment.
 
     Attributes:
-        episode: episode up to the turn; only read.
-        agent: agent of the episode.
         reply: reply of the policy; None if the policy is not asked for this turn.
-        action: action in the reply; None if it has none.
         timeout_s: seconds after which the action is rejected if a person does not decide; None for no limit.
     """
 
@@ -76,9 +73,7 @@ class Decision:
     """Decision on a proposal.
 
     Attributes:
-        review: entry for the record.
         reply: reply to play instead of the policy's; None for the policy's own.
-        author: author of `reply`.
     """
 
     review: Review

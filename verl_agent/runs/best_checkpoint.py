@@ -28,8 +28,6 @@ class Best:
 
     Attributes:
         step: training step of the checkpoint.
-        measure: measure that was compared: `success` or `reward` on held-out tasks, or `loss` on held-out episodes.
-        value: value of the measure.
     """
 
     step: int

@@ -50,7 +50,6 @@ class RunFolder:
     """Paths of one run. Each start writes its own log and metrics files.
 
     Attributes:
-        root: root directory of the run, `trainer.default_local_dir`.
         started: time of this start in UTC, part of the names of its files.
     """
 

@@ -37,9 +37,6 @@ class CheckResult:
     """Row of the table of `verl-agent doctor`.
 
     Attributes:
-        name: subject of the check.
-        status: result.
-        details: version, path or size, or the problem.
         fix: command that solves the problem; "" without one.
     """
 

@@ -46,7 +46,6 @@ class Memory:
     Attributes:
         total: memory of the machine, or the limit of its container.
         free: free part of the total.
-        limited: True if the limit of a container is the total.
     """
 
     total: int

@@ -19,10 +19,6 @@ class Rejection:
     verl applies them before (trainer/ppo/v1/trainer_base.py, `_compute_advantage`). GAE and REINFORCE++ read rewards
     through the mask, so they lose the outcome of an episode whose last token is rejected. GRPO then gives no advantage
     to the other rows of an episode whose last row is rejected.
-
-    Attributes:
-        criteria: `rollout_rs`.
-        limits: `rollout_rs_threshold`.
     """
 
     criteria: str

@@ -21,7 +21,6 @@ class TaskSplits:
     """Tasks of one environment of a run, in the order of their sources.
 
     Attributes:
-        train: tasks to train on.
         dev: tasks of the validations during training, on which the best checkpoint is chosen.
         dev_source: split or file that holds the tasks of `dev`.
         test: tasks to play before the first and after the last step; empty if `dev` are the tasks of `env.eval_tasks`.

@@ -33,11 +33,7 @@ class TokenRecorder:
     """Writes `tokens/step_N.parquet` in the folder of a run.
 
     Attributes:
-        settings: `episode.record_tokens`.
-        run: folder of the run.
-        tokenizer: gives the text of each token.
         bypass_mode: True if the engine's log-probs are also verl's old ones; the trainer's are then unknown.
-        boundary: ends the recording at its first failure.
     """
 
     settings: TokenRecording

@@ -23,7 +23,6 @@ class TurnSpan:
         row: index of the row in the batch.
         start: index of the reply's first token in the row's response.
         end: index after its last token.
-        group: uid of the prompt.
         episode: key of the episode, unique in the batch.
         number: number of the turn in its episode, from 0.
         reward: shaped reward of the turn.

@@ -49,7 +49,6 @@ class Template:
     """Template of tasks.
 
     Attributes:
-        name: stable and unique name.
         split: split of all its tasks.
         sites: WebArena's names of the sites; the tasks start with one tab for each.
         intent: intent with placeholders, for example `{{product}}`.

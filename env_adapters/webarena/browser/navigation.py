@@ -16,7 +16,6 @@ class Navigation:
     """URL and loading state of a page.
 
     Attributes:
-        url: URL of the page, "" if it is not known yet.
         requested_url: URL that the main frame has requested and that has not come yet, else "".
         uncommitted: True if a frame has started to load since the last document came.
         window_deadline: monotonic time in seconds until which a window that the page opens is awaited.

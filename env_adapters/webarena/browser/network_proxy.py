@@ -43,8 +43,6 @@ class Address:
     """Network address of a site.
 
     Attributes:
-        host: host name or IP address.
-        port: TCP port.
         headers: headers added to each request, for example to select a copy of the site's state. Pages cannot
             override them.
     """

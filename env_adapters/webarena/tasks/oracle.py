@@ -34,7 +34,6 @@ class Node:
     """Node in a line of an observation.
 
     Attributes:
-        id: number of the element.
         role: accessibility role, for example `link`.
         name: name without icons and outer white space.
     """

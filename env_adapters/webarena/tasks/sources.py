@@ -70,7 +70,6 @@ class SourceOptions:
     Attributes:
         tasks: name of the source, or path of a task file in WebArena's format.
         sites: URL of each site by its name, or None.
-        access: options for the use of these sites.
     """
 
     tasks: str = ENV

@@ -31,8 +31,6 @@ class Setup:
 
     Attributes:
         env: the environment; pickled as its class name and its options.
-        hosting: limits of the host.
-        limits: time limits of the sessions.
         frozen_s: seconds without progress of its event loop after which the process ends itself.
     """
 

@@ -30,7 +30,6 @@ class Dialect:
     Attributes:
         session_field: field of requests with the id of the session.
         created_field: field with the session id in the answer to `/create`; empty if the whole answer is the id.
-        create_body: body of `/create`.
         item_field: field of `/reset` with the number of the item.
         reset_fields: further fields of `/reset`.
         prompt_fields: fields of the answer to `/reset` that form the first observation; empty if the client has to

@@ -18,7 +18,6 @@ class SessionState:
 
     Attributes:
         last_call_s: time of the last call, in seconds of the table's clock.
-        observation: last observation; None before the first task begins.
         score: sum of the rewards of this episode.
         done: true if the episode has ended.
         busy: true while a call is running.

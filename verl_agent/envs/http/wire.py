@@ -29,13 +29,7 @@ MAX_NAME = 1000
 
 
 class RequestError(Exception):
-    """Invalid or rejected request, answered with an HTTP error.
-
-    Attributes:
-        status: HTTP status of the answer.
-        reason: message for the client.
-        headers: further headers of the answer.
-    """
+    """Invalid or rejected request, answered with an HTTP error."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """Set status, reason and headers of the answer."""

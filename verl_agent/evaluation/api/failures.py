@@ -56,8 +56,6 @@ class Failure:
     """Failure of one request.
 
     Attributes:
-        meaning: consequence of the failure.
-        message: explanation, with the server's own message.
         wait_s: seconds that the server asks to wait; None if it does not say.
         field: refused field, for `REFUSED_FIELD`.
     """

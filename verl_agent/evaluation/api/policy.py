@@ -27,13 +27,9 @@ class ApiPolicy(Policy):
     is limited by the model's context. The episode may exceed its budget by the length of one observation.
 
     Attributes:
-        client: client of the model.
         budget: token limits; the limit of the prompt is not used.
-        sampling: temperature and top_p.
         seed: position of the episode, from which the seed of each request follows.
-        send_seed: send the seeds to the server.
         tools: functions of the agent in OpenAI's format, or None.
-        options: further fields of every request.
     """
 
     client: ApiClient

@@ -20,7 +20,6 @@ class Totals:
     """Sums over all replies of an evaluation.
 
     Attributes:
-        replies: number of replies.
         lost: number of requests that may have been charged without a reply: timeouts, broken answers, and requests in
             flight when the evaluation was killed.
         input_tokens: tokens read, over replies with a usage; None if that is no reply.

@@ -26,8 +26,6 @@ class Outcome:
     """Outcome of one evaluation of a suite.
 
     Attributes:
-        model: policy that was evaluated.
-        evaluation: name in the suite.
         env: name of the environment; empty if the evaluation does not compose.
         folder: output folder of the evaluation.
         status: `played`: all planned episodes; `partial`: some of them; `skipped`: what it needs is missing;

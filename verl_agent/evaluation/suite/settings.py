@@ -45,7 +45,6 @@ class Suite:
     """A suite with the overrides of a command line.
 
     Attributes:
-        file: the suite file.
         listed: all evaluations of the file by name.
         entries: evaluations to play by name, a part of `listed`.
         common: overrides of all evaluations.

@@ -16,7 +16,6 @@ class RunPlan:
     Attributes:
         rows: number of rows to train on: episodes, parts of episodes, or pairs.
         val_rows: number of rows to validate on.
-        played: environment and agent of the episodes.
         datasets: encodes both as datasets of torch; the second may be None.
         facts: facts that identify the run beside its config (for example, a hash of its episodes).
         summary: one line about the data.

@@ -51,9 +51,7 @@ class Method:
     """Training method that uses verl's SFT trainer.
 
     Attributes:
-        command: name of its command, `sft` or `dpo`.
         base: YAML that its recipes are built on.
-        title: title of the progress bar.
         plan: checks a resolved config, with its environment and agent, and counts its rows.
         trainer: module and class of the trainer, as `pkgutil.resolve_name` reads them.
         shown: metrics of `train/` that the progress bar shows.

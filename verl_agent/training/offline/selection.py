@@ -75,7 +75,6 @@ class ChosenEpisode:
     """Recorded episode to train on.
 
     Attributes:
-        record: recorded episode.
         weight: factor of its tokens in the loss, > 0.
     """
 

@@ -34,7 +34,6 @@ class Evolution:
     """Checked rounds.
 
     Attributes:
-        settings: section `evolve`.
         base: recorded episodes of the base set: files and folders of them.
         folder: folder of the rounds.
     """
