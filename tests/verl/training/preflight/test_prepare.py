@@ -76,6 +76,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
 
 TASKS = "train_tasks: small_train, eval_tasks: small_test"
 CRITIC = "algorithm.adv_estimator=gae"
+BEST = ["trainer.test_best=true", "trainer.test_freq=1", "trainer.save_freq=1"]
 BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch_size=3"]
 
 
@@ -93,10 +94,7 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
             "env.dev_tasks='small_test' and env.eval_tasks='small_test' share 17 tasks, such",
         ),
         (["env.dev_tasks=small_train"], "env.dev_tasks='small_train' and env.train_tasks='small_train' share 51"),
-        (
-            ["trainer.test_best=true", "trainer.test_freq=1", "env.dev_tasks=null"],
-            "trainer.test_best=True has no effec",
-        ),
+        ([*BEST, "env.dev_tasks=null"], "trainer.test_best=True has no effect: validation plays env.eval_tasks already."),
         (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: tolerant."),
         (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
         (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not allowed. Allowed: all, last, summary."),
