@@ -288,12 +288,6 @@ def test_text_of_a_page_is_never_an_action_or_a_note():
 
 
 @needs_chromium
-def test_site_that_is_down_raises_env_error():
-    with pytest.raises(EnvError, match="answers 502"):
-        play("http://127.0.0.1:9999", ANSWER_CHECK, [])
-
-
-@needs_chromium
 def test_site_is_reset_before_its_task(shop):
     methods = []
 

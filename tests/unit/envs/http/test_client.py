@@ -331,12 +331,3 @@ def test_an_error_with_status_200_raises_env_error(name, item):
         episode = asyncio.run(solve(TaskItem(name, f"{name}_{item}"), chosen, [DemoAction("x")]))
     assert episode.stop is StopReason.ENV_ERROR
     assert ("list index out of range" if item == 404 else "could not begin the task in time") in episode.error
-
-
-def test_verl_agent_serve_answers_the_protocol_of_agentgym():
-    """The client with protocol=agentgym plays on a server of `verl-agent serve`."""
-    with serving("textcraft", pool_of(TextCraft)) as running:
-        chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0-443"})
-        item = select_tasks(make_env("http", chosen), "train")[5]
-        replies = list(TextCraft().demonstration(TextCraft().tasks("train")[5]))
-        assert asyncio.run(solve(item, chosen, replies)).reward == 1.0

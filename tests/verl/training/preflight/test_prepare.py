@@ -13,15 +13,16 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.router import get_router_handle
 
-from tests.support.composing import recipe
+from tests.support.composing import ROOT, recipe
 from tests.support.models import write_byte_model
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import finish_checkpoint
-from verl_agent.models.resolve import SMOLLM2, prepare_smollm2, resolve_model
+from verl_agent.models.resolve import SMOLLM2, parameters, prepare_smollm2, resolve_model
 from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.preflight.lengths import check_critic
+from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.prompts import check_prompts
 from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, prepare
 from verl_agent.training.run import choose_dev_tasks, run
@@ -94,7 +95,10 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
             "env.dev_tasks='small_test' and env.eval_tasks='small_test' share 17 tasks, such",
         ),
         (["env.dev_tasks=small_train"], "env.dev_tasks='small_train' and env.train_tasks='small_train' share 51"),
-        ([*BEST, "env.dev_tasks=null"], "trainer.test_best=True has no effect: validation plays env.eval_tasks already."),
+        (
+            [*BEST, "env.dev_tasks=null"],
+            "trainer.test_best=True has no effect: validation plays env.eval_tasks already.",
+        ),
         (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: tolerant."),
         (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
         (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not allowed. Allowed: all, last, summary."),
@@ -131,7 +135,7 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
         ),
         (
             [
-                f"env.mixture=[{{name: guess_number, train_tasks: one.txt, dev_tasks: null, eval_tasks: small_test}}, "
+                "env.mixture=[{name: guess_number, train_tasks: one.txt, dev_tasks: null, eval_tasks: small_test}, "
                 "{name: textcraft, train_tasks: easy_train, eval_tasks: easy_test}]"
             ],
             "env.train_tasks='one.txt' of 'guess_",
@@ -229,6 +233,18 @@ def test_a_critic_with_too_small_a_vocabulary_raises_config_error(tmp_path):
 
 
 # Machine and model
+
+
+def test_the_check_of_the_memory_can_be_overridden(monkeypatch):
+    monkeypatch.setenv("VERL_PLATFORM", "nvidia")
+    config = recipe(ROOT / "recipes/textcraft/grpo.yaml", "+overlay/size=multinode", "+overlay/model=qwen3_14b")
+    OmegaConf.resolve(config)
+    assert parameters(config.actor_rollout_ref.model.path) is None, "its weights are not on this machine"
+    with pytest.raises(ConfigError, match="keeping weights and optimizer in it"):
+        check_machine(config, print)
+    config.trainer.check_memory, lines = False, []
+    check_machine(config, lines.append)
+    assert "The run starts anyway (trainer.check_memory=false)" in lines[0]
 
 
 # Prompts
