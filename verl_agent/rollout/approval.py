@@ -224,7 +224,7 @@ class Approval(Overseer):
 
     async def _ask(self, rule: Rule, proposal: Proposal) -> Decision | None:
         if self._person is None:
-            return Decision(Review("rejected", "rule", "a person has to decide, and there is none."))
+            return Decision(Review("rejected", "rule", "a person has to decide, and no person is asked in this run."))
         limit = asyncio.timeout(rule.timeout_s)
         try:
             async with limit:
