@@ -105,7 +105,6 @@ class DeepSearch(EnvAdapter):
 
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:
-        """Return the packages of the embedded corpus, and its index."""
         install = "pip install 'verl-agent[deepsearch]'"
         return [
             Requirement.package("bm25s", install, "search engine of the embedded corpus"),
@@ -133,7 +132,6 @@ class DeepSearch(EnvAdapter):
         return [{"role": "system", "content": system}, {"role": "user", "content": f"Question: {question}"}]
 
     async def step(self, action: str) -> StepResult:
-        """Execute a search, or grade an answer."""
         if self.ended:
             return StepResult("The question is already answered.", terminated=True)
         kind, text = FORMAT.split(action) or ("", "")

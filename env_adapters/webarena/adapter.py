@@ -74,7 +74,6 @@ class WebArena(EnvAdapter):
         return source_requirements()
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """Return the items of `split`."""
         if split not in EnvAdapter.splits:  # the source explains why it has no tasks for these two
             self.check_split(split)
         self.source.check()
@@ -93,7 +92,6 @@ class WebArena(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out one action."""
         if self.task is None:
             return StepResult(ENDED, terminated=True)
         result = await self.task.step(action)
@@ -102,7 +100,6 @@ class WebArena(EnvAdapter):
         return result
 
     async def close(self) -> None:
-        """Close the session and release the sites."""
         task, self.task = self.task, None
         if task is not None:
             await task.close()
