@@ -6,10 +6,9 @@ from pathlib import Path
 
 from env_adapters.babyai.drawing import draw_game
 from env_adapters.babyai.game import Game
-from env_adapters.babyai.levels import LEVEL_BY_NAME
+from env_adapters.babyai.levels import LEVEL_BY_NAME, split_items
 from env_adapters.babyai.oracle import plan
 from env_adapters.babyai.strict import StrictGame
-from env_adapters.babyai.tasks import split_items
 from env_adapters.babyai.texts import Brief, Style
 from env_adapters.babyai.world import Grid
 from verl_agent.envs.action_format import LineFormat

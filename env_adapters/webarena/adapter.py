@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.browser.grammar import TOOLS
-from env_adapters.webarena.browser.targets import describe_action
+from env_adapters.webarena.browser.grammar import TOOLS, describe_action
 from env_adapters.webarena.grading.judge import EndpointJudge
 from env_adapters.webarena.open_task import ENDED, OpenTask, open_task
 from env_adapters.webarena.options import AccessOptions, EconomyOptions, ViewOptions
