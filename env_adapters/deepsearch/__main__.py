@@ -29,11 +29,6 @@ HEADER = """# Excluded questions: their gold queries do not retrieve the passage
 """
 
 
-def all_candidates() -> list[Question]:
-    """Return the candidate questions of training and test."""
-    return [*candidates(TRAIN), *candidates(TEST)]
-
-
 def unsupported_questions(questions: Iterable[Question], index: PassageIndex) -> Iterator[Question]:
     """Yield the questions whose gold queries do not retrieve their passages from `index`."""
     is_supported = hop_checker(index)
@@ -138,7 +133,7 @@ def verify_questions(
     with exit_on_config_error():
         opened = store.open_index(folder or store.embedded_folder())
         if write:
-            failing = list(unsupported_questions(all_candidates(), opened))
+            failing = list(unsupported_questions([*candidates(TRAIN), *candidates(TEST)], opened))
             count = add_ids((question.id for question in failing), questions.EXCLUDED_FILE)
             console.print(f"{len(failing)} questions fail here; {count} are excluded in {questions.EXCLUDED_FILE}.")
             return

@@ -135,7 +135,7 @@ class DeepSearch(EnvAdapter):
         if self.ended:
             return StepResult("The question is already answered.", terminated=True)
         kind, text = FORMAT.split(action) or ("", "")
-        text = clean_argument(text)
+        text = " ".join(text.split()).strip("`\"' ")
         if not text:
             return invalid_action(f"No action found. Answer with: {FORMAT.template}")
         if kind == "answer":
@@ -179,11 +179,6 @@ class DeepSearch(EnvAdapter):
         *searches, (conclusion, answer) = chain
         actions = [DemoAction(f"<search>{query}</search>", thought) for thought, query in searches]
         return [*actions, DemoAction(f"<answer>{answer}</answer>", conclusion)]
-
-
-def clean_argument(text: str) -> str:
-    """Return a query or an answer on one line, without surrounding quotes and code marks."""
-    return " ".join(text.split()).strip("`\"' ")
 
 
 def format_passages(passages: Sequence[Passage], max_chars: int) -> str:
