@@ -15,11 +15,19 @@ from minigrid.core.world_object import Ball, Key
 
 from env_adapters.babyai.adapter import STYLES, BabyAI
 from env_adapters.babyai.game import Game
-from env_adapters.babyai.levels import EASY_LEVELS, LEVEL_BY_NAME, LEVELS, PAPER_CATEGORIES
+from env_adapters.babyai.levels import (
+    EASY_LEVELS,
+    IMPOSSIBLE,
+    LEVEL_BY_NAME,
+    LEVELS,
+    PAPER_CATEGORIES,
+    TRAIN_SEEDS,
+    TWINS,
+    task_item,
+)
 from env_adapters.babyai.paths import STEPS, Paths
 from env_adapters.babyai.sight import Cell, visible
 from env_adapters.babyai.strict import StrictGame
-from env_adapters.babyai.tasks import IMPOSSIBLE, TRAIN_SEEDS, TWINS, task_item
 from env_adapters.babyai.texts import Style
 from env_adapters.babyai.world import Grid, Move, name_of
 from tests import ROOT

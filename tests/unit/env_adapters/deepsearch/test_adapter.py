@@ -13,14 +13,13 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
-from env_adapters.deepsearch.__main__ import app
+from env_adapters.deepsearch.__main__ import app, unsupported_questions
 from env_adapters.deepsearch.adapter import MAX_QUERY_CHARS, DeepSearch
 from env_adapters.deepsearch.answers import contains_all, exact_match, normalize
 from env_adapters.deepsearch.factbook import countries
 from env_adapters.deepsearch.questions import split_questions
 from env_adapters.deepsearch.store import embedded_folder, open_index
 from env_adapters.deepsearch.tasks import EASY_CHARS
-from env_adapters.deepsearch.verify import unsupported_questions
 from tests import ROOT
 from tests.support.corpus import embedded_corpus
 from tests.support.packages import path_without
