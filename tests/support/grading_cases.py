@@ -39,26 +39,8 @@ FURTHER: Sequence[Mapping[str, Any]] = (
 MARKS = (
     *string.punctuation,
     *"\u2013\u2014\u2018\u2019\u201c\u201d\u00ab\u00bb\u201e\u2026\u00b7\u2022\u20ac\u00a3\u00b0\u00d7\u2212\u00bd\u00a0",
-    *[
-        "--",
-        "---",
-        "..",
-        "...",
-        "''",
-        "``",
-        "'s",
-        "'ll",
-        "n't",
-        "%)",
-        "),",
-        ".)",
-        ".'",
-        '."',
-        "?!",
-        ",000",
-        ":00",
-        "th",
-    ],
+    *("--", "---", "..", "...", "''", "``", "'s", "'ll", "n't", "%)", "),"),
+    *(".)", ".'", '."', "?!", ",000", ":00", "th"),
 )
 """Marks beside a number, of which some end a word."""
 Case = Mapping[str, Any]
