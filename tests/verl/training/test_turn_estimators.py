@@ -1,4 +1,4 @@
-"""Tests of turn-level returns and GiGPO against the papers' equations, and against the estimators that they contain."""
+"""Tests of turn-level returns and GiGPO against the papers' equations."""
 
 from statistics import fmean, stdev
 

@@ -24,9 +24,9 @@ MALI = TaskItem("deepsearch", "x", {"question": "What is the capital of Mali?", 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def corpus() -> Iterator[str]:
     """Build the embedded corpus in a temporary cache with the users' command; yield its output."""
-    with embedded_corpus(tmp_path_factory.mktemp("cache")) as output:
+    with embedded_corpus() as output:
         yield output
 
 
