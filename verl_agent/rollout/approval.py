@@ -117,11 +117,6 @@ class RuleList:
 def read_rules(path: str, key: str, env: EnvAdapter) -> list[Rule]:
     """Read the YAML file of an approval policy.
 
-    Args:
-        path: path of the file.
-        key: setting that names it, for messages.
-        env: environment whose actions the rules name.
-
     Raises:
         ConfigError: the file cannot be read, a rule is not allowed, or `env` lacks an action or the elements of a rule.
     """
@@ -174,8 +169,6 @@ class Approval(Overseer):
     """Overseer that decides by the first rule that applies; an action that none applies to is rejected.
 
     Args:
-        rules: rules in order.
-        describe: returns the target of an action from the action and the last observation of the environment.
         person: person whom rules ask; None if no rule does, or none may be asked.
     """
 

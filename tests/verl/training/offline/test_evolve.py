@@ -13,8 +13,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.offline.evolve.prepare import Evolution, prepare_rounds
 from verl_agent.training.offline.evolve.rounds import Phase
-from verl_agent.training.offline.evolve.run import check_kept
-from verl_agent.training.offline.evolve.subprocesses import arguments
+from verl_agent.training.offline.evolve.run import arguments, check_kept
 
 EVOLVE = """
 defaults: [agent_evolve, _self_]
