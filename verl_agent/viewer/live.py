@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -11,8 +12,8 @@ import psutil
 from verl_agent.errors import ConfigError
 from verl_agent.runs.control.server import SOCKET, send
 from verl_agent.runs.identity import LOCK_FILE
-from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.progress import STEPS_FOR_ETA
+from verl_agent.viewer.charts import read_run
 from verl_agent.viewer.overview import planned_steps
 from verl_agent.viewer.state import OpenedSource
 
@@ -32,7 +33,7 @@ def read_now(opened: OpenedSource, now: datetime) -> dict[str, str]:
         opened: source of the run.
         now: the time, with a time zone.
     """
-    logged = read_metrics([file for file in opened.source.metrics_files() if file.exists()])
+    logged = opened.cached("run", partial(read_run, opened)).logged
     return {**_episodes(opened), **_speed(opened, now), **_memory(opened, logged), **_end(opened, logged, now)}
 
 
