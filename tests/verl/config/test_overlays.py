@@ -199,6 +199,13 @@ def test_the_lora_overlay_with_megatron_raises_config_error(tmp_path):
         check_megatron(config)
 
 
+def test_settings_of_fsdp_with_megatron_raise_config_error():
+    added = "+actor_rollout_ref.actor.fsdp_config.offload_policy=false"
+    config = recipe(ONE, "model_engine=megatron", added)
+    with pytest.raises(ConfigError, match=r"^actor_rollout_ref\.actor\.fsdp_config belongs to FSDP, and model_engine=meg"):
+        check_megatron(config)
+
+
 @pytest.mark.parametrize("path", GPU, ids=name)
 def test_a_recipe_fits_into_the_gpus_that_it_needs(path):
     needs = re.match(r"# Needs: (\w+) GPUs? of (\d+) GB", path.read_text(encoding="utf-8").splitlines()[1])

@@ -33,6 +33,12 @@ def check_megatron(config: DictConfig) -> None:
     if not _uses_megatron(config):
         return
     plain: Any = OmegaConf.to_container(config)
+    for key in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"):
+        if OmegaConf.select(config, key) is not None:  # a recipe added it, and verl's settings of Megatron refuse it
+            raise ConfigError(
+                f"{key} belongs to FSDP, and model_engine=megatron trains with Megatron. Remove it from the recipe, or "
+                f"add '~{key}' to the command line."
+            )
     models = {"actor_rollout_ref.actor": plain["actor_rollout_ref"], "critic": plain["critic"]}
     if not has_critic(config):
         del models["critic"]
