@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from verl_agent.agents.base import Agent as Agent
+    from verl_agent.agents.check import check_agent as check_agent
     from verl_agent.api import list_envs as list_envs
     from verl_agent.api import make_agent as make_agent
     from verl_agent.api import make_env as make_env
     from verl_agent.api import play as play
     from verl_agent.api import play_sync as play_sync
+    from verl_agent.config.algorithms import Estimator as Estimator
     from verl_agent.envs.action_format import ActionFormat as ActionFormat
     from verl_agent.envs.action_format import FenceFormat as FenceFormat
     from verl_agent.envs.action_format import LineFormat as LineFormat
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from verl_agent.results.results import summarize as summarize
     from verl_agent.rollout.policy import Policy as Policy
     from verl_agent.trace.record_files import read_records as read_records
+    from verl_agent.training.estimator_check import check_estimator as check_estimator
+    from verl_agent.training.own_estimators import EstimatorBatch as EstimatorBatch
     from verl_agent.types import DemoAction as DemoAction
     from verl_agent.types import Episode as Episode
     from verl_agent.types import Message as Message
@@ -49,7 +53,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "verl_agent.agents.base": ("Agent",),
+    "verl_agent.agents.check": ("check_agent",),
     "verl_agent.api": ("list_envs", "make_agent", "make_env", "play", "play_sync"),
+    "verl_agent.config.algorithms": ("Estimator",),
     "verl_agent.envs.action_format": ("ActionFormat", "FenceFormat", "LineFormat", "Parameter", "TagFormat", "Tool"),
     "verl_agent.envs.base": ("EnvAdapter", "Hosting", "Requirement", "SubGoal"),
     "verl_agent.envs.testing.check": ("check_adapter",),
@@ -67,6 +73,8 @@ _MODULES = {
     "verl_agent.horizon": ("Horizon",),
     "verl_agent.rollout.policy": ("Policy",),
     "verl_agent.trace.record_files": ("read_records",),
+    "verl_agent.training.estimator_check": ("check_estimator",),
+    "verl_agent.training.own_estimators": ("EstimatorBatch",),
     "verl_agent.types": ("DemoAction", "Episode", "Message", "Reply", "StepResult", "StopReason", "TaskItem", "Turn"),
     "verl_agent.viewer.export.episode_html": ("show_episode",),
 }

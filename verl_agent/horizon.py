@@ -2,7 +2,10 @@
 
 ScalingInter-RL (arXiv 2509.08755, section 3.3) lengthens the horizon in stages: h_{t+1} = h_t + delta every
 Delta steps. Fixed and staged schedules are pure functions of the step, so resuming from a checkpoint needs no state.
-The adaptive schedule has a state, which the trainer owns and saves.
+The adaptive schedule has a state, which the trainer owns and saves. A package registers a schedule of its own, a
+function of the step, with an entry point:
+
+    entry_points={"verl_agent.schedules": ["my_schedule = my_package.schedule:turn_limit"]}
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +15,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from verl_agent.errors import ConfigError
-from verl_agent.sections import OnResume, settings
+from verl_agent import registry
+from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.sections import Needs, OnResume, settings
 
+SCHEDULE_GROUP = "verl_agent.schedules"
 Count = Annotated[int, Field(ge=1)]
 """Number of turns or of training steps."""
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -56,9 +61,19 @@ class Horizon:
     """Turn limit of the last stage that `grow_by` makes."""
     adaptive: Adaptive | None = None
     """Conditions under which the next stage begins, instead of the step; null for the step alone."""
+    schedule: str | None = None
+    """Registered name of a schedule of another package: a function `(step, stages, **options)` of the training step,
+    from 1, and the limits of the stages, which returns a turn limit up to the last of them."""
+    options: Annotated[Mapping[str, Any], Needs("horizon.schedule")] = Field(default_factory=dict)
+    """Keyword arguments of the schedule."""
 
     def __post_init__(self) -> None:
         limits = list(self.max_turns)
+        if self.schedule and (self.adaptive or self.steps_per_stage != 1):
+            raise ConfigError(
+                f"horizon.schedule={self.schedule!r} chooses the limit of every step, so horizon.adaptive and "
+                "horizon.steps_per_stage have no effect. Leave them out, or leave out the schedule."
+            )
         if limits != sorted(limits):
             raise ConfigError(f"horizon.max_turns must not shrink, got {limits}. Sort it, or fix the typing error.")
         self._check_growth()
@@ -109,12 +124,30 @@ class Horizon:
         """
         if self.adaptive:
             raise ValueError("the turn limit of an adaptive horizon is not a function of the step.")
+        if self.schedule:
+            return self._scheduled(self.schedule, step)
         stages, end = self.stages, 0
         for stage in range(len(stages) - 1):
             end += self.steps_of(stage)
             if step <= end:
                 return stages[stage]
         return stages[-1]
+
+    def _scheduled(self, name: str, step: int) -> int:
+        """Return the limit of a schedule of another package."""
+        schedule = registry.load(SCHEDULE_GROUP, name, "horizon.schedule", callable, "a function")
+        try:
+            limit = schedule(step, self.stages, **self.options)
+        except Exception as error:  # boundary: the schedule is the author's code
+            raise ConfigError(
+                f"horizon.schedule={name!r} failed at step {step}: {describe_exception(error)}"
+            ) from error
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self.stages[-1]:
+            raise ConfigError(
+                f"horizon.schedule={name!r} returned {limit!r} at step {step}. Allowed: a whole number from 1 to "
+                f"{self.stages[-1]}, the last limit of horizon.max_turns. Raise that one, or bound the schedule."
+            )
+        return limit
 
     def turns_for_evaluation(self) -> int:
         """Return the turn limit of validation and evaluation."""

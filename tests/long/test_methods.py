@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.packages import install_example
 from tests.support.training_runs import PPO, train_to_end
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record_files import read_records
@@ -62,3 +63,16 @@ def test_a_method_trains(tmp_path: Path, overrides: list[str], logged: list[str]
         assert len({(record["group"], record["sample"]) for record in records}) == len(records) == 2 * 4 * 4
     if "credit.truncated=drop" in overrides:
         assert any(0 < metrics[step]["credit/dropped_share"] < 1 for step in metrics)
+
+
+def test_the_algorithms_of_the_example_train(tmp_path: Path):
+    packages = install_example("own_algorithms", tmp_path)
+    own = ("algorithm.adv_estimator=leave_one_out", "credit.options.below=0.5")
+    loss = "actor_rollout_ref.actor.policy_loss.loss_mode=plain_gradient"
+    schedule = ("horizon.max_turns=[1,2]", "horizon.schedule=waves", "horizon.options.period=2")
+    run = train_to_end(tmp_path / "own", *own, loss, *schedule, packages=packages)
+    metrics = read_metrics(sorted(run.glob("metrics/*.jsonl")))
+    assert [metrics[step]["episode/horizon"] for step in (1, 2)] == [1, 2]
+    assert all(math.isfinite(metrics[step]["actor/ppo_kl"]) for step in metrics)
+    assert any(metrics[step]["actor/grad_norm"] > 0 for step in metrics)
+    assert not any("actor/pg_clipfrac" in metrics[step] for step in metrics)  # the loss has no ratio

@@ -62,9 +62,9 @@ KILLED_STEPS = 3
 """Steps of a run of `train_killed`."""
 
 
-def train_to_end(root: Path, *overrides: str) -> Path:
-    """Run `RECIPE` to its end and return the run folder; no process is left."""
-    run_to_end(root, prepare(root, overrides))
+def train_to_end(root: Path, *overrides: str, packages: Sequence[Path] = ()) -> Path:
+    """Run `RECIPE` to its end, with further folders on the path, and return the run folder; no process is left."""
+    run_to_end(root, prepare(root, overrides), *packages)
     return root / "run"
 
 
@@ -88,11 +88,11 @@ def prepare(root: Path, overrides: Sequence[str]) -> list[str]:
     return command_line("train", root, "recipe", *overrides, *paths)
 
 
-def run_to_end(root: Path, command: Sequence[str]) -> None:
+def run_to_end(root: Path, command: Sequence[str], *packages: Path) -> None:
     """Run a command, which must succeed and leave no process; `root` marks its processes."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        ended = subprocess.run(command, env=run_environment(root), text=True, timeout=1500, **pipes)
+        ended = subprocess.run(command, env=run_environment(root, *packages), text=True, timeout=1500, **pipes)
     finally:
         remaining = wait_for_end(root)
     assert remaining == []

@@ -20,6 +20,8 @@ NAMES = [
     "EnvErrorLimitError",
     "EnvTimeoutError",
     "Episode",
+    "Estimator",
+    "EstimatorBatch",
     "FenceFormat",
     "Horizon",
     "HostLostError",
@@ -40,6 +42,8 @@ NAMES = [
     "Turn",
     "UnknownSessionError",
     "check_adapter",
+    "check_agent",
+    "check_estimator",
     "list_envs",
     "make_agent",
     "make_env",
@@ -50,6 +54,8 @@ NAMES = [
     "summarize",
 ]
 """A change of this list is a change of the public API and needs a line in the CHANGELOG."""
+OF_TENSORS = {"EstimatorBatch", "check_estimator"}
+"""Names that import torch; tests/verl uses them."""
 
 
 def guess(text: str):
@@ -64,7 +70,7 @@ def first_task():
 
 def test_the_public_names_are_pinned():
     assert va.__all__ == NAMES
-    assert all(getattr(va, name) is not None for name in NAMES)
+    assert all(getattr(va, name) is not None for name in NAMES if name not in OF_TENSORS)
 
 
 def test_an_unknown_name_raises_and_lists_the_public_names():

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from tests.support.packages import write_metadata
 from verl_agent.errors import ConfigError
-from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
+from verl_agent.horizon import SCHEDULE_GROUP, Adaptive, AdaptiveState, Horizon
 from verl_agent.sections import section
 
 
@@ -164,3 +165,48 @@ def test_a_state_with_more_stages_raises_config_error():
 def test_turns_at_of_an_adaptive_horizon_raises():
     with pytest.raises(ValueError, match="is not a function of the step"):
         GROWING.turns_at(1)
+
+
+SCHEDULES = """
+def down(step, stages, *, by=1):
+    return stages[-1] - by * step
+
+def broken(step, stages):
+    return {}[step]
+"""
+
+
+@pytest.fixture
+def schedules(tmp_path, monkeypatch):
+    names = ("down", "broken")
+    write_metadata(tmp_path, "own-schedules", {SCHEDULE_GROUP: {name: f"own_schedules:{name}" for name in names}})
+    tmp_path.joinpath("own_schedules.py").write_text(SCHEDULES)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_a_schedule_of_another_package_chooses_the_limit_of_each_step(schedules):
+    horizon = Horizon([4, 10], schedule="down", options={"by": 2})
+    assert [horizon.turns_at(step) for step in (1, 2, 3)] == [8, 6, 4]
+    assert horizon.turns_for_evaluation() == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("dwn", {}, "horizon.schedule='dwn' is not registered. Did you mean 'down'?"),
+        ("down", {"by": 10}, "returned 0 at step 1. Allowed: a whole number from 1 to 10"),
+        ("down", {"by": 0.5}, "returned 9.5 at step 1"),
+        ("down", {"to": 1}, "horizon.schedule='down' failed at step 1: TypeError"),
+        ("broken", {}, "horizon.schedule='broken' failed at step 1: KeyError"),
+    ],
+)
+def test_a_schedule_that_fails_raises_config_error_with_the_step(schedules, name, options, message):
+    with pytest.raises(ConfigError) as error:
+        Horizon([4, 10], schedule=name, options=options).turns_at(1)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("others", [{"adaptive": Adaptive(success_above=0.5)}, {"steps_per_stage": 5}])
+def test_a_schedule_with_another_rule_for_the_limit_raises_config_error(others):
+    with pytest.raises(ConfigError, match=r"horizon\.schedule='down' chooses the limit of every step"):
+        Horizon([4, 10], schedule="down", **others)

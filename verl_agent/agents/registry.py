@@ -2,8 +2,9 @@
 
 import inspect
 from functools import cache
-from importlib.metadata import entry_points
+from typing import cast
 
+from verl_agent import registry
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import make_context
 from verl_agent.agents.settings import AgentSettings
@@ -23,19 +24,14 @@ def load_agent(name: str) -> type[Agent]:
     """Return the agent class that is registered as `name`.
 
     Raises:
-        ConfigError: the name is unknown, its package fails to import, or the object is not an agent class.
+        ConfigError: see `verl_agent.registry.load`.
     """
-    known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
-    if name not in known:
-        raise ConfigError(f"agent.name={name!r} is not registered. {did_you_mean(name, known)}")
-    try:
-        agent = known[name].load()
-    except Exception as error:  # boundary: the module is the author's code
-        text = describe_exception(error)
-        raise ConfigError(f"agent.name={name!r} ({known[name].value}) does not import: {text}") from error
-    if not (isinstance(agent, type) and issubclass(agent, Agent)):
-        raise ConfigError(f"agent.name={name!r} points to {known[name].value}, which is not a subclass of Agent.")
-    return agent
+    agent = registry.load(ENTRY_POINT_GROUP, name, "agent.name", _is_agent, "a subclass of Agent")
+    return cast(type[Agent], agent)
+
+
+def _is_agent(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Agent)
 
 
 def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
-from verl_agent.commands.environments import check_env, envs
+from verl_agent.commands.environments import check_agent, check_env, check_estimator, envs
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.play import play
 from verl_agent.commands.results import failures, leaderboard, scaling
@@ -107,6 +107,8 @@ for _command in RECIPE_COMMANDS:
     _add_recipe_command(*_command)
 app.command()(envs)
 app.command("check-env")(check_env)
+app.command("check-agent")(check_agent)
+app.command("check-estimator")(check_estimator)
 app.command()(view)
 app.command()(leaderboard)
 app.command()(suite)

@@ -1,6 +1,6 @@
-"""Commands `verl-agent envs` and `verl-agent check-env`."""
+"""Commands `verl-agent envs`, `check-env`, `check-agent` and `check-estimator`."""
 
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.box import SIMPLE
@@ -12,7 +12,7 @@ from verl_agent.commands.terminal import fail, print_line, read_json
 from verl_agent.config.settings import read_env
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter, make_env, registered
-from verl_agent.envs.testing.check import check_adapter
+from verl_agent.envs.testing.check import Report, check_adapter
 from verl_agent.errors import ConfigError
 
 Options = Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")]
@@ -71,10 +71,36 @@ def check_env(
     if attack:
         raise typer.Exit(code=_attack(name, env, items or 50, turns, 120.0 if seconds is None else seconds))
     budget_s = 10.0 if seconds is None else seconds
-    report = check_adapter(type(env), keywords, items or 4, name=name, budget_s=budget_s, on_line=print_line)
+    _end(name, check_adapter(type(env), keywords, items or 4, name=name, budget_s=budget_s, on_line=print_line))
+
+
+def check_agent(
+    name: Annotated[str, typer.Argument(help="Registered name of the agent.")],
+    options: Annotated[str, typer.Option(help="Keyword arguments of the agent, as JSON.")] = "{}",
+    env: Annotated[str | None, typer.Option(help="Environment whose action format is tried. Default: three.")] = None,
+) -> None:
+    """Test that prompt, parser and format error of an agent agree, and print what to change."""
+    from verl_agent.agents import check
+
+    formats = [make_env(env).action_format] if env else check.FORMATS
+    _end(name, check.check_agent(name, read_json(options), formats, on_line=print_line))
+
+
+def check_estimator(
+    name: Annotated[str, typer.Argument(help="Registered name of the advantage estimator.")],
+    options: Annotated[str, typer.Option(help="Keyword arguments of the estimator, as JSON.")] = "{}",
+) -> None:
+    """Test an advantage estimator on random batches, and print what to change."""
+    from verl_agent.training import estimator_check
+
+    _end(name, estimator_check.check_estimator(name, read_json(options), on_line=print_line))
+
+
+def _end(name: str, report: Report) -> NoReturn:
+    """Print the result of a check and end the command."""
     count = len(report.violations)
     print_line(f"{name} violates the contract: {count} to change." if count else f"{name} fulfils the contract.")
-    raise typer.Exit(code=int(bool(report.violations)))
+    raise typer.Exit(code=int(bool(count)))
 
 
 def _attack(name: str, env: EnvAdapter, items: int, turns: int, seconds: float) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
+from verl_agent.config.algorithms import ESTIMATOR, read_by
 from verl_agent.config.catalogue import SET, TRAINING, Row, needed, own_rows, own_type, rows_of, written
 from verl_agent.config.keys import FREE, leaves, reference
 from verl_agent.config.mixture import ENTRY_SECTIONS
@@ -72,9 +73,10 @@ def check_effects(config: DictConfig, base: str) -> None:
     known, shipped, views = defaults(config, base), _in_overlays(), environments(config)
     found: dict[str, dict[str, str]] = {}
     for entry, view in views.items():
+        read = read_by(OmegaConf.select(view, ESTIMATOR))
         for key, value in leaves(OmegaConf.to_container(view)):
             name = next((free[:-1] for free in FREE if key.startswith(free)), key)
-            if name not in known or value == known[name]:
+            if name not in known or value == known[name] or name.startswith(read):
                 continue
             row, *around = rows_of(name, base) or [Row()]
             around = [] if value in shipped.get(key, ()) else around  # set by an overlay for all its users

@@ -17,6 +17,8 @@ from verl_agent.errors import ConfigError
 FREE = (
     "env.options.",
     "agent.options.",
+    "credit.options.",
+    "horizon.options.",
     "data.apply_chat_template_kwargs.",
     "actor_rollout_ref.model.override_config.",
     "critic.model.override_config.",

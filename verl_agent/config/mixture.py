@@ -21,7 +21,7 @@ from verl_agent.errors import ConfigError, did_you_mean
 
 ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
 """Sections that an entry of the mixture may override."""
-SHARED_CREDIT = ("place", "turn_gamma", "turn_lam", "step_weight", "anchor")
+SHARED_CREDIT = ("place", "turn_gamma", "turn_lam", "step_weight", "anchor", "options")
 """Keys of section `credit` that must be equal in the whole batch."""
 SHARED_EPISODE = ("record_dir", "record_tokens")
 """Keys of section `episode` that belong to the run, not to an entry."""
@@ -61,7 +61,7 @@ def run_envs(config: Mapping[str, Any]) -> list[RunEnv]:
             "label for each."
         )
     for key in SHARED_CREDIT:
-        if len({getattr(run_env.credit, key) for run_env in envs}) > 1:
+        if len({repr(getattr(run_env.credit, key)) for run_env in envs}) > 1:
             raise ConfigError(
                 f"credit.{key} must be the same for all environments of env.mixture: one update uses the episodes of "
                 "all."

@@ -4,9 +4,9 @@ Independent of tokens and of torch. Metrics, records and validation report the r
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -47,6 +47,9 @@ class RewardShaping:
     """Treatment of episodes that a limit on turns or tokens ended unsolved. `as_is` trains on their return. `drop`
     leaves them out of the loss; they still count in the statistics of their group. `bootstrap` adds the critic's value
     of the last state to their return."""
+
+    options: Mapping[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of an estimator of another package."""
 
     def __post_init__(self) -> None:
         if self.range is not None and not self.range[0] < self.range[1]:

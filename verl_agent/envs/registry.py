@@ -8,23 +8,19 @@ A package registers an adapter with an entry point:
 import inspect
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from types import ModuleType
 from typing import Any, cast
 
+from verl_agent import registry
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import AgentError, ConfigError, describe_exception, did_you_mean
 from verl_agent.types import TaskItem
 
 ENTRY_POINT_GROUP = "verl_agent.envs"
-PACKAGE = "verl-agent"
-CORRECT_ENTRY_POINT = "Correct the entry point in its package, then run `pip install -e .` in the package's folder."
 
 
 def registered() -> dict[str, str]:
     """Return the package that registers each environment, by the environment's name."""
-    return {entry.name: entry.dist.name if entry.dist else "?" for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return registry.registered(ENTRY_POINT_GROUP)
 
 
 @cache  # every episode asks, and searching all installed packages takes milliseconds
@@ -32,47 +28,10 @@ def load_adapter(name: str) -> type[EnvAdapter]:
     """Return the adapter class registered as `name`.
 
     Raises:
-        ConfigError: the name is not registered, its module does not import, or the entry point names no adapter.
+        ConfigError: see `verl_agent.registry.load`.
     """
-    known = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
-    if name not in known:
-        raise ConfigError(
-            f"env.name={name!r} is not registered. {did_you_mean(name, known)} "
-            "If it is your own environment, install its package: run `pip install -e .` in its folder."
-        )
-    entry = known[name]
-    module = _import_module(entry)
-    adapter: Any = module
-    for attribute in entry.attr.split("."):
-        if not hasattr(adapter, attribute):
-            classes = [one for one, value in vars(module).items() if _is_adapter(value) and value is not EnvAdapter]
-            raise ConfigError(
-                f"env.name={name!r} points to {entry.value}, but {module.__file__} has no {entry.attr!r}. "
-                f"{did_you_mean(entry.attr, classes)} {CORRECT_ENTRY_POINT}"
-            )
-        adapter = getattr(adapter, attribute)
-    if not _is_adapter(adapter):
-        raise ConfigError(
-            f"env.name={name!r} points to {entry.value}, which is not a subclass of EnvAdapter. {CORRECT_ENTRY_POINT}"
-        )
+    adapter = registry.load(ENTRY_POINT_GROUP, name, "env.name", _is_adapter, "a subclass of EnvAdapter")
     return cast(type[EnvAdapter], adapter)
-
-
-def _import_module(entry: EntryPoint) -> ModuleType:
-    """Import the module that an entry point names."""
-    try:
-        return import_module(entry.module)
-    except Exception as error:  # boundary: the module is the author's code
-        start = f"env.name={entry.name!r} ({entry.value}) does not import"
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{entry.module}.".startswith(f"{missing}."):
-            raise ConfigError(f"{start}: the module {missing} does not exist. {CORRECT_ENTRY_POINT}") from error
-        extras = (entry.dist.metadata.get_all("Provides-Extra") or []) if entry.dist else []
-        foreign = missing is not None and missing.partition(".")[0] != entry.module.partition(".")[0]
-        if foreign and entry.dist is not None and entry.dist.name == PACKAGE and entry.name in extras:
-            install = f"Install what it needs: pip install '{PACKAGE}[{entry.name}]'."
-            raise ConfigError(f"{start}: the package {missing} is not installed. {install}") from error
-        raise ConfigError(f"{start}: {describe_exception(error)}") from error
 
 
 def _is_adapter(value: object) -> bool:

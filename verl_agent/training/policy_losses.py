@@ -13,6 +13,9 @@ from verl.trainer.ppo.core_algos import agg_loss, get_policy_loss_fn, register_p
 from verl.utils.torch_functional import masked_mean
 from verl.workers.config import ActorConfig
 
+from verl_agent import registry
+from verl_agent.config.algorithms import LOSS, LOSS_GROUP, find_loss
+from verl_agent.errors import ConfigError
 from verl_agent.trace.metrics import TURN_BANDS
 from verl_agent.training.turn_metrics import CLIPPED, WRITTEN
 
@@ -144,5 +147,27 @@ def with_clip_counts(loss: Loss, unit: Callable[[Tensor, Tensor], Tensor]) -> Lo
     return counting
 
 
+def own_loss(name: str) -> Loss:
+    """Return the policy loss of another package, which is imported with the first update.
+
+    The loss raises `ConfigError` if its result is not that of `turn_ratio`. It reports no `clip_counts`, because only
+    the loss knows which ratio it clips.
+    """
+
+    def checked(*args: Any, **options: Any) -> tuple[Tensor, dict[str, Any]]:
+        result = find_loss(name)(*args, **options)
+        pair = result if isinstance(result, tuple) and len(result) == 2 else (None, None)
+        if not isinstance(pair[0], Tensor) or pair[0].ndim or not isinstance(pair[1], Mapping):
+            raise ConfigError(
+                f"{LOSS}={name!r} returned {result!s:.100}. Allowed: a pair of a loss, a tensor without dimensions, "
+                "and a dictionary of metrics. verl.trainer.ppo.core_algos.agg_loss makes the first from losses (B, T)."
+            )
+        return pair[0], dict(pair[1])
+
+    return checked
+
+
+for _name in registry.registered(LOSS_GROUP):
+    register_policy_loss(_name)(own_loss(_name))
 for _mode, _unit in RATIO_UNITS.items():
     register_policy_loss(_mode)(with_clip_counts(get_policy_loss_fn(_mode), _unit))

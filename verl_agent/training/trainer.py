@@ -31,6 +31,7 @@ from verl_agent.runs.best_checkpoint import Best, read_best, validation_result
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
+from verl_agent.training.own_estimators import register
 from verl_agent.training.phases import marking_phases
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
@@ -69,6 +70,7 @@ class EpisodeTraining(GroupedBatches):
         self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
         self._shaping = envs[0].credit
         estimator, treatments = config.algorithm.adv_estimator, {env.credit.truncated for env in envs}
+        register(estimator)
         bootstraps, self._drops = "bootstrap" in treatments, "drop" in treatments
         self._places_rewards = estimator in BY_TOKEN and (self._shaping.place == "turn" or bootstraps)
         self._turn_critic = estimator in TURN_CRITICS
@@ -170,7 +172,7 @@ class EpisodeTraining(GroupedBatches):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Set `BATCH_TURNS`, adds metrics by turn, and rejects tokens afterwards, not before."""
         self._turn_batch = turn_batch = TurnBatch.read(batch)
-        token = BATCH_TURNS.set(BatchTurns(turn_batch.turns, self._shaping))
+        token = BATCH_TURNS.set(BatchTurns(turn_batch.turns, self._shaping, turn_batch.token_values))
         rewards = turn_batch.rewards(self.config.algorithm.gamma) if self._places_rewards else None
         try:
             with replaced(batch, rewards) if rewards else nullcontext():

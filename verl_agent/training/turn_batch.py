@@ -65,6 +65,7 @@ class TurnBatch:
         dropped: True for each row of an episode that is left out of the loss.
         padding: True for each row that verl added.
         versions: int64 `(T,)` of each row, training step of the weights that sampled the token; -1 where the mask is 0.
+        token_values: float `(T,)` of each row, critic's value of the state before each token; None without a critic.
     """
 
     turns: Sequence[TurnSpan]
@@ -72,6 +73,7 @@ class TurnBatch:
     dropped: Sequence[bool]
     padding: Sequence[bool]
     versions: Sequence[Tensor] = ()
+    token_values: Sequence[Tensor] | None = None
 
     @classmethod
     def read(cls, batch: KVBatchMeta) -> Self:
@@ -86,7 +88,7 @@ class TurnBatch:
         dropped = [row is not None and row.get("truncated") == "drop" for row in rewards]
         runs = [[] if pad else field.get("versions", []) for pad, field in zip(padding, fields, strict=True)]
         versions = [_on_written(expand(row), mask) for row, mask in zip(runs, masks, strict=True)]
-        return cls(turns, masks, dropped, padding, versions)
+        return cls(turns, masks, dropped, padding, versions, columns.get("values"))
 
     @property
     def whole_episodes(self) -> bool:

@@ -48,10 +48,11 @@ class TurnSpan:
 
 @dataclass(frozen=True, slots=True)
 class BatchTurns:
-    """All turns of a batch, and the settings of the estimators that use them."""
+    """All turns of a batch, and the settings of the estimators that use them; critic's values as in `locate_turns`."""
 
     turns: Sequence[TurnSpan]
     shaping: RewardShaping
+    values: Sequence[Tensor] | None = None
 
 
 BATCH_TURNS: ContextVar[BatchTurns] = ContextVar("turns of the batch whose advantages are estimated")

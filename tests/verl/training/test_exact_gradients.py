@@ -113,7 +113,7 @@ def test_a_baseline_by_turn_index_hides_a_penalty_for_each_turn(process):
 
 
 def test_the_table_has_each_estimator():
-    from verl_agent.config.algorithms import ESTIMATORS
+    from verl_agent.config.algorithms import BUILT_IN
 
-    assert {estimate.estimator for estimate in ESTIMATES.values()} == set(ESTIMATORS)
+    assert {estimate.estimator for estimate in ESTIMATES.values()} == set(BUILT_IN)
     assert SUM in MODES

@@ -12,11 +12,18 @@ from pydantic import Field
 from verl_agent.config.algorithms import (
     CRITICS,
     ESTIMATOR,
-    ESTIMATORS,
     GROUPED,
+    KNOWN_ESTIMATORS,
+    KNOWN_LOSSES,
+    LOSS,
+    SEVERAL_ROWS,
+    SWITCHED_CRITICS,
     TURN_CRITICS,
     TURN_ESTIMATORS,
     UNIFORM_IS_ZERO,
+    USES_UNIFORM,
+    WITHOUT_CRITIC,
+    find_estimator,
 )
 from verl_agent.config.catalogue import SET
 from verl_agent.platform.shard_files import KINDS
@@ -42,11 +49,9 @@ VERL_CRITIC = "~/models/deepseek-llm-7b-chat"
 
 ROLLOUT, ACTOR, CORRECTION = "actor_rollout_ref.rollout", "actor_rollout_ref.actor", "algorithm.rollout_correction"
 V1, GROUPS, FILTER, CRITIC = "trainer.v1", "trainer.v1.sampler.sampler_kwargs", "algorithm.filter_groups", "critic"
-MODE, KEEP, LOSS = f"{V1}.trainer_mode", "agent.context.keep", f"{ACTOR}.policy_loss.loss_mode"
+MODE, KEEP = f"{V1}.trainer_mode", "agent.context.keep"
 BATCH, MINI, RESPONSE = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", "data.max_response_length"
 EDITS, ASYNCHRONOUS = ("last", "summary"), (PARTIAL, SEPARATE)
-WITHOUT_CRITIC = tuple(name for name in ESTIMATORS if name not in CRITICS)
-USES_UNIFORM = tuple(name for name in ESTIMATORS if name not in UNIFORM_IS_ZERO)
 
 Positive, Natural, Several = (Annotated[int, Field(ge=least)] for least in (1, 0, 2))
 NotNegative, AboveZero = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
@@ -107,17 +112,22 @@ CONDITIONS: tuple[Condition, ...] = (
     *(Condition(key, Natural)
       for key in ("data.seed", f"{ROLLOUT}.seed", "trainer.max_restarts", "trainer.hang_timeout_s")),
     # Advantage estimators and critics
-    Condition(ESTIMATOR, Literal[ESTIMATORS], "Others of verl do not support several turns."),
+    Condition(ESTIMATOR, KNOWN_ESTIMATORS, "Others of verl do not support several turns; a package may register its "
+              "own (entry points verl_agent.estimators), and is then installed with `pip install -e .` in its folder."),
+    Condition("credit.options",
+              Where(lambda value, get: f"options of {get(ESTIMATOR)}: {find_estimator(get(ESTIMATOR)).options}",
+                    lambda value, get: set(value or ()) <= set(find_estimator(get(ESTIMATOR)).options))),
     Condition("critic.enable", OffOrNull, f"The estimator has no critic. Or choose {' or '.join(CRITICS)}.",
               {ESTIMATOR: WITHOUT_CRITIC}),
     *(Condition("critic.enable", allowed, "The estimator needs a critic. Or choose one without, such as grpo.",
-                {ESTIMATOR: [name]})
-      for name, allowed in (("gae", On | NoneType), ("turn_gae", On))),  # null is verl's choice, which knows `gae` only
+                {ESTIMATOR: names})
+      # null is verl's choice, which knows `gae` only
+      for names, allowed in ((["gae"], On | NoneType), (SWITCHED_CRITICS, On))),
     *(Condition("critic.model.path",
                 Where("the initial model of the critic, such as {actor_rollout_ref.model.path}",
                       lambda path, get: path != VERL_CRITIC),
-                f"This one is verl's example. Or add +overlay/algorithm={overlay}.", {ESTIMATOR: [name]})
-      for name, overlay in (("gae", "ppo"), ("turn_gae", "turn_ppo"))),
+                f"This one is verl's example. Or add +overlay/algorithm={overlay}.", {ESTIMATOR: names})
+      for names, overlay in ((["gae"], "ppo"), (SWITCHED_CRITICS, "turn_ppo"))),
     Condition("credit.truncated", Literal["as_is", "drop"],
               "bootstrap adds the critic's value of the last state, and the estimator has no critic. Or choose "
               f"{' or '.join(CRITICS)}.", {ESTIMATOR: WITHOUT_CRITIC}),
@@ -210,7 +220,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(f"{ACTOR}.kl_loss_type", Literal[tuple(name + end for name in KL_NAMES for end in ("", "+"))]),
     Condition(f"{ROLLOUT}.temperature", AboveZero,
               f"Gradients would be 0. Validation has {ROLLOUT}.val_kwargs.temperature."),
-    Condition(LOSS, Literal["vanilla", "gspo", "turn_ratio"], "Others of verl do not support several turns."),
+    Condition(LOSS, KNOWN_LOSSES, "Others of verl do not support several turns."),
     Condition("algorithm.use_pf_ppo", Off,
               "verl's trainer would draw rows anew and write their advantages to other rows."),
     *(Condition(f"{ACTOR}.clip_ratio_{bound}", NotNegative) for bound in ("low", "high")),
@@ -244,7 +254,7 @@ CONDITIONS: tuple[Condition, ...] = (
               "Others remove tokens from the middle of a turn, and the loss would take the rest for two turns. Or set "
               "the loss to vanilla or gspo.", {LOSS: ["turn_ratio"]}),
     # Contexts that remove turns: an episode makes several rows
-    Condition(ESTIMATOR, Literal["grpo", *TURN_ESTIMATORS],
+    Condition(ESTIMATOR, SEVERAL_ROWS,
               "The context splits an episode into several rows, which others take for episodes.", {KEEP: EDITS}),
     Condition(f"{ACTOR}.loss_agg_mode", Literal["token-mean"],
               "The context splits an episode into several rows, and others weight it by its rows.", {KEEP: EDITS}),

@@ -5,10 +5,10 @@ message has the key, the value and these.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
@@ -42,7 +42,8 @@ class Condition:
 
     Attributes:
         key: dotted key.
-        allowed: type of its value, with `Literal` and `Field` for choices and ranges, or a `Where`.
+        allowed: type of its value, with `Literal` and `Field` for choices and ranges, a collection of names, or a
+            `Where`.
         remedy: sentences with the reason and the next step.
         when: other keys, each with the values with which the condition applies (`set` as in verl_keys.yaml).
     """
@@ -50,7 +51,7 @@ class Condition:
     key: str
     allowed: Any
     remedy: str = ""
-    when: Mapping[str, Sequence[Any] | str] = field(default_factory=dict)
+    when: Mapping[str, Collection[Any] | str] = field(default_factory=dict)
 
     def message(self, get: Get) -> str:
         """Return what is wrong with a config; empty if the condition holds or does not apply."""
@@ -62,7 +63,8 @@ class Condition:
             text = self.allowed.text if isinstance(self.allowed.text, str) else self.allowed.text(value, get)
             allowed = f"Allowed: {re.sub(r'{([^}]+)}', lambda key: written(get(key[1])), text)}."
         else:
-            allowed = allowed_text(value, self.allowed)
+            names = isinstance(self.allowed, Collection)
+            allowed = allowed_text(value, Literal[tuple(self.allowed)] if names else self.allowed)
         return (
             f"{self.key}={written(value)} is not allowed{given and f' with {given}'}. {allowed} {self.remedy}".rstrip()
         )
@@ -70,6 +72,8 @@ class Condition:
     def _holds(self, value: Any, get: Get) -> bool:
         if isinstance(self.allowed, Where):
             return self.allowed.holds(value, get)
+        if isinstance(self.allowed, Collection):
+            return value in self.allowed
         try:
             TypeAdapter(self.allowed).validate_python(value, strict=True)
         except ValidationError:

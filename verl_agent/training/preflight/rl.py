@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
 from verl_agent.agents.registry import check_retries
-from verl_agent.config.algorithms import has_critic
+from verl_agent.config.algorithms import LOSSES, find_loss, has_critic
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.settings import RunEnv
@@ -36,7 +36,7 @@ from verl_agent.training.splits import split_tasks, validates_on_test
 
 ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
 """File for verl that names the class which assigns requests to rollout servers."""
-LOSSES = "verl_agent.training.policy_losses"
+LOSS_MODULE = "verl_agent.training.policy_losses"
 """Module that verl's workers import: it registers `turn_ratio` and counts the clipped tokens of each turn."""
 BUCKET_MB = 128
 """Smallest bucket of a weight transfer in MiB."""
@@ -84,6 +84,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     for run_env in envs:
         check_environment(run_env, envs)
         check_places(plain, run_env, envs)
+    check_own_algorithms(config, envs)
     check_micro_batches(config)
     check_shares(config, envs)
     with open_dict(config):
@@ -124,6 +125,20 @@ def check_ranks(trainer: DictConfig, cores: int) -> None:
             f"trainer.n_gpus_per_node={ranks!r} is not allowed. Without a GPU each rank needs a core. Allowed on this "
             f"machine: a whole number from 1 to {cores}."
         )
+
+
+def check_own_algorithms(config: DictConfig, envs: Sequence[RunEnv]) -> None:
+    """Import the policy loss of another package, and try the schedules of other packages at every step.
+
+    Raises:
+        ConfigError: the loss does not import, or a schedule fails or returns a limit that is not allowed.
+    """
+    loss = config.actor_rollout_ref.actor.policy_loss.loss_mode
+    if loss not in LOSSES:
+        find_loss(loss)
+    for horizon in (one.horizon for one in envs if one.horizon.schedule):
+        for step in range(1, int(config.trainer.total_training_steps) + 1):
+            horizon.turns_at(step)
 
 
 def check_environment(run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
@@ -170,7 +185,7 @@ def _complete(config: DictConfig, mixed: bool, report: Callable[[str], None]) ->
     model = config.actor_rollout_ref.model
     model.path = resolve_model(model.path)
     given = model.external_lib
-    model.external_lib = [*([given] if isinstance(given, str) else given or ()), LOSSES]
+    model.external_lib = [*([given] if isinstance(given, str) else given or ()), LOSS_MODULE]
     if has_critic(config):
         config.critic.model.path = resolve_model(config.critic.model.path, key="critic.model.path")
     loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
