@@ -9,15 +9,19 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
 from verl_agent.commands.environments import check_env, envs
+from verl_agent.commands.launch import launch
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.play import play
+from verl_agent.commands.quickstart import quickstart
+from verl_agent.commands.recipes import copy_hint, recipes
 from verl_agent.commands.results import failures, leaderboard, scaling
 from verl_agent.commands.suite import suite
-from verl_agent.commands.terminal import fail, print_line, read_json
+from verl_agent.commands.terminal import explain_missing, fail, print_line, read_json
 from verl_agent.commands.view import view
 from verl_agent.commands.what_if import what_if
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
@@ -82,7 +86,7 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
             known = [str(path) for path in Path("recipes").rglob("*.yaml") if not path.name.startswith("env")]
             from verl_agent.config.explanation import find_overlay
 
-            hint = find_overlay(recipe.stem) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
+            hint = find_overlay(recipe.stem) or copy_hint(recipe) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
             fail(f"recipe {str(recipe)!r} does not exist. {hint}")
         if explain is not None:
             _explain(explain, base)
@@ -98,6 +102,9 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
 
 for _command in RECIPE_COMMANDS:
     _add_recipe_command(*_command)
+app.add_typer(recipes, name="recipes")
+app.command()(quickstart)
+app.command()(launch)
 app.command()(envs)
 app.command("check-env")(check_env)
 app.command()(view)
@@ -206,8 +213,6 @@ def serve(  # noqa: PLR0913 - one for each option
         run(ServeSettings(*chosen), print_line)
     except ConfigError as error:
         fail(str(error))
-    except ImportError as error:
-        fail(f"a package for serving is missing: {error}. Install it: pip install 'verl-agent[serve]'")
 
 
 def _serve_from(folder: Path, env: str) -> NoReturn:
@@ -230,3 +235,15 @@ def _add_commands() -> None:
 
 
 _add_commands()
+
+
+def main() -> None:
+    """Run the command line; name the extra of a package that a command needs and that is not installed."""
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        message = explain_missing(sys.argv[1], error)
+        if message is None:
+            raise
+        Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+        sys.exit(2)
