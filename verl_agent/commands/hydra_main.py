@@ -18,12 +18,7 @@ from verl_agent.errors import ConfigError
 
 
 def launch(main: Callable[[], None], base: str) -> None:
-    """Run a function decorated with `@hydra.main`; exit with code 2 if the recipe and its overrides do not compose.
-
-    Args:
-        main: the decorated function.
-        base: base YAML of the command's recipes, a key of `verl_agent.config.keys.KINDS`.
-    """
+    """Run a function decorated with `@hydra.main`; exit with code 2 if the recipe and its overrides do not compose."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of printing them
     try:
         register_config()
