@@ -142,7 +142,7 @@ setup(
         ],
     },
     entry_points={
-        "console_scripts": ["verl-agent = verl_agent.commands.cli:main"],
+        "console_scripts": ["verl-agent = verl_agent.commands.cli:app"],
         "verl.plugins": ["verl_agent = verl_agent.platform.plugin"],  # imported by verl, never called
         "verl_agent.envs": ENVIRONMENTS,
         "verl_agent.agents": AGENTS,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from typer.core import TyperGroup
 
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
@@ -24,11 +24,29 @@ from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import explain_missing, fail, print_line, read_json
 from verl_agent.commands.view import view
 from verl_agent.commands.what_if import what_if
-from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
+from verl_agent.errors import MAX_MESSAGE_CHARS, AgentError, did_you_mean
 from verl_agent.platform.versions import require_modules
 from verl_agent.system.checks import Status
 
+
+class Commands(TyperGroup):
+    """Commands that end with a message and exit code 2 after an error of this package, or if a package is missing."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See Click's Group."""
+        try:
+            return super().invoke(ctx)
+        except AgentError as error:
+            fail(str(error))
+        except ModuleNotFoundError as error:
+            message = explain_missing(ctx.invoked_subcommand or "", error)
+            if message is None:
+                raise
+            fail(message)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Multi-turn reinforcement learning of language-model agents on unmodified verl.",
     no_args_is_help=True,
     add_completion=False,
@@ -61,15 +79,6 @@ KEY the type, the default and the meaning of a setting. verl_agent/config/REFERE
 EXPLAIN: Any = typer.Option(help="Explain the setting with this dotted key, and exit.", metavar="KEY")
 
 
-def _explain(key: str, base: str) -> None:
-    from verl_agent.commands.reference import explain
-
-    try:
-        print_line(explain(key, base))
-    except ConfigError as error:
-        fail(str(error))
-
-
 def _add_recipe_command(name: str, module: str, example: str, help_text: str) -> None:
     """Add a command that replaces this process by `python -m <module>` with Hydra's arguments for the recipe."""
     base = f"agent_{'base' if name == 'train' else name}"
@@ -90,13 +99,12 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
             hint = find_overlay(recipe.stem) or copy_hint(recipe) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
             fail(f"recipe {str(recipe)!r} does not exist. {hint}")
         if explain is not None:
-            _explain(explain, base)
+            from verl_agent.commands.reference import explain as describe
+
+            print_line(describe(explain, base))
             return
         if name != "eval":
-            try:
-                require_modules("verl")  # before the modules of training import its packages
-            except ConfigError as error:
-                fail(str(error))
+            require_modules("verl")  # before the modules of training import its packages
         location = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
         sys.stdout.flush()
         program = [sys.executable, "-m", f"verl_agent.commands.{module}"]
@@ -135,10 +143,7 @@ def export(
     """Export the model of a run in Hugging Face format: config, weights and tokenizer."""
     from verl_agent.commands.export import export as write
 
-    try:
-        print_line(f"model: {write(run, into, step, best)}")
-    except ConfigError as error:
-        fail(str(error))
+    print_line(f"model: {write(run, into, step, best)}")
 
 
 @app.command()
@@ -155,10 +160,7 @@ def new_env(
     into: Annotated[Path, typer.Option(help="Parent folder of the new package's folder.")] = Path(),
 ) -> None:
     """Create a package with a new environment: a small game, recipes, a data sheet and tests."""
-    try:
-        folder = write_package(name, into)
-    except ConfigError as error:
-        fail(str(error))
+    folder = write_package(name, into)
     print_line(f"Created {folder} with a game that is ready for training. Next steps:")
     for command in (f"cd {folder}", "pip install -e .", f"verl-agent check-env {name}", "pytest"):
         print_line(f"  {command}")
@@ -207,18 +209,15 @@ def serve(  # noqa: PLR0913 - one for each option
     ] = None,
 ) -> None:
     """Serve an environment over HTTP to verl-agent on other machines and to AgentGym's clients."""
-    try:
-        if venv is not None:
-            _serve_from(venv, env)
-        from verl_agent.commands.serve import ServeSettings
-        from verl_agent.commands.serve import serve as run
-        from verl_agent.envs.http.settings import ServerLimits
+    if venv is not None:
+        _serve_from(venv, env)
+    from verl_agent.commands.serve import ServeSettings
+    from verl_agent.commands.serve import serve as run
+    from verl_agent.envs.http.settings import ServerLimits
 
-        limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
-        chosen = (env, read_json(options), split, host, port, token, hosts, timeout, limits, approve)
-        run(ServeSettings(*chosen), print_line)
-    except ConfigError as error:
-        fail(str(error))
+    limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
+    chosen = (env, read_json(options), split, host, port, token, hosts, timeout, limits, approve)
+    run(ServeSettings(*chosen), print_line)
 
 
 def _serve_from(folder: Path, env: str) -> NoReturn:
@@ -241,15 +240,3 @@ def _add_commands() -> None:
 
 
 _add_commands()
-
-
-def main() -> None:
-    """Run the command line; name the extra of a package that a command needs and that is not installed."""
-    try:
-        app()
-    except ModuleNotFoundError as error:
-        message = explain_missing(sys.argv[1], error)
-        if message is None:
-            raise
-        Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
-        sys.exit(2)

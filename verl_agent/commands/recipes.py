@@ -80,8 +80,5 @@ def copy(
     into: Annotated[Path, typer.Option(help="Folder that gets recipes/.")] = Path(),
 ) -> None:
     """Copy recipes into recipes/ of a folder, to edit them and to run them there."""
-    try:
-        for folder in copy_recipes(env or [], into):
-            print_line(f"wrote {folder}")
-    except ConfigError as error:
-        fail(str(error))
+    for folder in copy_recipes(env or [], into):
+        print_line(f"wrote {folder}")

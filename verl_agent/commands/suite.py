@@ -8,7 +8,6 @@ from rich.console import Console
 
 from verl_agent.commands.recipes import copy_hint
 from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError
 
 
 def suite(
@@ -42,8 +41,6 @@ def suite(
         chosen = read_suite(file, overrides or [], only or [])
         folder = into or Path("runs/suite") / file.stem
         outcomes = play_suite(chosen, models_of(chosen, model or []), folder, Console())
-    except ConfigError as error:
-        fail(str(error))
     except KeyboardInterrupt:
         print_line("Stopped. Run the same command again to resume.")
         raise typer.Exit(code=130) from None

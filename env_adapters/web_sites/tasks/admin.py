@@ -113,8 +113,8 @@ def orders_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TEST,
     "shopping_admin",
-    "How many stars did {{name}} give to the {{product}}, and what is the title of the review? "
-    "Answer as in: 3, Loud and slow",
+    "How many stars did {{name}} give to the {{product}}, and what is the title of the review? Answer as "
+    "in: 3, Loud and slow",
 )
 def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.name) == split]
@@ -126,7 +126,7 @@ def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping_admin", "Open the details of the latest order that contains the {{product}}.")
 def show_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the page of an order, whose number is in its address and so not in the question."""
+    # Yield tasks to open the page of an order, whose number is in its address and so not in the question.
     for product in products(world, split):
         containing = [one for one in world.shop.orders if any(line[0] is product for line in one.lines)]
         *_, before, one = [None, None, *sorted(containing, key=lambda order: order.day)]

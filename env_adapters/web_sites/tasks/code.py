@@ -83,8 +83,8 @@ def ticket_reporter(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TRAIN,
     "gitlab",
-    "How many tickets of {{project}} are closed, and what is the title of the latest of them? "
-    "Answer as in: 12, Wrong colours",
+    "How many tickets of {{project}} are closed, and what is the title of the latest of them? Answer as "
+    "in: 12, Wrong colours",
 )
 def closed_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in projects(world, split):
@@ -108,8 +108,8 @@ def python_version(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TEST,
     "gitlab",
-    "On which day of the week does the team of {{project}} meet, and who pays for the work? Answer in the words of the "
-    "wiki, as in: Sunday, a bank",
+    "On which day of the week does the team of {{project}} meet, and who pays for the work? Answer in the"
+    " words of the wiki, as in: Sunday, a bank",
 )
 def team_meeting(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in projects(world, split):

@@ -74,8 +74,8 @@ def to_topic(topic: Topic) -> list[str]:
 @template(
     TRAIN,
     "shopping reddit",
-    "What does the product cost in the shop that {{member}} started a topic about in the forum's category "
-    "{{category}}? Answer with the price only.",
+    "What does the product cost in the shop that {{member}} started a topic about in the forum's category"
+    " {{category}}? Answer with the price only.",
 )
 def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for topic, product in praised(world, split):
@@ -86,8 +86,8 @@ def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TEST,
     "shopping reddit",
-    "How many units are in stock of the product that {{member}} started a topic about in the forum's category "
-    "{{category}}? Answer with the number only.",
+    "How many units are in stock of the product that {{member}} started a topic about in the forum's "
+    "category {{category}}? Answer with the number only.",
 )
 def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for topic, product in praised(world, split):
@@ -99,8 +99,8 @@ def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TRAIN,
     "shopping reddit",
-    "Put one unit of the product that {{member}} started a topic about in the forum's category {{category}}, and "
-    "nothing else, into my cart.",
+    "Put one unit of the product that {{member}} started a topic about in the forum's category "
+    "{{category}}, and nothing else, into my cart.",
     changes=True,
 )
 def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
@@ -113,8 +113,8 @@ def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TEST,
     "shopping reddit",
-    'Reply to the forum topic "{{topic}}" with the price that the shop asks for the product and nothing else, as in: '
-    "$12.50",
+    'Reply to the forum topic "{{topic}}" with the price that the shop asks for the product and nothing '
+    "else, as in: $12.50",
     changes=True,
 )
 def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
@@ -147,8 +147,9 @@ def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TRAIN,
     "gitlab reddit",
-    "What are the status and the priority of the ticket that {{member}} started a topic about in the forum's category "
-    "{{category}}, in which {{other}} replied first, and who reported it? Answer as in: Paused, Urgent, login",
+    "What are the status and the priority of the ticket that {{member}} started a topic about in the "
+    "forum's category {{category}}, in which {{other}} replied first, and who reported it? Answer as in: "
+    "Paused, Urgent, login",
 )
 def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for topic, project, ticket in mentioned(world, split):
@@ -159,8 +160,8 @@ def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TEST,
     "gitlab reddit",
-    "Who reported the ticket that {{member}} started a topic about in the forum's category {{category}}, in which "
-    "{{other}} replied first? Answer with the login only.",
+    "Who reported the ticket that {{member}} started a topic about in the forum's category {{category}}, "
+    "in which {{other}} replied first? Answer with the login only.",
 )
 def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for topic, project, ticket in mentioned(world, split):
@@ -176,8 +177,8 @@ def to_ticket(topic: Topic, project: Project, ticket: Ticket) -> list[str]:
 @template(
     TRAIN,
     "gitlab reddit",
-    "Comment on the ticket that {{member}} started a topic about in the forum's category {{category}}, in which "
-    "{{other}} replied first, with exactly this text: {{text}}",
+    "Comment on the ticket that {{member}} started a topic about in the forum's category {{category}}, in"
+    " which {{other}} replied first, with exactly this text: {{text}}",
     changes=True,
 )
 def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:

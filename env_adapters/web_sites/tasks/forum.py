@@ -85,14 +85,11 @@ def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 @template(
     TRAIN,
     "reddit",
-    'How many replies, without its first post, does the topic "{{topic}}" have, and who wrote the last one? '
-    "Answer as in: 12, name",
+    'How many replies, without its first post, does the topic "{{topic}}" have, and who wrote the last '
+    "one? Answer as in: 12, name",
 )
 def reply_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the number of replies and the author of the last one.
-
-    The forum's lists of topics count the first post too.
-    """
+    # The forum's lists of topics count the first post too.
     for one in topics(world, split, "count"):
         said = (number(len(one.replies)), text(one.replies[-1].member))
         yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
@@ -140,9 +137,7 @@ def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 
 @template(
-    TEST,
-    "reddit",
-    "Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May",
+    TEST, "reddit", "Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May"
 )
 def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in topics(world, split):

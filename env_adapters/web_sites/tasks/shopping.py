@@ -20,9 +20,6 @@ from env_adapters.web_sites.world import GeneratedWorld
 from env_adapters.web_sites.world.shop import Category, Order, Product
 
 SHOP = "__SHOPPING__"
-NAME_ONLY = "Answer with the name only."
-NUMBER_ONLY = "Answer with the number only."
-PRICE_ONLY = "Answer with the price only."
 SORTING = ("sort_by",)
 """Parameters of a list that change its order only."""
 SEARCHED = (
@@ -93,13 +90,13 @@ def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
     )
 
 
-@template(TRAIN, "shopping", f"What is the price of the {{{{product}}}}? {PRICE_ONLY}")
+@template(TRAIN, "shopping", "What is the price of the {{product}}? Answer with the price only.")
 def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in products(world, split):
         yield question(one.name, {"product": one.title}, find(one), money(one.price))
 
 
-@template(TRAIN, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
+@template(TRAIN, "shopping", "How many units of the {{product}} are in stock? Answer with the number only.")
 def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in in_stock(world, split):
         yield question(one.name, {"product": one.title}, find(one), number(one.stock))
@@ -114,7 +111,7 @@ def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield question(one.name, {"product": one.title}, find(one), count, money(one.price))
 
 
-@template(TEST, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
+@template(TEST, "shopping", 'Who wrote the review "{{title}}" of the {{product}}? Answer with the name only.')
 def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in products(world, split):
         for review in world.shop.reviews_of(one)[:1]:
@@ -122,7 +119,7 @@ def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
             yield question(one.name, words, find(one), text(review.customer.name))
 
 
-@template(TEST, "shopping", f"What is the weight of the {{{{product}}}} in grams? {NUMBER_ONLY}")
+@template(TEST, "shopping", "What is the weight of the {{product}} in grams? Answer with the number only.")
 def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for one in products(world, split):
         yield question(one.name, {"product": one.title}, find(one), grams(one.grams))
@@ -139,12 +136,12 @@ def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield question(one.name, {"product": one.title}, find(one), *said)
 
 
-@template(TRAIN, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
+@template(TRAIN, "shopping", "Which product in the category {{category}} is the cheapest? Answer with the name only.")
 def cheapest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     yield from by_price(world, split, 0, "Price low to high")
 
 
-@template(TEST, "shopping", f"Which product in the category {{{{category}}}} costs the most? {NAME_ONLY}")
+@template(TEST, "shopping", "Which product in the category {{category}} costs the most? Answer with the name only.")
 def dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     yield from by_price(world, split, -1, "Price high to low")
 
@@ -172,7 +169,7 @@ def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", 'Search the shop for "{{words}}" and open the page of the cheapest product found.')
 def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open a result of a search; the address of the results could be formed without reading a page."""
+    # Yield tasks to open a result of a search; the address of the results could be formed without reading a page.
     for words in SEARCHED:
         listed = [one for one in world.shop.products if words in one.title.lower().split()]
         one = min(listed, key=lambda product: product.cents)
@@ -193,7 +190,7 @@ def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield question(one.number, {"order": one.number}, open_order(one), text(one.status), money(one.total))
 
 
-@template(TRAIN, "shopping", f"What is the number of my order with the {{{{product}}}}? {NUMBER_ONLY}")
+@template(TRAIN, "shopping", "What is the number of my order with the {{product}}? Answer with the number only.")
 def order_with(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper]
     for order in own[-20:]:

@@ -68,7 +68,11 @@ TEMPLATES: list[Template] = []
 
 
 def template(split: str, sites: str, intent: str, changes: bool = False) -> Callable[[Build], Build]:
-    """Register a generator of drafts as a template named after it; `sites` are separated by spaces."""
+    """Register a generator of drafts as a template, whose name is the generator's.
+
+    Args:
+        sites: WebArena's names of the sites, separated by spaces.
+    """
 
     def register(build: Build) -> Build:
         TEMPLATES.append(Template(build.__name__, split, sites.split(), intent, changes, build))

@@ -118,10 +118,7 @@ def field_draft(pair: TicketOf, other: TicketOf, field: Field, words: dict[str, 
 
 
 @template(
-    TRAIN,
-    "gitlab",
-    'Comment on the ticket "{{ticket}}" of {{project}} with exactly this text: {{text}}',
-    changes=True,
+    TRAIN, "gitlab", 'Comment on the ticket "{{ticket}}" of {{project}} with exactly this text: {{text}}', changes=True
 )
 def comment_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     for place, (pair, other) in enumerate(neighbours(tickets(world, split, "comment"))):
@@ -159,8 +156,8 @@ def write_comment(said: str) -> str:
 @template(
     TRAIN,
     "gitlab",
-    'Create a ticket of type {{kind}} in {{project}} titled "{{title}}" with exactly this description: {{text}} '
-    "Leave its other fields as they are.",
+    'Create a ticket of type {{kind}} in {{project}} titled "{{title}}" with exactly this description: '
+    "{{text}} Leave its other fields as they are.",
     changes=True,
 )
 def new_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:

@@ -63,8 +63,8 @@ def test_a_command_without_its_packages_names_the_extra():
 WITHOUT_TRAINING = """import sys
 sys.modules |= dict.fromkeys(["verl", "ray", "vllm"])
 sys.argv = ["verl-agent", "quickstart"]
-from verl_agent.commands.cli import main
-main()
+from verl_agent.commands.cli import app
+app()
 """
 
 
