@@ -12,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,12 +20,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
+import nicegui
 import psutil
 import typer
 
 GROUPS, SAMPLES, TURNS = 125, 8, 10
 REPEATS = 3
+SMALL = f"/_nicegui/{nicegui.__version__}/static/nicegui.css"
+"""Path of a small answer, which only a server whose event loop is free gives at once."""
 PAGES = {
     "start": "/",
     "run": "/run/run",
@@ -64,6 +69,8 @@ class Cost:
     cpu_s: float
     memory_mb: float
     later_cpu_s: float = float("nan")
+    others_s: float = float("nan")
+    """Longest wait of a small request that was sent beside the first one."""
 
 
 def records(episodes: int) -> Iterator[dict[str, Any]]:
@@ -160,7 +167,32 @@ def measure_page(server: psutil.Process, name: str, url: str) -> Cost:
             answer.read()
         walls.append(time.perf_counter() - start)
         cpus.append(sum(server.cpu_times()[:2]) - before)
-    return Cost(name, walls[0], cpus[0], server.memory_info().rss / 1e6, max(cpus[1:]))
+    return Cost(name, walls[0], cpus[0], server.memory_info().rss / 1e6, max(cpus[1:]), wait_beside(url))
+
+
+def wait_beside(url: str) -> float:
+    """Return the longest wait in seconds of small requests that are sent while the server answers another one."""
+    longest, ended = 0.0, threading.Event()
+    parts = urlsplit(url)
+
+    def send_small_ones() -> None:
+        nonlocal longest
+        while not ended.is_set():
+            start = time.perf_counter()
+            with urllib.request.urlopen(f"{parts.scheme}://{parts.netloc}{SMALL}") as answer:
+                answer.read()
+            longest = max(longest, time.perf_counter() - start)
+            ended.wait(0.01)
+
+    beside = threading.Thread(target=send_small_ones)
+    beside.start()
+    try:
+        with urllib.request.urlopen(url) as answer:
+            answer.read()
+    finally:
+        ended.set()
+        beside.join()
+    return longest
 
 
 def measure(folder: Path, pages: dict[str, str], places: dict[str, int]) -> list[Cost]:
@@ -184,10 +216,11 @@ def measure(folder: Path, pages: dict[str, str], places: dict[str, int]) -> list
 def show(title: str, costs: list[Cost]) -> None:
     """Print the costs as a table."""
     typer.echo(f"{title}\n")
-    typer.echo("| part | seconds | CPU seconds | CPU seconds, later requests | memory (MB) |\n|---|---|---|---|---|")
+    heads = ("part", "seconds", "CPU seconds", "CPU seconds, later requests", "memory (MB)", "other requests (s)")
+    typer.echo(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for cost in costs:
         times = f"{cost.wall_s:.2f} | {cost.cpu_s:.2f} | {cost.later_cpu_s:.2f}"
-        typer.echo(f"| {cost.name} | {times} | {cost.memory_mb:.0f} |")
+        typer.echo(f"| {cost.name} | {times} | {cost.memory_mb:.0f} | {cost.others_s:.2f} |")
 
 
 def main(

@@ -16,6 +16,7 @@ from verl_agent.trace.metrics_log import read_metrics
 ACTOR = "actor_rollout_ref.actor"
 ALL = "[model,optimizer,extra,hf_model]"
 KEEP = ["trainer.max_actor_ckpt_to_keep=1", "trainer.max_critic_ckpt_to_keep=1"]
+MEGATRON = ["model_engine=megatron", f"~{ACTOR}.fsdp_config", f"{ACTOR}.megatron.dtype=float32"]
 SETTINGS = {
     "fsdp2": [
         ([], [f"{ACTOR}.checkpoint.save_contents={ALL}"]),
@@ -23,10 +24,10 @@ SETTINGS = {
         (PPO, [f"critic.checkpoint.save_contents={ALL}", *KEEP]),
     ],
     "megatron": [
-        (["model_engine=megatron"], [f"{ACTOR}.checkpoint.save_contents={ALL}"]),
-        (["model_engine=megatron"], [f"{ACTOR}.megatron.dist_ckpt_optim_fully_reshardable=true", KEEP[0]]),
-        (["model_engine=megatron"], [f"{ACTOR}.megatron.use_dist_checkpointing=true"]),
-        (["model_engine=megatron"], [f"{ACTOR}.optim.use_checkpoint_opt_param_scheduler=true"]),
+        (MEGATRON, [f"{ACTOR}.checkpoint.save_contents={ALL}"]),
+        (MEGATRON, [f"{ACTOR}.megatron.dist_ckpt_optim_fully_reshardable=true", KEEP[0]]),
+        (MEGATRON, [f"{ACTOR}.megatron.use_dist_checkpointing=true"]),
+        (MEGATRON, [f"{ACTOR}.optim.use_checkpoint_opt_param_scheduler=true"]),
     ],
 }
 """Overrides of the run that nobody stops, and those that the other run adds, by layout."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench.partial import register
+from tests.bench.partial import WAITING, register
 from tests.bench.waiting import WaitingEnv
 from tests.support.models import write_byte_model
 from tests.support.training_runs import (
@@ -105,7 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = root / "run"
     paths = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={folder}"]
     command = command_line("train", root, "recipe", "+overlay/rollout=partial", *paths)
-    register(root)
+    register(root, **WAITING)
     stopped_after = [stop(command, root, 2, signal.SIGKILL), stop(command, root, 4, signal.SIGINT)]
     subprocess.run(command, env=run_environment(root, root / "package"), check=True, timeout=1500)
     assert wait_for_end(root) == []

@@ -1,8 +1,9 @@
-"""Takes a small picture of each page of the viewer, from a copy of a real run.
+"""Takes a small picture of each page of the viewer in a wide and in a narrow window, from a copy of a run.
 
-python -m tests.support.screenshots runs/textcraft_quickstart recipes/textcraft/viewer
+python -m tests.support.screenshots runs/textcraft_quickstart recipes/textcraft/viewer --beside runs/eval/NAME
 """
 
+import itertools
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import typer
 from PIL import Image
 
 from tests.support.viewing import at, chromium, viewing
+from verl_agent.results.folder import REPORT
 from verl_agent.trace.labels import Label, LabelFile, key_of
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
@@ -26,17 +28,18 @@ from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.state import OpenedSource
 
-VIEWPORT = {"width": 1400, "height": 900}
-WIDTH = 1000
-"""Width of a picture in pixels."""
-QUALITY = 60
+WINDOWS = {"": (1400, 1000), "_narrow": (400, 400)}
+"""Width of the window and of the picture in pixels, by the end of the picture's name."""
+HEIGHT = 900
+QUALITY = 50
 
 
 def main(
     run: Annotated[Path, typer.Argument(help="Folder of a training run.")],
     into: Annotated[Path, typer.Argument(help="Folder of the pictures.")],
+    beside: Annotated[list[Path] | None, typer.Option(help="Run or evaluation that is opened beside it.")] = None,
 ) -> None:
-    """Write one WebP file for each page."""
+    """Write a WebP file for each page and window."""
     into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as parent:
         copy = Path(parent) / run.name
@@ -47,18 +50,23 @@ def main(
         for name in ("run.json", "settings.json", "episodes.jsonl"):
             if (run / name).is_file():
                 shutil.copy(run / name, copy)
-        paths = choose_pages(copy)
-        with viewing(copy, Path(parent) / "config") as url, chromium() as browser:
-            for name, path in paths.items():
-                page = browser.new_page(viewport=VIEWPORT)
+        paths = {"home": "/", **choose_pages(copy), "leaderboard": "/leaderboard"}
+        for one in beside or []:
+            if (one / REPORT).is_file():
+                root = quote(f"/run/{one.name}")
+                paths |= {"evaluation": root, "scaling": f"{root}/scaling", "failures": f"{root}/failures"}
+        with viewing([copy, *(beside or [])], Path(parent) / "config") as url, chromium() as browser:
+            for (name, path), (end, (wide, width)) in itertools.product(paths.items(), WINDOWS.items()):
+                page = browser.new_page(viewport={"width": wide, "height": HEIGHT})
                 page.goto(at(url, path))
                 page.wait_for_timeout(4000)  # charts and tables are drawn after the page has loaded
                 picture = Image.open(BytesIO(page.screenshot()))
-                height = round(picture.height * WIDTH / picture.width)
-                small = picture.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
-                small.save(into / f"{name}.webp", quality=QUALITY, method=6)
+                height = round(picture.height * width / picture.width)
+                small = picture.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
+                file = into / f"{name}{end}.webp"
+                small.save(file, quality=QUALITY, method=6)
                 page.close()
-                typer.echo(f"{into / name}.webp  {(into / f'{name}.webp').stat().st_size / 1000:.0f} kB  {path}")
+                typer.echo(f"{file}  {file.stat().st_size / 1000:.0f} kB  {path}")
 
 
 def choose_pages(run: Path) -> Mapping[str, str]:
@@ -79,10 +87,8 @@ def choose_pages(run: Path) -> Mapping[str, str]:
         episode = (solved or latest)[0]
         groups = list_groups(index, last_first, 1000)
         group = max(groups, key=lambda one: (one["spread"], one["step"])) if groups else {}
-        last, first = latest[0]["step"], find_episodes(index, Filter.parse(shown), 1)[0]["step"]
         tokens = [number for number in find_ids(index, last_first) if has_tokens(run, index, number)][:1]
     task = {"env": episode["env"], "task": episode["task"]}
-    middle = (first + last) // 2
     pages = {
         "run": root,
         "episodes": link_to(f"{root}/episodes", last_first.values),
@@ -93,7 +99,7 @@ def choose_pages(run: Path) -> Mapping[str, str]:
         "task": link_to(f"{root}/task", task),
         "horizon": f"{root}/horizon",
         "labels": f"{root}/labels",
-        "compare": link_to("/compare", {"a_step": f"..{middle}", "b_step": f"{min(last, middle + 1)}.."}),
+        "compare": link_to("/compare", {"a": run.name, "b": run.name}),
     }
     if tokens:
         pages["tokens"] = f"{root}/episode/{tokens[0]}/tokens"

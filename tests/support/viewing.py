@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,10 +22,10 @@ def cli(*arguments: str) -> list[str]:
 
 
 @contextmanager
-def viewing(run: Path, config: Path) -> Iterator[str]:
-    """Run `verl-agent view` of a run; yield its URL with the token; see `at`."""
+def viewing(runs: Path | Sequence[Path], config: Path) -> Iterator[str]:
+    """Run `verl-agent view` of one or more runs; yield its URL with the token; see `at`."""
     environment = {**os.environ, "XDG_CONFIG_HOME": str(config)}
-    command = cli("view", str(run), "--port", "0")
+    command = cli("view", *map(str, [runs] if isinstance(runs, Path) else runs), "--port", "0")
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     try:
         assert server.stdout is not None
@@ -41,6 +41,19 @@ def at(url: str, path: str) -> str:
     """Return the URL of a page of a viewer, with the token of the URL that it printed."""
     start, _, token = url.partition("/?")
     return f"{start}{path}{'&' if '?' in path else '?'}{token}"
+
+
+CUT = """() => [...document.querySelectorAll('body *')].filter(element => {
+  if (element.closest('.ag-aria-description-container, .q-field, svg, [hidden]')) return false;
+  const look = getComputedStyle(element), box = element.getBoundingClientRect();
+  const text = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
+  if (!text || !box.width || !box.height || look.visibility === 'hidden') return false;
+  if (element.scrollWidth > element.clientWidth + 1 && look.overflowX === 'hidden') return true;
+  let around = element.parentElement;
+  while (around && !['auto', 'scroll'].includes(getComputedStyle(around).overflowX)) around = around.parentElement;
+  return !around && (box.right > document.documentElement.clientWidth + 1 || box.left < -1);
+}).map(element => element.textContent.slice(0, 80))"""
+"""Script that returns the texts of a page that are cut: by their box, or by the window where nothing scrolls."""
 
 
 @contextmanager

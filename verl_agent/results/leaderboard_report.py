@@ -90,7 +90,12 @@ def pairs(board: Board) -> list[list[str]]:
 
 def conditions(board: Board) -> str:
     """Return the settings that all rows of a board share, in one line."""
-    return ", ".join(f"{name} {_plain(value)}" for name, value in board.conditions.items() if name != "env")
+    return ", ".join(f"{name} {text}" for name, text in condition_texts(board).items())
+
+
+def condition_texts(board: Board) -> dict[str, str]:
+    """Return the settings that all rows of a board share, as text by name."""
+    return {name: _plain(value) for name, value in board.conditions.items() if name != "env"}
 
 
 def short_conditions(board: Board) -> str:

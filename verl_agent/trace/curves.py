@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, pairwise
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -125,6 +125,10 @@ def _style(axes: Axes, kind: PanelKind, log: Log) -> None:
         axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
     elif kind.from_zero:
         axes.set_ylim(bottom=0)
+    horizons = list(zip(*log.series("episode/horizon"), strict=True))
+    for (before, was), (step, horizon) in pairwise(horizons):
+        if horizon != was:
+            axes.axvline((before + step) / 2, color=GREY, linestyle=":", linewidth=1)
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 

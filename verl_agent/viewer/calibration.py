@@ -11,7 +11,9 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.panels import BLUE, GREY, ORANGE
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.token_files import TurnValue, column_names, token_files
+from verl_agent.viewer.axes import axis_of
 from verl_agent.viewer.calibration_values import Calibration, calibrate, predictions, read_values
+from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import link_to, run_path, show_error
 from verl_agent.viewer.state import OpenedSource, in_thread
@@ -40,7 +42,9 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
     except (OSError, ConfigError) as error:
         show_error(ConfigError(str(error)))
         return
-    ui.echart(calibration_chart(found, step)).classes("w-full h-80").mark("calibration")
+    title = f"Critic: predicted value against return (step {step})"
+    note = "On the dashed line the critic is right; points above it are returns that it underrates."
+    add_chart(title, calibration_chart(found), note).mark("calibration")
     with ui.row().classes("items-center gap-4"):
         ui.label(describe(found))
         ui.select(
@@ -68,7 +72,7 @@ def describe(found: Calibration) -> str:
     )
 
 
-def calibration_chart(found: Calibration, step: int) -> dict[str, Any]:
+def calibration_chart(found: Calibration) -> dict[str, Any]:
     """Return the options of the chart: a point for each bin, its interval, and the line of a perfect critic."""
     ends = [value for one in found.bins for value in (one.value, one.realized.mean)]
     least, most = min(ends), max(ends)
@@ -76,13 +80,9 @@ def calibration_chart(found: Calibration, step: int) -> dict[str, Any]:
     intervals = [[[one.value, one.realized.low], [one.value, one.realized.high], [None, None]] for one in with_width]
     line = {"type": "line", "symbol": "none"}
     return {
-        "title": {"text": f"Critic: predicted value against return (step {step})", "textStyle": {"fontSize": 13}},
-        "tooltip": {"trigger": "item"},
-        "legend": {"bottom": 0},
-        "grid": {"left": 60, "right": 15, "top": 35, "bottom": 65},
-        "xAxis": {"type": "value", "name": "predicted value", "nameLocation": "middle", "nameGap": 22, "scale": True},
-        "yAxis": {"type": "value", "name": "return that followed", "scale": True},
-        "animation": False,
+        "grid": {"left": 60, "right": 16, "top": 12, "bottom": 60},
+        "xAxis": axis_of("predicted value", scale=True),
+        "yAxis": axis_of("return that followed", scale=True) | {"nameGap": 40},
         "series": [
             {
                 "name": "tenths of the turns",

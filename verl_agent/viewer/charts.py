@@ -6,16 +6,19 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any, Literal, get_args
 
+from verl_agent.results.statistics import Estimate
 from verl_agent.trace import panels as kinds
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY
-from verl_agent.trace.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, RED, STOP_COLOURS, PanelKind, running_mean
+from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY, read_metrics
+from verl_agent.trace.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, STOP_COLOURS, PanelKind, running_mean
 from verl_agent.types import StopReason
-from verl_agent.viewer.queries import StepSummary
+from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
+from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.queries import StepSummary, divergence_turns, success_rates, summarize_steps, uniform_groups
+from verl_agent.viewer.state import OpenedSource
 
 MOST_CURVES = 6
 """Curves of a chart; more cannot be told apart."""
-COLORS = (BLUE, ORANGE, GREEN, RED, PURPLE, GREY)
 
 Axis = Literal["step", "episodes", "turns", "tokens", "hours"]
 """Quantity of the x axis; all but `step` are sums over the training episodes up to a step."""
@@ -39,6 +42,7 @@ class RunData:
         logged: metrics log by step.
         uniform: number of training groups whose returns are all equal, and of all training groups, by step.
         divergence: mean first different turn of the training groups, by step.
+        rates: success with its interval, by purpose and step.
     """
 
     name: str
@@ -46,6 +50,7 @@ class RunData:
     logged: Mapping[int, Mapping[str, float]]
     uniform: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     divergence: Mapping[int, float] = field(default_factory=dict)
+    rates: Mapping[tuple[str, int], Estimate] = field(default_factory=dict)
 
     def of_purpose(self, *purposes: str) -> list[StepSummary]:
         """Return the summaries of these purposes that have a valid episode."""
@@ -70,6 +75,18 @@ class RunData:
         return dict(zip(every, accumulate(amounts.values()), strict=True))
 
 
+def read_run(opened: OpenedSource) -> RunData:
+    """Return the numbers of an opened run."""
+    return RunData(
+        opened.key,
+        summarize_steps(opened.index, Filter()),
+        read_metrics([file for file in opened.source.metrics_files() if file.exists()]),
+        uniform_groups(opened.index),
+        divergence_turns(opened.index),
+        success_rates(opened.index),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """One line of a chart.
@@ -80,6 +97,7 @@ class Curve:
         color: color of the line.
         dashed: draw the line dashed.
         stack: name of the stack that the line is added to; empty for none.
+        band: ends of an interval by step.
         parameters: filter of the episodes of a point, beside its step.
     """
 
@@ -88,6 +106,7 @@ class Curve:
     color: str = BLUE
     dashed: bool = False
     stack: str = ""
+    band: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -118,8 +137,8 @@ def panels(run: RunData) -> list[Panel]:
             Curve("validation", {at.step: at.reward for at in validation}, ORANGE, parameters=VALIDATION),
         ]),
         Panel(kinds.SUCCESS, [
-            Curve("train", {at.step: at.success for at in train}, parameters=TRAIN),
-            Curve("validation", {at.step: at.success for at in validation}, ORANGE, parameters=VALIDATION),
+            _success("train", run, train, BLUE, TRAIN),
+            _success("validation", run, validation, ORANGE, VALIDATION),
         ]),
         Panel(kinds.TURNS, [
             Curve("turns", {at.step: at.turns for at in train}, parameters=TRAIN),
@@ -136,21 +155,16 @@ def panels(run: RunData) -> list[Panel]:
             for reason in StopReason
             if any(reason in at.stops for at in train)
         ]),
-        Panel(kinds.TURN_BEHAVIORS, [
-            Curve(
-                behavior.name,
-                {at.step: at.behaviors[behavior.name] for at in train},
-                COLORS[number % len(COLORS)],
-                parameters=TRAIN | {behavior.name: "1.."},
-            )
-            for number, behavior in enumerate(BEHAVIORS)
-            if any(at.behaviors[behavior.name] for at in train)
-        ]),
-        Panel(kinds.EPISODE_BEHAVIORS, [
-            Curve(behavior.name, _logged(run, f"behavior/{behavior.name}"), COLORS[number % len(COLORS)])
-            for number, behavior in enumerate(BEHAVIORS)
-            if any(_logged(run, f"behavior/{behavior.name}").values())
-        ]),
+        Panel(kinds.TURN_BEHAVIORS, _in_colors([
+            Curve(one.name, values, parameters=TRAIN | {one.name: "1.."})
+            for one in BEHAVIORS
+            if any((values := {at.step: at.behaviors[one.name] for at in train}).values())
+        ])),
+        Panel(kinds.EPISODE_BEHAVIORS, _in_colors([
+            Curve(one.name, values)
+            for one in BEHAVIORS
+            if any((values := _logged(run, f"behavior/{one.name}")).values())
+        ])),
         Panel(kinds.DIVERGENCE, [Curve("turn", run.divergence, GREEN, parameters=TRAIN)]),
         Panel(kinds.EQUAL_GROUPS, [
             Curve("groups", {at: one / groups for at, (one, groups) in run.uniform.items()}, PURPLE, parameters=TRAIN),
@@ -161,13 +175,25 @@ def panels(run: RunData) -> list[Panel]:
             kinds.GAP_LOG_PROB_KIND,
             [Curve("difference", {} if _logged(run, *GAP_PROBABILITY) else _logged(run, *GAP_LOG_PROB))],
         ),
-        Panel(kinds.SECONDS, [
-            Curve(phase, _logged(run, PHASE + phase), COLORS[number % len(COLORS)], stack="seconds")
-            for number, phase in enumerate(PHASES)
-            if _logged(run, PHASE + phase)
-        ]),
+        Panel(kinds.SECONDS, _in_colors([
+            Curve(phase, values, stack="seconds") for phase in PHASES if (values := _logged(run, PHASE + phase))
+        ])),
     ]  # fmt: skip
-    return [replace(panel, curves=_most(panel.curves)) for panel in every if any(one.values for one in panel.curves)]
+    drawn = [replace(panel, curves=_most([one for one in panel.curves if one.values])) for panel in every]
+    return [panel for panel in drawn if panel.curves]
+
+
+def _success(name: str, run: RunData, steps: Sequence[StepSummary], color: str, parameters: Mapping[str, str]) -> Curve:
+    """Return the curve of the success rates with their intervals."""
+    rates = {at.step: rate for at in steps if (rate := run.rates.get((at.purpose, at.step))) is not None}
+    band = {step: (rate.low, rate.high) for step, rate in rates.items()}
+    values = {at.step: rates[at.step].mean if at.step in rates else at.success for at in steps}
+    return Curve(name, values, color, band=band, parameters=parameters)
+
+
+def _in_colors(curves: Sequence[Curve]) -> list[Curve]:
+    """Return the curves in the colors of the palette, in turn."""
+    return [replace(curve, color=COLORS[number % len(COLORS)]) for number, curve in enumerate(curves)]
 
 
 def _most(curves: Sequence[Curve]) -> list[Curve]:
@@ -178,28 +204,28 @@ def _most(curves: Sequence[Curve]) -> list[Curve]:
     stacked = bool(curves[0].stack)
     kept = [curve for curve in curves if curve in ranked[: MOST_CURVES - stacked]]
     if not stacked:
-        return [replace(curve, color=color) for curve, color in zip(kept, COLORS, strict=True)]
+        return _in_colors(kept)
     rest = [curve for curve in curves if curve not in kept]
     steps = sorted({step for curve in rest for step in curve.values})
     values = {step: sum(curve.values.get(step, 0.0) for curve in rest) for step in steps}
     return [*kept, Curve(f"{len(rest)} others", values, BLACK, stack=curves[0].stack, parameters=TRAIN)]
 
 
-def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step", smooth: int = 1) -> dict[str, Any]:
+def chart(runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step", smooth: int = 1) -> dict[str, Any]:
     """Return the options of one chart.
 
     Args:
-        title: title of the panel.
-        runs: each run with its panel of this title; with several runs, the names of the curves begin with the run's.
+        runs: each run with its panel; with several runs, the names of the curves begin with the run's.
         axis: quantity of the x axis.
-        smooth: number of steps of the running mean; 1 for none.
+        smooth: number of steps of the running mean, which has no interval; 1 for none.
 
     Returns:
         Options of ECharts. Each point is `[x, y, step]`, so that a click knows its step.
     """
     series: list[dict[str, Any]] = []
     for number, (run, panel) in enumerate(runs):
-        positions = run.positions(axis)
+        positions = {step: round(position, 4) for step, position in run.positions(axis).items()}
+        borders = [{"xAxis": positions[step]} for step in stage_borders(run) if step in positions]
         for curve in panel.curves[: max(1, MOST_CURVES // len(runs))]:
             steps = [step for step in sorted(curve.values) if step in positions]
             values = running_mean([curve.values[step] for step in steps], smooth)
@@ -207,27 +233,27 @@ def chart(title: str, runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step"
             line: dict[str, Any] = {
                 "name": curve.name if len(runs) == 1 else f"{run.name}: {curve.name}",
                 "type": "line",
-                "data": [[round(positions[step], 4), value, step] for step, value in zip(steps, values, strict=True)],
-                "symbolSize": 6,
+                "data": [[positions[step], value, step] for step, value in zip(steps, values, strict=True)],
+                "symbol": "circle",
+                "symbolSize": 4 if curve.stack else 6,
                 "color": color,
-                "lineStyle": {"type": _line_type(curve, panel, len(runs)), "width": 1.5},
+                "lineStyle": {"type": _line_type(curve, panel, len(runs)), "width": 2},
             }
             if curve.dashed:
                 line |= {"step": "end", "symbol": "none"}
-            if not series and len(runs) == 1 and (borders := [positions[step] for step in stage_borders(run)]):
-                line["markLine"] = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": BORDER}
-                line["markLine"]["data"] = [{"xAxis": round(border, 4)} for border in borders]
+            if borders and curve is panel.curves[0]:
+                style = BORDER if len(runs) == 1 else {**BORDER, "color": color}
+                line["markLine"] = {"silent": True, "symbol": "none", "label": {"show": False}, "lineStyle": style}
+                line["markLine"]["data"] = borders
             if curve.stack and len(runs) == 1:
                 line |= {"stack": curve.stack, "areaStyle": {"opacity": 0.4}}
             series.append(line)
+            if smooth == 1 and len(steps) > 1 and curve.band:
+                ends = [(positions[step], *curve.band[step]) for step in steps if step in curve.band]
+                series += band(line["name"], color, ends)
     return {
-        "title": {"text": title, "textStyle": {"fontSize": 13}},
-        "tooltip": {"trigger": "axis"},
-        "legend": {"type": "scroll", "bottom": 0},
-        "grid": {"left": 55, "right": 15, "top": 35, "bottom": 55},
-        "xAxis": {"type": "value", "name": axis, "nameLocation": "middle", "nameGap": 22, "min": "dataMin"},
+        "xAxis": axis_of(axis, min="dataMin", max="dataMax", splitLine={"show": False}),
         "yAxis": _y_axis(runs[0][1].kind),
-        "animation": False,
         "series": series,
     }
 
@@ -239,9 +265,7 @@ def stage_borders(run: RunData) -> list[int]:
 
 
 def _y_axis(kind: PanelKind) -> dict[str, Any]:
-    if kind.share:
-        return {"type": "value", "min": 0, "max": 1}
-    return {"type": "value", "min": 0} if kind.from_zero else {"type": "value", "scale": True}
+    return SHARES if kind.share else axis_of(min=0) if kind.from_zero else axis_of(scale=True)
 
 
 def _line_type(curve: Curve, panel: Panel, runs: int) -> str:

@@ -11,7 +11,7 @@ FOLDER = "media"
 TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
 """Types of files that are served, by suffix. SVG is left out: opened as a page, it could run a script."""
 
-MAX_EMBEDDED = 50_000_000
+MAX_EMBEDDED = 3_000_000
 """Bytes of images in one exported page; a browser needs about four thirds of them as text."""
 
 

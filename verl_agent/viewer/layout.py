@@ -4,6 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from urllib.parse import quote, unquote, urlencode
 
@@ -12,6 +13,7 @@ from nicegui.events import KeyEventArguments
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.results.folder import REPORT
 from verl_agent.runs.control.server import SOCKET
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import MAX_NAME, short_name, shorten
@@ -27,9 +29,11 @@ TABS = (
     ("Labels", "/labels"),
     ("Tokens", "/tokens"),
 )
+EVALUATION_TABS = (*TABS[:4], ("Scaling", "/scaling"), ("Failures", "/failures"), *TABS[5:])
 """Title and last part of the path of the pages of one source; the keys 1, 2, ... open them."""
 NAME_COOKIE = "verl_agent_name"
 NO_NAME = "Write your name first: others see who acts."
+THEME = Path(__file__).with_name("theme.css").read_text(encoding="utf-8")
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""
 url_of = partial(ui.page, response_timeout=60)
@@ -63,16 +67,15 @@ class Page:
     def __init__(self, state: ViewerState) -> None:
         self.state = state
         self.set_title("")
-        ui.add_css("body {background: #fafafa} .mono {font-family: ui-monospace, monospace; white-space: pre-wrap}")
-        with ui.header().classes("items-center gap-6 py-2"):
-            ui.link("verl-agent", "/").classes("text-white text-lg no-underline font-bold")
-            self._links = {
-                other.key: ui.link(other.key, link_to(run_path(other))).classes("text-white no-underline")
-                for other in state.opened.values()
-            }
-            ui.link("leaderboard", "/leaderboard").classes("text-white no-underline ml-auto")
-            ui.link("compare", "/compare").classes("text-white no-underline")
-        self._head = ui.column().classes("gap-4")
+        ui.add_css(THEME)
+        ui.colors(primary="#005f99")
+        with ui.header(), ui.element("nav").classes("bar w-full"):
+            ui.link("verl-agent", "/").classes("heading")
+            self._links = {other.key: ui.link(other.key, link_to(run_path(other))) for other in state.opened.values()}
+            ui.element("div").classes("ml-auto")
+            self._add_link("Leaderboard", "/leaderboard")
+            self._add_link("Compare", "/compare")
+        self._head = ui.column().classes("gap-2 w-full")
         self._content = ui.column().classes("w-full gap-4")
         self._timers: list[Callable[[], object]] = []
 
@@ -96,20 +99,27 @@ class Page:
         """
         opened = self.state.get(key)
         self.set_title(title)
-        self._links[key].classes("underline", remove="no-underline")
+        self._links[key].classes("here")
+        shown = EVALUATION_TABS if (opened.source.folder / REPORT).is_file() else TABS
         with self._head:
-            with ui.row().classes("gap-4"):
-                for name, rest in TABS:
-                    ui.link(name, link_to(run_path(opened, rest)))
+            with ui.element("nav").classes("bar w-full"):
+                for name, rest in shown:
+                    self._add_link(name, link_to(run_path(opened, rest)))
                 if (opened.source.folder / SOCKET).exists():
-                    ui.link("Control", link_to(run_path(opened, "/control")))
+                    self._add_link("Control", link_to(run_path(opened, "/control")))
             tabs = {
                 str(number): (name, lambda rest=rest: ui.navigate.to(link_to(run_path(opened, rest))))
-                for number, (name, rest) in enumerate(TABS, start=1)
+                for number, (name, rest) in enumerate(shown, start=1)
             }
             add_keys(tabs | {"?": ("list the keys", _show_keys)})
             self.every(REFRESH_S, _status(opened))
         return opened
+
+    @staticmethod
+    def _add_link(name: str, url: str) -> None:
+        """Add a link of a bar, marked on the page that it leads to."""
+        request = ui.context.client.request
+        ui.link(name, url).classes("here" if request is not None and request.url.path == unquote(url) else "")
 
     @contextmanager
     def content(self) -> Iterator[None]:
@@ -211,7 +221,7 @@ def _show_keys() -> None:
 
 def _status(opened: OpenedSource) -> Callable[[], None]:
     """Show the progress of the index and its problems, invalid lines among them; return what shows them again."""
-    line = ui.label().classes("text-sm text-orange-800")
+    line = ui.label().classes("bad-text")
 
     def update() -> None:
         done, total = opened.progress
@@ -226,13 +236,13 @@ def _status(opened: OpenedSource) -> Callable[[], None]:
 
 def show_error(error: Exception) -> None:
     """Show the message of an error."""
-    ui.label(_message(error)).classes("text-red-700")
+    ui.label(_message(error)).classes("bad-text")
 
 
 def show_text(text: str, classes: str = "") -> None:
     """Show text of a model or an environment as it is: never as markup, long text cut with a button for the rest."""
     shown, left_out = shorten(text)
-    label = ui.label(shown).classes(f"mono text-sm {classes}").style("unicode-bidi: plaintext; overflow-wrap: anywhere")
+    label = ui.label(shown).classes(f"mono {classes}").style("unicode-bidi: plaintext; overflow-wrap: anywhere")
     if left_out:
 
         def show_all() -> None:

@@ -1,18 +1,25 @@
 """Overview of a run or an evaluation: what was played, whether it is running, and the success that it reached."""
 
+import logging
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from verl_agent.config.keys import reference
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.folder import REPORT, SETTINGS, read_report
-from verl_agent.results.statistics import wilson_interval
-from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, read_settings
+from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_settings
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.queries import StepSummary, summarize_steps
+from verl_agent.viewer.queries import StepSummary, success_rates, summarize_steps
 from verl_agent.viewer.state import OpenedSource
+
+logger = logging.getLogger(__name__)
+_composing = threading.Lock()
+"""Held while a recipe is composed: Hydra has one state for all threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +27,11 @@ class Overview:
     """Content of a card of the first page.
 
     Attributes:
-        status: `running`, `ended` or `stopped`; empty if the folder does not tell.
         facts: values by name, such as model, environment, algorithm and date.
         result: sentence on the success, with its interval.
         success: success by step, for a small curve: of the validation where there is one.
     """
 
-    status: str
     facts: Mapping[str, str]
     result: str
     success: list[float]
@@ -40,10 +45,12 @@ def read_overview(opened: OpenedSource) -> Overview:
     facts = {"kind": opened.source.kind, **_settings(opened)}
     if steps:
         facts["started"] = min(at.started_at for at in steps)[:16].replace("T", " ")
+        took = [datetime.fromisoformat(end(at.started_at for at in steps)) for end in (min, max)]
+        facts["took"] = str(timedelta(seconds=round((took[1] - took[0]).total_seconds() + steps[-1].seconds)))
         last = max(at.step for at in steps)
         facts |= {"step": str(last)} if last else {}
         facts["episodes"] = f"{sum(at.episodes + at.env_errors for at in steps):,}"
-    return Overview(_status(opened, steps), facts, _result(opened, validated), [at.success for at in shown])
+    return Overview(facts, _result(opened, validated), [at.success for at in shown])
 
 
 def _settings(opened: OpenedSource) -> dict[str, str]:
@@ -72,7 +79,8 @@ def _at(settings: Any, *names: str) -> str:
     return "" if settings is None else str(settings)
 
 
-def _status(opened: OpenedSource, steps: list[StepSummary]) -> str:
+def status_of(opened: OpenedSource) -> str:
+    """Return `running`, `ended` or `stopped`; empty if the folder does not tell."""
     lock, folder = opened.source.folder / LOCK_FILE, opened.source.folder
     if not lock.is_file():
         return ""
@@ -80,9 +88,8 @@ def _status(opened: OpenedSource, steps: list[StepSummary]) -> str:
     if re.search(rf":{lock.stat().st_ino} ", Path("/proc/locks").read_text() if Path("/proc/locks").exists() else ""):
         return "running"
     if opened.source.kind == "training":
-        total = _at(read_settings(folder, SETTINGS_FILE), "trainer", "total_training_steps")
-        reached = max((at.step for at in steps), default=0)
-        return "ended" if total.isdecimal() and reached >= int(total) else f"stopped at step {reached}"
+        reached = max((at.step for at in summarize_steps(opened.index, Filter()) if at.episodes), default=0)
+        return "ended" if 0 < planned_steps(folder) <= reached else f"stopped at step {reached}"
     return "ended" if (folder / REPORT).is_file() else "stopped"
 
 
@@ -93,7 +100,8 @@ def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
         return "no valid episode" if success is None else "success {mean:.3f} [{low:.3f}, {high:.3f}]".format(**success)
     if not validated:
         return ""
-    first, last = _rate(validated[0]), _rate(validated[-1])
+    rates = success_rates(opened.index)
+    first, last = (rates[at.purpose, at.step] for at in (validated[0], validated[-1]))
     episodes = validated[-1].episodes
     if validated[0].step == validated[-1].step:
         return f"success {last} in {counted(episodes, 'validated episode')}"
@@ -101,5 +109,25 @@ def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
     return f"success {first} → {last} ({steps}; {counted(episodes, 'episode')})"
 
 
-def _rate(at: StepSummary) -> str:
-    return str(wilson_interval(round(at.success * at.episodes), at.episodes))
+def planned_steps(folder: Path) -> int:
+    """Return the number of steps that a training run was started for; 0 if it is not recorded."""
+    total = _at(read_settings(folder, SETTINGS_FILE), "trainer", "total_training_steps")
+    return int(total) if total.isdecimal() else 0
+
+
+def changed_settings(folder: Path) -> list[tuple[str, str, str]]:
+    """Return key, base value and value of each setting of a training run that differs from the base recipe.
+
+    Only settings that the run recorded are compared; base values that refer to other settings are left out.
+    """
+    try:
+        recorded = read_settings(folder, SETTINGS_FILE)
+        if not recorded:
+            return []
+        with _composing:
+            base = reference("agent_grpo")
+        found = differences(base, recorded)
+        return [(key, str(was), str(now)) for key, was, now in found if "${" not in str(was)]
+    except Exception as error:  # boundary: the base recipe composes with verl's YAML, which may not be installed
+        logger.info("the settings of %s are not compared with the base recipe: %s", folder, error)
+        return []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from verl_agent.results.statistics import Estimate, clustered_wilson_interval
 from verl_agent.trace import frame
 from verl_agent.trace.behaviors import BEHAVIORS, first_divergence
 from verl_agent.trace.returns import is_uniform
@@ -237,6 +238,17 @@ def needed_turns(index: RecordIndex) -> dict[int, int]:
     """
     rows = index.db.execute(f"SELECT need, count(*) AS tasks FROM ({NEEDS}) WHERE need IS NOT NULL GROUP BY need")
     return {row["need"]: row["tasks"] for row in rows}
+
+
+def success_rates(index: RecordIndex) -> dict[tuple[str, int], Estimate]:
+    """Return the success rate of each purpose and step, with the interval over tasks that reports have."""
+    solved = defaultdict[tuple[str, int], dict[str, list[float]]](dict)
+    for purpose, step, task, won, episodes in index.db.execute(
+        """SELECT purpose, step, env || ' ' || task, sum(solved), sum(episodes) FROM task_sums
+        GROUP BY purpose, step, env, task"""
+    ):
+        solved[purpose, step][task] = [1.0] * won + [0.0] * (episodes - won)
+    return {at: clustered_wilson_interval(by_task) for at, by_task in solved.items()}
 
 
 def uniform_groups(index: RecordIndex) -> dict[int, tuple[int, int]]:

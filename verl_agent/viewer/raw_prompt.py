@@ -58,7 +58,7 @@ class RawPrompts:
             with self._content:
                 show_text(f"Messages, without the chat template of the model: {error}")
                 for message in self._part.record["messages"]:
-                    ui.label(message["role"]).classes("text-xs text-gray-500")
+                    ui.label(message["role"]).classes("small muted")
                     show_text(message["content"])
             return
         self._show()

@@ -131,7 +131,7 @@ def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[Add
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each index has some files
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_pages(state)
-    ui.run_with(app, title="verl-agent", show_welcome_message=False, reconnect_timeout=30)
+    ui.run_with(app, title="verl-agent", dark=None, show_welcome_message=False, reconnect_timeout=30)
     guarded = GuardRequests(app, settings.host, address.token)
     state.start()
     try:

@@ -1,9 +1,11 @@
 """Small pictures in SVG: curves of exported pages, and sparklines."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 
-from verl_agent.trace.panels import BLUE, PanelKind
+from verl_agent.trace.panels import BLUE, GREY, PanelKind
+from verl_agent.viewer.charts import Curve
 
 WIDTH, HEIGHT = 460, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 45, 10, 24, 20
@@ -23,14 +25,16 @@ def sparkline(values: Sequence[float], width: int = 120, height: int = 18) -> st
     )
 
 
-def line_chart(kind: PanelKind, curves: Mapping[str, tuple[str, Sequence[tuple[float, float]]]]) -> str:
-    """Return curves with axes and a legend below; texts are escaped.
+def line_chart(kind: PanelKind, curves: Sequence[Curve], borders: Sequence[int] = ()) -> str:
+    """Return curves over steps with axes and a legend below; texts are escaped.
 
     Args:
         kind: title and y axis.
-        curves: color and points of each curve, by its name; each has a point.
+        curves: curves; each has a point. Those of a stack are drawn as areas on each other.
+        borders: steps at which a dotted line stands.
     """
-    every = [point for _, points in curves.values() for point in points]
+    shapes = _stacked(curves)
+    every = [point for _, points in shapes for point in points]
     x_range = _range([x for x, _ in every])
     y_range = (0.0, 1.0) if kind.share else _range([0.0] * kind.from_zero + [y for _, y in every])
 
@@ -49,9 +53,19 @@ def line_chart(kind: PanelKind, curves: Mapping[str, tuple[str, Sequence[tuple[f
         for x, anchor, value in ((_LEFT, "start", x_range[0]), (WIDTH - _RIGHT, "end", x_range[1]))
     ]
     frame = f"{_LEFT},{_TOP} {_LEFT},{HEIGHT - _BOTTOM} {WIDTH - _RIGHT},{HEIGHT - _BOTTOM}"
-    parts.append(f'<polyline fill="none" stroke="#999" points="{frame}"/>')
-    for number, (name, (color, points)) in enumerate(curves.items()):
-        placed = _points([place(point) for point in points])
+    parts.append(f'<polyline fill="none" stroke="{GREY}" points="{frame}"/>')
+    for border in borders:
+        (x, top), (_, bottom) = place((border, y_range[1])), place((border, y_range[0]))
+        parts.append(f'<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" stroke="{GREY}" stroke-dasharray="2 3"/>')
+    for number, (curve, points) in enumerate(shapes):
+        color, name = curve.color, curve.name
+        if area := _area(curve, points, shapes[number - 1][1] if number else []):
+            opacity = 0.4 if curve.stack else 0.15
+            placed = _points(list(map(place, area)))
+            parts.append(f'<polygon fill="{escape(color)}" fill-opacity="{opacity}" points="{placed}"/>')
+        if curve.dashed:  # a limit, which holds until the next step
+            points = [at for one, two in pairwise([*points, points[-1]]) for at in (one, (two[0], one[1]))]
+        placed = _points(list(map(place, points)))
         parts.append(f'<polyline fill="none" stroke="{escape(color)}" stroke-width="1.5" points="{placed}"/>')
         if len(points) == 1:
             at = place(points[0])
@@ -62,6 +76,29 @@ def line_chart(kind: PanelKind, curves: Mapping[str, tuple[str, Sequence[tuple[f
     height = HEIGHT + 14 * ((len(curves) + 1) // 2) + 6
     style = f"width: {WIDTH}px; max-width: 100%"
     return f'<svg viewBox="0 0 {WIDTH} {height}" style="{style}" role="img">{"".join(parts)}</svg>'
+
+
+def _stacked(curves: Sequence[Curve]) -> list[tuple[Curve, list[tuple[float, float]]]]:
+    """Return each curve with its points, those of a stack on top of the ones before."""
+    sums: dict[int, float] = {}
+    shapes = []
+    for curve in curves:
+        values = dict(sorted(curve.values.items()))
+        if curve.stack:
+            steps = sorted({step for one in curves for step in one.values})
+            values = sums = {step: sums.get(step, 0.0) + curve.values.get(step, 0.0) for step in steps}
+        shapes.append((curve, [(float(step), value) for step, value in values.items()]))
+    return shapes
+
+
+def _area(
+    curve: Curve, points: Sequence[tuple[float, float]], below: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """Return the corners of the area that a curve of a stack or an interval fills; empty for other curves."""
+    if curve.stack:
+        return [*points, *(reversed(below) if below else [(x, 0.0) for x, _ in reversed(points)])]
+    ends = sorted(curve.band.items())
+    return [(float(step), high) for step, (_, high) in ends] + [(float(step), low) for step, (low, _) in reversed(ends)]
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

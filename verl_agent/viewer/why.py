@@ -114,7 +114,7 @@ class WhyPanels:
         place = self._place
         if place is None:
             return
-        with ui.expansion().props("dense").classes("w-full text-sm") as panel:
+        with ui.expansion().props("dense").classes("w-full") as panel:
             content = ui.column().classes("w-full gap-2")
 
         def draw() -> None:
@@ -125,7 +125,7 @@ class WhyPanels:
                 return
             with content:
                 _results(results, action)
-                ui.label(NOTE).classes("text-gray-600")
+                ui.label(NOTE).classes("muted")
                 for purpose, options in _OPTIONS:
                     _command(purpose, place.command(turn, options))
 
@@ -196,7 +196,7 @@ def _replies(summary: ReplySummary) -> None:
             ui.linear_progress(one.share.mean, show_value=False, size="0.9rem").classes("self-center")
             ui.label(f"{one.replies}: {percent(one.share)}")
     if len(summary.actions) > SHOWN:
-        ui.label(f"{len(summary.actions) - SHOWN} more actions").classes("text-gray-600")
+        ui.label(f"{len(summary.actions) - SHOWN} more actions").classes("muted")
 
 
 def _thought(effect: ThoughtEffect) -> None:
@@ -217,7 +217,7 @@ def _effects(effects: list[ActionEffect]) -> None:
             ui.label(
                 f"{one.source}: {one.episodes} episodes{left_out}; success {percent(one.success)}{difference}; return "
                 f"{one.reward:.3g}; {one.turns:.1f} turns"
-            ).classes("text-gray-600")
+            ).classes("muted")
 
 
 def percent(estimate: Estimate) -> str:
@@ -227,6 +227,6 @@ def percent(estimate: Estimate) -> str:
 
 def _command(purpose: str, command: str) -> None:
     with ui.row().classes("items-center gap-2 w-full"):
-        ui.label(purpose).classes("text-gray-600 w-72 max-w-full")
-        ui.label(command).classes("mono bg-gray-100 px-2 rounded").style("overflow-wrap: anywhere")
+        ui.label(purpose).classes("muted w-72 max-w-full")
+        ui.label(command).classes("mono sunken").style("overflow-wrap: anywhere")
         ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(command)).props("dense flat size=sm")

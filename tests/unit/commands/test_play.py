@@ -75,8 +75,10 @@ def test_end_is_told_without_what_a_question_has_shown():
     assert ending(solved) == f"\n{last}\n\nThe episode ended: terminated. Reward 1, success: True."
 
 
-def test_interrupted_game_leaves_no_empty_record_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "interrupting.py").write_text("def reply(messages):\n    raise KeyboardInterrupt\n")
+@pytest.mark.parametrize("signal", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_interrupted_game_leaves_no_empty_record_and_says_so(tmp_path: Path, signal: str) -> None:
+    lines = ("import os, signal", "def reply(messages):", f"    os.kill(os.getpid(), signal.{signal})", "    return ''")
+    (tmp_path / "interrupting.py").write_text("\n".join(lines))
     command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "play", "guess_number"]
     command += ["--copilot", "python:interrupting:reply", "--watch", "--into", "out"]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}

@@ -151,7 +151,7 @@ def test_a_run_without_settings_is_an_error(tmp_path: Path):
 
 def test_the_chart_shows_bins_intervals_and_the_line_of_a_perfect_critic():
     found = calibrate(drawn(bias=0.5), bins=4)
-    bins, intervals, perfect = (series["data"] for series in calibration_chart(found, 3)["series"])
+    bins, intervals, perfect = (series["data"] for series in calibration_chart(found)["series"])
     assert len(bins) == 4
     assert len(intervals) == 12
     assert all(x == y for x, y in perfect)

@@ -16,6 +16,7 @@ from verl_agent.trace.panels import PanelKind
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.trace.turn_record import ReviewRecord
+from verl_agent.viewer.charts import Curve
 from verl_agent.viewer.export.episode_html import episode_html
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import static_page
@@ -95,7 +96,7 @@ def test_images_beyond_the_limit_of_a_page_are_counted(run: Path) -> None:
         images = ImageBudget(left=100)
         found = [images.embed(opened, name) is not None for name in ("a.png", "b.png", "c.png", "missing.png")]
     assert found == [True, False, True, False]
-    assert "<p>1 images are left out: a page holds at most 50 MB" in static_page([], "", images)[0]
+    assert "<p>1 images are left out: a page holds at most 3 MB" in static_page([], "", images)[0]
     assert "left out" not in static_page([], "", ImageBudget())[0]
 
 
@@ -192,6 +193,20 @@ def test_word_differences_are_marked_and_escaped() -> None:
 
 
 def test_curves_are_drawn_for_one_point_and_for_equal_values() -> None:
-    assert "nan" not in line_chart(PanelKind("<b>", ""), {"a": ("red", [(1.0, 0.5)])}) + sparkline([0.0])
-    assert "&lt;b&gt;" in line_chart(PanelKind("<b>", ""), {"a": ("red", [(1.0, 0.5), (2.0, 0.5)])})
+    assert "nan" not in line_chart(PanelKind("<b>", ""), [Curve("a", {1: 0.5}, "red")]) + sparkline([0.0])
+    assert "&lt;b&gt;" in line_chart(PanelKind("<b>", ""), [Curve("a", {1: 0.5, 2: 0.5}, "red")])
     assert sparkline([]) == ""
+
+
+def test_exported_curves_have_areas_bands_limits_and_stage_borders() -> None:
+    band = Curve("rate", {1: 0.5, 2: 0.5}, band={1: (0.25, 0.75), 2: (0.25, 0.75)})
+    stack = [Curve(name, {1: 0.5, 2: 0.5}, stack="stop") for name in "ab"]
+    limit = Curve("limit", {1: 4.0, 2: 6.0}, dashed=True)
+    share = PanelKind("share", "", share=True)
+    assert line_chart(share, [band]).count("<polygon") == 1
+    assert line_chart(share, stack).count("<polygon") == 2
+    drawn = line_chart(PanelKind("turns", "", from_zero=True), [limit], borders=[2])
+    steps = re.findall(r'points="([^"]*)"', drawn)[-1]
+    points = [tuple(map(float, point.split(","))) for point in steps.split()]
+    assert points[0][1] == points[1][1] and points[1][0] == points[2][0], "a step and no slope"
+    assert "stroke-dasharray" in line_chart(share, [band], borders=[2])

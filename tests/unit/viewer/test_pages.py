@@ -4,6 +4,7 @@ import base64
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.support.episodes import STARTED, played
-from tests.support.viewing import at, chromium, viewing
+from tests.support.evaluated_games import evaluated
+from tests.support.viewing import CUT, at, chromium, viewing
 from tests.support.web import needs_chromium
 from tests.support.what_if import replies_of
 from verl_agent.evaluation.what_if.recorded import find_episode
 from verl_agent.evaluation.what_if.results import SampledReply, append_results, results_file
+from verl_agent.results.failures_report import analyze_failures, write_failures
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.trace.token_files import TokenRow, training_file, write_tokens
 from verl_agent.viewer.export.write import export
@@ -98,7 +101,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("/", "episodes 4"),
+        ("/", "took"),
         ("/run/run?x=turns&smooth=5", "running mean"),
         ("/run/run/episodes?step=1", "2 episodes"),
         ("/run/run/episodes?step=one", "Allowed: 3, 3..7, 3.. and ..7."),
@@ -222,21 +225,49 @@ def test_tokens_are_text_with_colors_and_their_values_under_the_mouse(pages) -> 
     assert "broken" not in page.title()
 
 
+@pytest.fixture(scope="module")
+def evaluations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve two evaluations, one of them with an error analysis; yield the URL."""
+    folder = tmp_path_factory.mktemp("evaluations")
+    with ThreadPoolExecutor(1) as threads:  # the browser's event loop runs in this one
+        list(threads.map(lambda name: evaluated(folder / name, name, samples=2), ("cheap", "expensive")))
+    write_failures(*analyze_failures(folder / "cheap"), folder / "cheap")
+    with viewing(folder, tmp_path_factory.mktemp("config")) as found:
+        yield found
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("width", [400, 1400])
-def test_no_page_scrolls_sideways(pages, run: Path, tmp_path: Path, width: int) -> None:
+def test_no_page_scrolls_sideways_and_no_text_is_cut(pages, url, evaluations, run: Path, tmp_path: Path, width) -> None:
     file = tmp_path / "page.html"
     export([run], file)
     episode, group = "/run/run/episode/4", "/run/run/group?group=1-0&step=1&purpose=train"
     shown = ["/", "/run/run", "/run/run/episodes", episode, "/run/run/group", group, "/run/run/task", "/compare"]
     shown += ["/run/run/task?env=talk&task=1", "/run/run/horizon", "/run/run/labels", "/run/run/tokens", "/leaderboard"]
     shown += ["/run/run/episode/2/tokens", "/run/run/control", "/run/run/control/1?name=ada", f"file://{file}"]
+    shown += ["/compare?a=run&a_step=1&b=run&b_step=2&env=talk&task=1"]
+    of_evaluations = ("/", "/leaderboard", "/run/cheap", "/run/cheap/scaling", "/run/cheap/failures", "/compare")
+    shown += [at(evaluations, path) for path in of_evaluations]
+    page = pages("/")
+    page.set_viewport_size({"width": width, "height": 800})
     for path in shown:
-        page = pages(path)
-        page.set_viewport_size({"width": width, "height": 800})
-        page.wait_for_load_state("networkidle")
+        page.goto(path if ":" in path else at(url, path), timeout=120_000)
+        page.wait_for_load_state("networkidle", timeout=120_000)
         wide = page.evaluate("document.scrollingElement.scrollWidth")
         assert wide <= width, f"{path} is {wide} pixels wide"
-        page.close()
+        assert page.evaluate(CUT) == [], path
+
+
+def test_a_page_follows_the_colors_of_the_system(pages) -> None:
+    page = pages("/run/run")
+    page.get_by_text("Success (share of episodes)").wait_for(timeout=20_000)
+    look = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    light = page.evaluate(look)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.body.classList.contains('body--dark')")
+    assert page.evaluate(look) == ["rgb(20, 23, 27)", "rgb(231, 234, 238)"] != light
+    text = page.locator(".nicegui-echart svg text").first
+    assert text.evaluate("text => getComputedStyle(text).fill") == "rgb(163, 173, 185)"
 
 
 def test_the_color_of_tokens_is_part_of_the_url(pages) -> None:

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -13,15 +15,20 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from tests.support.episodes import played
 from tests.support.viewing import step
 from verl_agent.errors import ConfigError
+from verl_agent.results.folder import read_report
+from verl_agent.results.statistics import Estimate
+from verl_agent.runs.identity import LOCK_FILE
 from verl_agent.trace.labels import Label, LabelFile
 from verl_agent.trace.panels import RETURN, STOPS, SUCCESS
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.charts import MOST_CURVES, Curve, Panel, RunData, chart, panels
-from verl_agent.viewer.overview import read_overview
-from verl_agent.viewer.queries import TaskStep
+from verl_agent.viewer.live import WINDOW_S, read_now
+from verl_agent.viewer.overview import read_overview, status_of
+from verl_agent.viewer.queries import TaskStep, success_rates
 from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.server import ServerSettings, bind
 from verl_agent.viewer.state import ViewerState, short_keys
@@ -63,7 +70,7 @@ def test_the_x_axis_sums_training_episodes_only() -> None:
 def test_points_of_a_chart_know_their_step() -> None:
     run = RunData("run", [step(1), step(2, success=0.75)], {})
     (success,) = [panel for panel in panels(run) if panel.kind is SUCCESS]
-    options = chart("Success", [(run, success)], "episodes", smooth=2)
+    options = chart([(run, success)], "episodes", smooth=2)
     assert options["series"][0]["data"] == [[8, 0.25, 1], [16, 0.5, 2]]
 
 
@@ -83,7 +90,7 @@ def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
 
 def test_charts_of_several_runs_name_the_run_of_each_curve() -> None:
     run, panel = RunData("one", [step(1)], {}), Panel(RETURN, [Curve("train", {1: 0.5})])
-    names = [line["name"] for line in chart("Return", [(run, panel), (RunData("two", [step(1)], {}), panel)])["series"]]
+    names = [line["name"] for line in chart([(run, panel), (RunData("two", [step(1)], {}), panel)])["series"]]
     assert names == ["one: train", "two: train"]
 
 
@@ -175,25 +182,22 @@ def test_the_overview_of_an_evaluation_has_the_interval_of_its_report(tmp_path: 
 
 
 def test_the_overview_tells_whether_another_process_holds_the_run(tmp_path: Path) -> None:
-    from verl_agent.runs.identity import LOCK_FILE
-
     (tmp_path / "metrics").mkdir()
     state = ViewerState([tmp_path])
     (opened,) = state.opened.values()
-    assert read_overview(opened).status == ""
+    assert status_of(opened) == ""
     script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, 2); print(flush=True); input()"
     command = [sys.executable, "-c", script, str(tmp_path / LOCK_FILE)]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     holder.stdout.readline()
-    assert read_overview(opened).status == "running"
+    assert status_of(opened) == "running"
     holder.communicate(b"\n")
-    assert read_overview(opened).status == "stopped at step 0"
+    assert status_of(opened) == "stopped at step 0"
     state.close()
 
 
 def test_a_run_that_is_followed_gets_the_episodes_that_are_added(tmp_path: Path) -> None:
-    from tests.support.episodes import played
     from verl_agent.viewer.filters import Filter
     from verl_agent.viewer.queries import count_episodes
 
@@ -299,7 +303,7 @@ def test_results_of_an_evaluation_leave_out_columns_that_no_row_fills() -> None:
     row |= {"pass_at": {"1": 0.5, "2": 0.75}, "pass_hat": {"1": 0.5, "2": 0.25}, "reward_mean": 0.5, "turns_mean": 3.0}
     columns, (cells,) = result_rows([row | {"cost_usd": None}])
     assert columns == ["category", "tasks", "episodes", "success", "pass@2", "pass^2", "mean return", "mean turns"]
-    assert cells == ["all", "2", "4", "0.500 [0.250, 0.750]", "0.75", "0.25", "0.5", "3"]
+    assert cells == ["all", "2", "4", "0.500 [0.250, 0.750]", "0.750", "0.250", "0.5", "3"]
 
 
 def test_a_chart_has_at_most_six_curves_and_the_borders_of_the_horizon() -> None:
@@ -309,6 +313,49 @@ def test_a_chart_has_at_most_six_curves_and_the_borders_of_the_horizon() -> None
     (panel,) = [panel for panel in panels(run) if panel.kind is STOPS]
     assert len(panel.curves) == MOST_CURVES
     assert sum(curve.values[1] for curve in panel.curves) == pytest.approx(0.1 * len(stops))
-    options = chart(panel.title, [(run, panel)])
+    options = chart([(run, panel)])
     assert (options["yAxis"]["min"], options["yAxis"]["max"]) == (0, 1)
     assert options["series"][0]["markLine"]["data"] == [{"xAxis": 3.0}]
+
+
+def test_success_has_the_interval_of_reports_as_a_band() -> None:
+    run = RunData("run", [step(1), step(2)], {}, rates={("train", at): Estimate(0.5, 0.2, 0.9, 8) for at in (1, 2)})
+    (success,) = [panel for panel in panels(run) if panel.kind is SUCCESS]
+    line, low, height = chart([(run, success)])["series"]
+    assert [point[1] for point in line["data"]] == [0.5, 0.5]
+    assert low["data"] == [[1, 0.2], [2, 0.2]] and height["data"][0][1] == pytest.approx(0.7)
+    assert len(chart([(run, success)], smooth=5)["series"]) == 1
+
+
+def test_the_rate_of_a_step_is_that_of_the_report(tmp_path: Path) -> None:
+    from tests.support.evaluated_games import evaluated
+
+    folder = evaluated(tmp_path / "evaluation", "expensive", samples=2)
+    state = ViewerState([folder])
+    (opened,) = state.opened.values()
+    state._update(opened)
+    (rate,) = success_rates(opened.index).values()
+    result = read_report(folder)["results"][-1]["success"]
+    assert (rate.mean, rate.low, rate.high) == pytest.approx((result["mean"], result["low"], result["high"]))
+    state.close()
+
+
+def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) -> None:
+    run, now = tmp_path / "run", datetime.now(UTC)
+    (run / "metrics").mkdir(parents=True)
+    (run / "episodes").mkdir()
+    record = played(("north", "hall"), ("east", "yard")) | {"purpose": "train", "started_at": now.isoformat()}
+    (run / "episodes" / "a.jsonl").write_text(json.dumps(record) + "\n")
+    (run / "run.json").write_text(json.dumps({"trainer": {"total_training_steps": 3}}))
+    logged = {"timing_s/step": 60.0, "perf/max_memory_allocated_gb": 12.5}
+    (run / "metrics" / "a.jsonl").write_text(json.dumps({"step": 1, "data": logged}) + "\n")
+    (run / LOCK_FILE).write_text(f"process {os.getpid()} on here")
+    state = ViewerState([run])
+    opened = state.get("run")
+    state._update(opened)
+    found = read_now(opened, now)
+    assert found["turns a second"] == f"{2 / WINDOW_S:.2f}"
+    assert found["GPU memory"] == "12.5 GB" and float(found["memory"].split()[0]) > 0
+    assert found["step"] == "1 of 3" and found["ends"].endswith("in 0:02:00")
+    assert read_now(opened, now + timedelta(hours=1))["turns a second"] == "0.00"
+    state.close()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvError
+from verl_agent.evaluation.api.policy import check_api
 from verl_agent.evaluation.job import resolve_for_engine
 from verl_agent.evaluation.policies import check_policy, is_model, start_policies, start_sessions
 from verl_agent.evaluation.what_if.branch import Players
@@ -18,6 +19,9 @@ from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs.processes import run_ending_all_children
+
+REPLIES = "what_if_replies"
+"""Folder beside the records with the replies of an API, so that those of the evaluation stay as they are."""
 
 
 def ask(question: Question, settings: Settings, report: Callable[[str], None]) -> list[Result]:
@@ -58,10 +62,13 @@ def check(question: Question, settings: Settings) -> str:
             "replies only: leave out --action and --oracle."
         )
     if config.api is not None:
-        raise ConfigError(
-            f"model.api.kind={config.api.kind!r}: a server does not continue given replies, as this command needs. "
-            "Name a model with model.path=MODEL."
-        )
+        if question.plays_on or question.without_thought:
+            raise ConfigError(
+                f"model.api.kind={config.api.kind!r}: a server does not continue given replies. Draw replies only "
+                "(leave out --action, --oracle and --without-thought), or name a model with model.path=MODEL."
+            )
+        check_api(config.api, config.evaluation.temperature, config.evaluation.max_usd)
+        return config.model
     if path == ORACLE:
         raise ConfigError(
             "model.path='oracle': an oracle has one reply at each turn. Name the policy to ask: model.path=MODEL."
@@ -90,7 +97,9 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
             report(f"the oracle takes: {action}")
         report(estimate(question, config.run.horizon.turns_for_evaluation(), config.evaluation.concurrency))
         report(f"starting {model}")
-        async with start_policies(model, config, [item], question.recorded.file.parent) as new_policy:
+        async with start_policies(
+            model, config, [item], results_file(question.recorded.file).parent / REPLIES
+        ) as new_policy:
             players = Players(
                 new_agent=run.new_agent,
                 new_policy=lambda sample: new_policy(item, sampling.episode_seed(item, sample)),
@@ -107,7 +116,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
 
 
 def estimate(question: Question, max_turns: int, concurrency: int) -> str:
-    """Return the most replies that a question needs, and about how many seconds they take as recorded."""
+    """Return the most replies that a question needs, and about how many seconds and dollars they take as recorded."""
     turns = question.recorded.record["turns"]
     seconds = sum(turn["generate_s"] + turn["env_s"] for turn in turns) / len(turns)
     sides = 2 if question.plays_on or question.without_thought else 1
@@ -115,7 +124,9 @@ def estimate(question: Question, max_turns: int, concurrency: int) -> str:
     replies = sides * question.samples * max(rounds, 0)
     waves = -(-question.samples // concurrency)
     about = f"at {seconds:.1f} s a turn as recorded, about {sides * waves * max(rounds, 0) * seconds:.0f} s"
-    return f"up to {replies} replies; {about} after the start of the model"
+    costs = [usage["cost_usd"] for turn in turns if (usage := turn.get("usage")) and usage["cost_usd"] is not None]
+    usd = f" and {replies * sum(costs) / len(costs):.2g} USD" if costs else ""
+    return f"up to {replies} replies; {about}{usd} after the start of the model"
 
 
 async def _oracle_action(question: Question, settings: Settings, new_session: Callable[[], Session]) -> str:

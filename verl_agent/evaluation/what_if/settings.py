@@ -147,15 +147,11 @@ def _recorded_values(folder: Path, recorded: RecordedEpisode, has_model: bool) -
 
 def _evaluation_values(folder: Path, has_model: bool) -> dict[str, Any]:
     recorded = read_settings(folder, EVALUATION_SETTINGS)
-    if recorded.get("model.api") and not has_model:
-        raise ConfigError(
-            f"{folder} was played by {recorded['model']!r}, a model behind an API. A server does not continue given "
-            "replies, as this command needs. Name another model with model.path=MODEL."
-        )
     values = {name: dict(recorded[name]) for name in SECTIONS if isinstance(recorded.get(name), Mapping)}
     values.get("horizon", {}).pop("max_turns", None)
     values.get("evaluation", {}).pop("samples", None)
-    values["model"] = {"path": recorded["model"]}
+    api = recorded.get("model.api")
+    values["model"] = {"path": recorded["model"]} if has_model or not api else {"path": None, "api": dict(api)}
     engine = _report_engine(folder)
     if engine.get("device") == ("cpu" if use_cpu_device() else "cuda"):
         values["engine"] = engine

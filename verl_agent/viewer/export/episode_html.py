@@ -3,28 +3,35 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
+import verl_agent.viewer
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.viewer.parts import EpisodePart, first_part
 from verl_agent.viewer.text import MAX_SHOWN, describe_decision, make_visible, split_reply
 
-STYLE = """
-.va {font: 14px/1.45 system-ui, sans-serif; color: #222; background: #fff}
+_COLORS = Path(verl_agent.viewer.__file__).with_name("theme.css").read_text(encoding="utf-8").split("/* Elements")[0]
+STYLE = (
+    f"""{_COLORS}
+.va {{font: 14px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page)}}
+"""
+    """
 .va pre {font: 12px/1.45 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: 2px 0;
   unicode-bidi: plaintext}
-.va .turn {border: 1px solid #ddd; border-radius: 4px; padding: 6px 8px; margin: 6px 0}
-.va .facts {color: #666; font-size: 12px}
-.va .facts b {color: #222}
-.va .action {background: #dbeafe; padding: 2px 6px; border-radius: 4px}
-.va .observation {background: #f1f1f1; padding: 4px 6px; border-radius: 4px}
-.va .behavior {background: #fed7aa; padding: 0 4px; border-radius: 4px}
-.va .decision {background: #fef9c3; padding: 2px 6px; border-radius: 4px}
-.va .proposed {color: #666; text-decoration: line-through}
-.va .solved {color: #15803d}
-.va img {max-width: 100%; border: 1px solid #ddd}
-.va summary {cursor: pointer; color: #444}
+.va .turn {border: 1px solid var(--line); border-radius: 4px; padding: 6px 8px; margin: 6px 0}
+.va .facts {color: var(--muted); font-size: 12px}
+.va .facts b {color: var(--text)}
+.va .action {background: var(--accent); padding: 2px 6px; border-radius: 4px}
+.va .observation {background: var(--sunken); padding: 4px 6px; border-radius: 4px}
+.va .behavior {background: var(--warn-back); padding: 0 4px; border-radius: 4px}
+.va .decision {background: var(--warn-back); padding: 2px 6px; border-radius: 4px}
+.va .proposed {color: var(--muted); text-decoration: line-through}
+.va .solved {color: var(--good)}
+.va img {max-width: 100%; border: 1px solid var(--line)}
+.va summary {cursor: pointer; color: var(--muted)}
 """
+)
 """Rules for `episode_html`, all below the class `va`."""
 
 

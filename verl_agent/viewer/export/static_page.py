@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from verl_agent.viewer.charts import RunData, panels
+from verl_agent.viewer.charts import RunData, panels, stage_borders
 from verl_agent.viewer.export.episode_html import STYLE, episode_html
 from verl_agent.viewer.images import MAX_EMBEDDED, ImageBudget
 from verl_agent.viewer.parts import EpisodePart
@@ -16,12 +16,12 @@ from verl_agent.viewer.svg import line_chart
 from verl_agent.viewer.text import make_visible
 
 _PAGE_STYLE = """
-body {margin: 16px auto; padding: 0 16px; max-width: 1100px}
+body {background: var(--page); margin: 16px auto; padding: 0 16px; max-width: 1100px}
 table {border-collapse: collapse; width: 100%; font-size: 13px; display: block; overflow-x: auto}
-td, th {text-align: left; padding: 2px 10px 2px 0; border-bottom: 1px solid #eee; max-width: 320px; overflow: hidden;
-  text-overflow: ellipsis; white-space: nowrap}
+td, th {text-align: left; padding: 2px 10px 2px 0; border-bottom: 1px solid var(--line); max-width: 320px;
+  overflow: hidden; text-overflow: ellipsis; white-space: nowrap}
 tbody tr {cursor: pointer}
-tbody tr:hover, tbody tr:focus {background: #eef6ff}
+tbody tr:hover, tbody tr:focus {background: var(--accent)}
 svg text {font: 10px sans-serif; fill: currentColor}
 svg .title {font: bold 12px sans-serif}
 .curves {display: flex; flex-wrap: wrap; gap: 12px}
@@ -71,7 +71,7 @@ filter();
 show();
 """
 MAX_TEXT = 4_500_000
-"""Characters of a page after which no further episode is added."""
+"""Most characters of the episodes of a page, embedded images included; the first episode may have more."""
 COLUMNS = ("step", "purpose", "env", "category", "task", "group", "sample", "reward", "success", "stop")
 """Columns of the table of episodes, besides the number of turns."""
 
@@ -111,20 +111,25 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
         f"script-src 'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
     )
     runs = "".join(_run(part) for part in parts)
-    rows, templates, size, too_many = [], [], len(runs), 0
+    rows, templates = list[str](), list[str]()
+    size, too_many = len(runs), 0
     for place, part in enumerate(parts):
         for number, episode in enumerate(part.episodes):
-            if size > MAX_TEXT:
+            name = f"e{place}-{number}"
+            row = _row(name, part.data.name, episode)
+            template = (
+                f'<template id="{name}">{episode_html(episode, part.image)}</template>' if size < MAX_TEXT else ""
+            )
+            if rows and (not template or size + len(row) + len(template) > MAX_TEXT):
                 too_many += 1
                 continue
-            name = f"e{place}-{number}"
-            rows.append(_row(name, part.data.name, episode))
-            templates.append(f'<template id="{name}">{episode_html(episode, part.image)}</template>')
-            size += len(rows[-1]) + len(templates[-1])
+            rows.append(row)
+            templates.append(template)
+            size += len(row) + len(template)
     heads = "".join(f"<th>{name}</th>" for name in ("run", *COLUMNS, "turns"))
     filtered = f"<p>Filter: {_text(chosen)}</p>" if chosen else ""
     left_out = (
-        f"<p>{too_many} more episodes are left out: a page holds about {MAX_TEXT // 1_000_000} MB of text. "
+        f"<p>{too_many} more episodes are left out: a page holds at most {MAX_TEXT / 1e6:g} MB. "
         "Choose fewer with --where or --limit.</p>"
         if too_many
         else ""
@@ -154,12 +159,9 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
 def _run(part: RunPart) -> str:
     charts = []
     for panel in panels(part.data):
-        curves = {
-            curve.name: (curve.color, [(float(step), value) for step, value in sorted(curve.values.items())])
-            for curve in panel.curves
-            if curve.values
-        }
-        charts.append(f"<div>{line_chart(panel.kind, curves)}<p class='facts'>{_text(panel.kind.note)}</p></div>")
+        curves = [curve for curve in panel.curves if curve.values]
+        drawn = line_chart(panel.kind, curves, stage_borders(part.data))
+        charts.append(f"<div>{drawn}<p class='facts'>{_text(panel.kind.note)}</p></div>")
     missing = f" The first {len(part.episodes)} of {part.total} are shown." if part.total > len(part.episodes) else ""
     return (
         f"<h2>{_text(part.data.name)}</h2><p>{part.total} episodes.{missing}</p>"

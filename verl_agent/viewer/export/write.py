@@ -9,16 +9,15 @@ from urllib.parse import parse_qsl
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.frame import write_parquet
-from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.viewer.charts import RunData
+from verl_agent.viewer.charts import read_run
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import RunPart, static_page
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.images import ImageBudget
 from verl_agent.viewer.listings import count_groups, list_groups
 from verl_agent.viewer.parts import read_part
-from verl_agent.viewer.queries import count_episodes, find_ids, summarize_steps, uniform_groups
+from verl_agent.viewer.queries import count_episodes, find_ids
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 FORMATS = (".html", ".eval", ".parquet", ".jsonl")
@@ -101,9 +100,9 @@ def _records(opened: OpenedSource, chosen: Filter, limit: int | None) -> Iterato
 
 
 def _part(opened: OpenedSource, chosen: Filter, limit: int, images: ImageBudget) -> RunPart:
-    steps = summarize_steps(opened.index, Filter())
-    data = RunData(opened.key, steps, read_metrics(opened.source.metrics_files()), uniform_groups(opened.index))
     total = count_episodes(opened.index, chosen)
     episodes = [read_part(opened.index, number) for number in find_ids(opened.index, chosen, limit)]
     groups = list_groups(opened.index, chosen, limit)
-    return RunPart(data, episodes, total, groups, count_groups(opened.index, chosen)[0], partial(images.embed, opened))
+    return RunPart(
+        read_run(opened), episodes, total, groups, count_groups(opened.index, chosen)[0], partial(images.embed, opened)
+    )

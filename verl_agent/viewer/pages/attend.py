@@ -123,9 +123,9 @@ class _Desk:
         self._history.clear()
         with self._history:
             if earlier:
-                ui.label(f"The last {len(messages)} are shown.").classes("text-sm text-gray-600")
+                ui.label(f"The last {len(messages)} are shown.").classes("muted")
             for message in messages:
-                ui.label(message["role"]).classes("text-xs text-gray-500")
+                ui.label(message["role"]).classes("small muted")
                 show_text(message["content"])
 
     def _enter(self) -> None:

@@ -79,7 +79,7 @@ async def _show(state: ViewerState, query: dict[str, str]) -> None:
     _choices(state, sides, given)
     for side, opened, conditions in zip("AB", sides, given, strict=True):
         shown = ", ".join(f"{name} {value}" for name, value in conditions.items() if value)
-        show_text(f"{side}: {opened.key}, {shown or 'all episodes'}")
+        ui.label(f"{side}: {opened.key}, {short_name(shown) or 'all episodes'}")
     pairs = await _pairs(sides, chosen)
     _summary(pairs, query)
     _table([pair for pair in pairs if query.get("change", pair.change) == pair.change], query)
@@ -97,12 +97,13 @@ def _choices(state: ViewerState, sides: list[OpenedSource], given: list[dict[str
         ui.navigate.to(link_to("/compare", {name: entry.value for name, entry in fields.items()}))
 
     for side, opened, values in zip("ab", sides, given, strict=True):
-        with ui.row().classes("items-end gap-2"):
-            fields[side] = ui.select(list(state.opened), value=opened.key, label=f"run {side.upper()}").classes("w-64")
+        with ui.element("div").classes("fields"):
+            chosen = ui.select(list(state.opened), value=opened.key, label=f"run {side.upper()}")
+            fields[side] = chosen.props("dense outlined")
             for name in CONDITIONS:
-                entry = ui.input(name, value=values.get(name, "")).props("dense outlined").classes("w-32")
+                entry = ui.input(name, value=values.get(name, "")).props("dense outlined")
                 fields[f"{side}_{name}"] = entry.on("keydown.enter", go)
-    ui.button("Compare", on_click=go).props("dense")
+    ui.button("Compare", on_click=go).props("unelevated")
 
 
 def _summary(pairs: list[TaskPair], query: dict[str, str]) -> None:
@@ -127,7 +128,7 @@ def _summary(pairs: list[TaskPair], query: dict[str, str]) -> None:
             ui.link(f"{text}: {counts[change]}{of}", link_to("/compare", query | {"change": change}))
     if result.behaviors:
         changes = ", ".join(f"{name.replace('_', ' ')} {change}" for name, change in result.behaviors.items())
-        ui.label(f"Share of turns with a behavior, B minus A: {changes}").classes("text-sm")
+        ui.label(f"Share of turns with a behavior, B minus A: {changes}")
 
 
 def _table(pairs: list[TaskPair], query: dict[str, str]) -> None:
@@ -155,7 +156,8 @@ def _table(pairs: list[TaskPair], query: dict[str, str]) -> None:
     def open_task(row: Row, column: str) -> None:
         ui.navigate.to(link_to("/compare", query | {name: row[name] for name in ("env", "task")}))
 
-    focus_first_row(add_grid(list(rows[0]), rows, open_task, sortable=True), "env")
+    grid = add_grid(list(rows[0]), rows, open_task, sortable=True, narrow=("task", "success A", "success B", "change"))
+    focus_first_row(grid, "env")
 
 
 async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], query: dict[str, str]) -> None:
@@ -165,9 +167,9 @@ async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], q
         name: value for name, value in query.items() if name not in ("env", "task", "turn", "a_episode", "b_episode")
     }
     ui.link("all tasks", link_to("/compare", back))
-    ui.label(f"{task['env']} {short_name(task['task'])}").classes("text-lg")
+    ui.label(f"{task['env']} {short_name(task['task'])}").classes("heading")
     at, parts = whole_number("turn", query.get("turn", "1")), list[EpisodePart]()
-    with ui.row(wrap=False).classes("w-full gap-4"):
+    with ui.element("div").classes("sides"):
         for side, opened, conditions in zip("ab", sides, chosen, strict=True):
             rows = await in_thread(
                 partial(find_episodes, opened.index, Filter.parse({**conditions.values, **task}), MAX_EPISODES)
@@ -178,9 +180,9 @@ async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], q
             given = query.get(f"{side}_episode", "")
             number = next((one for one in ids if str(one) == given), ids[0])
             parts.append(await in_thread(partial(read_part, opened.index, number, at)))
-            with ui.column().classes("w-1/2 gap-1"):
+            with ui.column().classes("gap-1"):
                 ui.link(f"{side.upper()}: {opened.key}", run_path(opened, f"/episode/{number}"))
-                with ui.row().classes("gap-2 text-sm"):
+                with ui.row().classes("gap-2"):
                     for row in rows:
                         text = f"step {row['step']} sample {row['sample']}{' solved' if row['success'] else ''}"
                         link = ui.link(text, link_to("/compare", query | {f"{side}_episode": str(row["id"])}))
@@ -192,14 +194,14 @@ async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], q
     replies = [[one["reply"] if one else "" for one in pair] for pair in pairs]
     differences = await in_thread(lambda: [word_difference(*pair) for pair in replies])
     for number, ((one, two), words) in enumerate(zip(pairs, differences, strict=True), start=first):
-        with ui.row(wrap=False).classes("w-full gap-4 border-t"):
-            for turn, html in zip((one, two), words, strict=True):
-                with ui.column().classes("w-1/2 gap-1 overflow-hidden"):
+        with ui.element("div").classes("sides"):
+            for side, turn, html in zip("AB", (one, two), words, strict=True):
+                with ui.column().classes("gap-1"):
                     if turn is None:
-                        ui.label(f"Turn {number}: the episode has ended.").classes("text-gray-500")
+                        ui.label(f"{side}, turn {number}: the episode has ended.").classes("muted")
                         continue
-                    ui.label(f"Turn {number}: reward {turn['reward']:g}").classes("text-xs text-gray-500")
+                    ui.label(f"{side}, turn {number}: reward {turn['reward']:g}").classes("small muted")
                     # `word_difference` escapes everything that the model wrote.
-                    ui.html(html, sanitize=False).classes("mono text-sm").style("overflow-wrap: anywhere")
+                    ui.html(html, sanitize=False).classes("mono").style("overflow-wrap: anywhere")
                     if not (one and two and one["observation"] == two["observation"]):
-                        show_text(turn["observation"] or "", "bg-gray-100 px-2 rounded")
+                        show_text(turn["observation"] or "", "sunken w-full")

@@ -65,7 +65,7 @@ def add(state: ViewerState) -> None:
 async def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
     with ui.row().classes("items-baseline gap-4"):
         ui.label("solved" if record["success"] else "not solved").classes(
-            "px-2 rounded text-white " + ("bg-green-700" if record["success"] else "bg-gray-600")
+            "chip good" if record["success"] else "chip bad"
         )
         ui.label(f"return {record['reward']:g}")
         if "shaped_return" in record:
@@ -74,15 +74,15 @@ async def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         if row["tokens"]:
             ui.label(f"{row['tokens']} tokens")
         if row["replaced"]:
-            ui.label("replaced: the resumed run played this episode again").classes("bg-orange-200 px-1 rounded")
+            ui.label("replaced: the resumed run played this episode again").classes("warn")
         ui.label(f"{record['seconds']:.1f} s")
         ui.label(ENDINGS.get(StopReason(record["stop"]), record["stop"]))
     if record["error"]:
         show_text(record["error"])
-    with ui.row().classes("items-baseline gap-4 text-sm"):
+    with ui.row().classes("items-baseline gap-4"):
         for name in ("env", "category", "task", "split", "purpose", "step", "sample", "attempt", "model"):
             if row[name] not in ("", None):
-                ui.label(f"{name} {short_name(str(row[name]))}").classes("text-gray-600")
+                ui.label(f"{name} {short_name(str(row[name]))}").classes("muted")
         group = Filter({name: str(row[name]) for name in GROUP_FIELDS})
         for other in await in_thread(lambda: find_episodes(opened.index, group, MAX_SAMPLES)):
             if other["id"] != row["id"]:
@@ -104,7 +104,7 @@ async def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
         if url:
             ui.navigate.to(url)
 
-    with ui.row().classes("gap-4 text-sm"):
+    with ui.row().classes("gap-4"):
         for text, url in zip(("previous episode", "next episode"), urls, strict=True):
             if url:
                 ui.link(text, url)
@@ -133,14 +133,12 @@ def _turns(part: EpisodePart, chosen: int, url: Callable[[int], str], why: WhyPa
     previous = ("previous turn", lambda: show(position["turn"] - 1))
     add_keys({"j": following, "ArrowRight": following, "k": previous, "ArrowLeft": previous})
     add_turn_pager(part.first, part.total, url)
-    with ui.row().classes("gap-1 sticky top-12 bg-white z-10 p-1 w-full items-center"):
+    with ui.row().classes("gap-1 sticky top-12 surface z-10 p-1 w-full items-center"):
         for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
-            color = "green" if turn["reward"] > 0 else "red" if turn["reward"] < 0 else "grey-6"
-            if shown:
-                color = "orange"
-            ui.button(str(number), on_click=lambda number=number: show(number)).props(
-                f"dense size=sm color={color}"
-            ).tooltip(", ".join(shown) or "turn")
+            look = "good" if turn["reward"] > 0 else "bad" if turn["reward"] < 0 else ""
+            button = ui.button(str(number), on_click=lambda number=number: show(number), color=None)
+            button.props("dense unelevated size=sm").classes("warn" if shown else f"chip {look}")
+            button.tooltip(", ".join(shown) or "turn")
         _replay(part.total, position, show)
     with (
         ui.expansion(f"Prompt ({record['prompt_length']} messages)", value=chosen == 0)
@@ -148,7 +146,7 @@ def _turns(part: EpisodePart, chosen: int, url: Callable[[int], str], why: WhyPa
         .classes("w-full")
     ):
         for message in record["messages"][: record["prompt_length"]]:
-            ui.label(message["role"]).classes("text-xs text-gray-500")
+            ui.label(message["role"]).classes("small muted")
             show_text(message["content"])
         states.add(0)
     for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
@@ -178,34 +176,32 @@ def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -
 def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, states: StatePanels) -> None:
     thought, action, rest = split_reply(turn["reply"], turn["action"])
     with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
-        with ui.row().classes("items-baseline gap-4 text-xs text-gray-500"):
-            ui.label(f"Turn {number}").classes("font-bold text-black")
+        with ui.row().classes("items-baseline gap-4 small muted"):
+            ui.label(f"Turn {number}").classes("heading")
             tokens = f"{turn['tokens']} tokens, " if turn["tokens"] else ""
             ui.label(f"{tokens}{turn['generate_s']:.2f} s; environment {turn['env_s']:.2f} s")
             if turn["reward"]:
-                ui.label(f"reward {turn['reward']:g}").classes(
-                    "text-green-700" if turn["reward"] > 0 else "text-red-700"
-                )
+                ui.label(f"reward {turn['reward']:g}").classes("good-text" if turn["reward"] > 0 else "bad-text")
             for name, value in turn["info"].items():
                 ui.label(f"{name} {value:g}")
             for name in behaviors:
-                ui.label(name.replace("_", " ")).classes("bg-orange-200 text-black px-1 rounded")
+                ui.label(name.replace("_", " ")).classes("warn")
         if decision := describe_decision(turn):
-            show_text(decision, "bg-yellow-100 px-2 rounded")
+            show_text(decision, "warn")
         if "proposed" in turn:
-            ui.label("reply of the policy, which was not played").classes("text-xs text-gray-500")
-            show_text(turn["proposed"].strip(), "text-gray-500 line-through")
+            ui.label("reply of the policy, which was not played").classes("small muted")
+            show_text(turn["proposed"].strip(), "muted line-through")
         if thought.strip():
             if action:
-                ui.label("said before the action").classes("text-xs text-gray-500")
+                ui.label("said before the action").classes("small muted")
             show_text(thought.strip())
         if action:
-            show_text(action, "bg-blue-100 px-2 rounded")
+            show_text(action, "accent")
         elif turn["action"] is not None:
-            show_text(f"action that was read from the reply: {turn['action']}", "bg-blue-100 px-2 rounded")
+            show_text(f"action that was read from the reply: {turn['action']}", "accent")
         if rest.strip():
             show_text(rest.strip())
         if turn["observation"] is not None:
-            show_text(turn["observation"], "bg-gray-100 px-2 py-1 rounded w-full")
+            show_text(turn["observation"], "sunken w-full")
         states.add(number)
         why.add(number, turn["action"])

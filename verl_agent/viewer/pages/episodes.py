@@ -44,9 +44,8 @@ FIELDS = (
     "turns",
     DIVERGENCE,
     "label",
-    "text",
 )
-"""Filters with a field of their own; others come from links, saved filters and the URL."""
+"""Filters with a field of their own, as `text` has; others come from links, saved filters and the URL."""
 HINTS = {
     "step": "3..7",
     "purpose": "train",
@@ -80,7 +79,7 @@ def _go(opened: OpenedSource, values: dict[str, str]) -> None:
 
 def _filters(opened: OpenedSource, chosen: Filter) -> None:
     fields: dict[str, ui.input] = {}
-    others = {name: value for name, value in chosen.values.items() if name not in FIELDS}
+    others = {name: value for name, value in chosen.values.items() if name not in (*FIELDS, "text")}
 
     def apply(extra: dict[str, str] | None = None) -> None:
         _go(opened, {name: entry.value for name, entry in fields.items()} | others | (extra or {}))
@@ -89,24 +88,29 @@ def _filters(opened: OpenedSource, chosen: Filter) -> None:
         del others[name]
         apply()
 
-    with ui.row().classes("items-end gap-2"):
-        for name in FIELDS:
-            entry = ui.input(name, value=chosen.values.get(name, ""), placeholder=HINTS.get(name, ""))
-            fields[name] = entry.props("dense outlined").classes("w-28").on("keydown.enter", lambda: apply())
+    def add_field(name: str) -> None:
+        entry = ui.input(name, value=chosen.values.get(name, ""), placeholder=HINTS.get(name, ""))
+        fields[name] = entry.props("dense outlined").on("keydown.enter", lambda: apply())
+
+    with ui.element("div").classes("fields"):
+        add_field("text")
+        ui.select(
+            ["", *SORT, *(f"-{name}" for name in SORT)],
+            value=chosen.values.get("sort", ""),
+            label="sort",
+            on_change=lambda event: apply({"sort": event.value}),
+        ).props("dense outlined")
         ui.select(
             [behavior.name for behavior in BEHAVIORS],
             label="behavior",
             on_change=lambda event: apply({event.value: "1.."}),
-        ).props("dense outlined").classes("w-36")
-        descending = [f"-{name}" for name in SORT]
-        ui.select(
-            ["", *SORT, *descending],
-            value=chosen.values.get("sort", ""),
-            label="sort",
-            on_change=lambda event: apply({"sort": event.value}),
-        ).props("dense outlined").classes("w-36")
-        ui.button("Filter", on_click=lambda: apply()).props("dense")
+        ).props("dense outlined")
+        ui.button("Filter", on_click=lambda: apply()).props("dense unelevated")
         ui.button("Clear", on_click=lambda: _go(opened, {})).props("dense flat")
+    shown = any(name in FIELDS for name in chosen.values)
+    with ui.expansion("Filters", value=shown).props("dense").classes("w-full"), ui.element("div").classes("fields"):
+        for name in FIELDS:
+            add_field(name)
     rest = {name: value for name, value in others.items() if name != "sort"}
     if rest:
         with ui.row().classes("gap-2"):
@@ -135,7 +139,7 @@ def _saved(opened: OpenedSource, chosen: Filter) -> None:
             return
         _go(opened, dict(chosen.values))
 
-    with ui.row().classes("items-center gap-2 text-sm"):
+    with ui.row().classes("items-center gap-2"):
         ui.label("Saved filters:" if filters else "No saved filter.")
         for name, one in filters.items():
             ui.link(name, link_to(run_path(opened, "/episodes"), one.values))
@@ -154,7 +158,7 @@ async def _table(view: Page, opened: OpenedSource, chosen: Filter, page: int) ->
     def open_episode(row: Row, column: str) -> None:
         ui.navigate.to(link_to(run_path(opened, f"/episode/{row['id']}"), chosen.values))
 
-    grid = add_grid(SHOWN, [], open_episode)
+    grid = add_grid(SHOWN, [], open_episode, narrow=("step", "task", "success", "turns"))
 
     async def draw() -> None:
         filtered = tuple(chosen.values.items())

@@ -4,9 +4,10 @@ from nicegui import ui
 
 from verl_agent.results.failures import CategoryFailures, Failure
 from verl_agent.results.failures_report import EPISODE_COLUMNS, JSON, episode_cells, read_failures, summary_lines
-from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
+from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import make_visible
 
 
 def add(state: ViewerState) -> None:
@@ -25,17 +26,20 @@ def add(state: ViewerState) -> None:
 
 
 def _show(opened: OpenedSource, summary: CategoryFailures, failures: list[Failure]) -> None:
-    ui.label(summary.category or "no category").classes("text-lg")
+    ui.label(summary.category or "no category").classes("heading")
     for text in summary_lines(summary):
-        show_text(text)
+        ui.label(make_visible(text)).classes("break-words")
     for name, (failed, solved) in summary.behaviors.items():
         shares = [
             f"{share:.0%} of {kind}" for share, kind in ((failed, "failed"), (solved, "solved")) if share is not None
         ]
-        ui.label(f"{name}: {' and '.join(shares)} episodes").classes("text-sm")
+        ui.label(f"{name}: {' and '.join(shares)} episodes")
     rows = [dict(zip(EPISODE_COLUMNS, episode_cells(one), strict=True)) for one in failures]
+    columns = [name for name in EPISODE_COLUMNS if any(row[name] for row in rows)]
 
     def open_episodes(row: Row, column: str) -> None:
         ui.navigate.to(link_to(run_path(opened, "/episodes"), {"task": row["task"]}))
 
-    add_grid(EPISODE_COLUMNS, rows, open_episodes, sortable=True, fits=len(rows) < 20)
+    narrow = ("task", "first divergence") if "first divergence" in columns else ("task", "stop", "turns")
+    fits = len(rows) < 20
+    add_grid(columns, rows, open_episodes, sortable=True, fits=fits, narrow=narrow, wide=("first divergence", "missed"))

@@ -1,11 +1,18 @@
 """Table whose rows open by a click or by Enter."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
 from typing import Any
 
 from nicegui import ui
 
+from verl_agent.viewer.text import make_visible
+
 Row = Mapping[str, Any]
+NARROW = 640
+"""Width of a window in pixels up to which it is narrow; `theme.css` has the same."""
 
 
 def add_grid(
@@ -15,6 +22,8 @@ def add_grid(
     *,
     sortable: bool = False,
     fits: bool = False,
+    narrow: Sequence[str] = (),
+    wide: Sequence[str] = (),
 ) -> ui.aggrid:
     """Add a table.
 
@@ -24,25 +33,46 @@ def add_grid(
         open_row: called with the row and the name of the column.
         sortable: True if the rows are all there are, so that the browser may sort and filter them.
         fits: True for a table as high as its rows, False for one that scrolls.
+        narrow: columns that a narrow window shows; empty for all.
+        wide: columns that are twice as wide as the others.
     """
+    hidden = json.dumps([name for name in columns if narrow and name not in narrow])
     options = {
         "columnDefs": [
             {
                 "field": name,
                 "sortable": sortable,
                 "filter": sortable,
-                "flex": 2 if name == "task" else 1,
-                "minWidth": 160 if name == "task" else 95,  # a narrow window scrolls the table, not the page
+                "flex": 2 if name in ("task", *wide) else 1,
+                "minWidth": 120 if name in ("task", *wide) else 72,
+                "wrapText": True,
+                "autoHeight": True,
+                "wrapHeaderText": True,
+                "autoHeaderHeight": True,
             }
             for name in columns
         ],
+        ":onGridSizeChanged": f"(e) => e.api.setColumnsVisible({hidden}, e.clientWidth > {NARROW})",
         "rowData": list(rows),
         ":onCellKeyDown": "(e) => e.event.key === 'Enter' && e.event.target.click()",
         **({"domLayout": "autoHeight"} if fits else {}),
     }
-    grid = ui.aggrid(options).classes("w-full" if fits else "w-full h-[65vh]")
+    grid = ui.aggrid(options).classes("w-full").style("height: auto" if fits else "height: 65vh")
     grid.on("cellClicked", lambda event: open_row(event.args["data"], event.args["colId"]))
     return grid
+
+
+@contextmanager
+def plain_table() -> Iterator[None]:
+    """Add a table whose rows and cells the block adds; a narrow window shows each row on several lines."""
+    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("plain-table stacked"):
+        yield
+
+
+def add_cells(texts: Iterable[str]) -> None:
+    """Add cells to a row of a `plain_table`; texts are escaped."""
+    for text in texts:
+        ui.html(escape(make_visible(text)), sanitize=False, tag="td")  # one element, where a label in a cell is two
 
 
 def focus_first_row(grid: ui.aggrid, column: str) -> None:
@@ -54,8 +84,4 @@ def add_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.table:
     """Add a plain table of texts: names of the columns, and the cells of each row."""
     heads = [{"name": str(at), "label": name, "field": str(at), "align": "left"} for at, name in enumerate(names)]
     data = [{str(at): cell for at, cell in enumerate(row)} | {"id": number} for number, row in enumerate(rows)]
-    return (
-        ui.table(columns=heads, rows=data, row_key="id")
-        .props("dense flat wrap-cells")
-        .classes("w-full overflow-x-auto")
-    )
+    return ui.table(columns=heads, rows=data, row_key="id").props("dense flat").classes("w-full overflow-x-auto")

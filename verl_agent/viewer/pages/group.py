@@ -54,7 +54,8 @@ def add(state: ViewerState) -> None:
             page.set_title(f"group of {summary.episodes[0]['task']}")
             _facts(opened, summary)
             trained = await in_thread(lambda: [trained_advantage(opened, row) for row in summary.episodes])
-            _samples(opened, summary, trained, query)
+            actions = await in_thread(lambda: [json.loads(row["actions"]) for row in summary.episodes])
+            _samples(opened, summary, trained, actions, query)
 
 
 async def _list_page(view: Page, opened: OpenedSource, request: Request) -> None:
@@ -71,22 +72,22 @@ def _fields(opened: OpenedSource, chosen: Filter) -> None:
         values = {name: field.value for name, field in fields.items()}
         ui.navigate.to(link_to(run_path(opened, "/group"), {**chosen.values, **values}))
 
-    with ui.row().classes("items-end gap-2"):
+    with ui.element("div").classes("fields"):
         for name in ("step", "purpose", "env", "category", "task"):
-            field = ui.input(name, value=chosen.values.get(name, "")).props("dense outlined").classes("w-28")
+            field = ui.input(name, value=chosen.values.get(name, "")).props("dense outlined")
             fields[name] = field.on("keydown.enter", go)
-        ui.button("Filter", on_click=go).props("dense")
+        ui.button("Filter", on_click=go).props("dense unelevated")
 
 
 async def _list(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
     path = run_path(opened, "/group")
-    uniform = ui.label().classes("text-sm")
+    uniform = ui.label()
     set_total = add_pager(page, PAGE_SIZE, "groups", lambda number: link_to(path, {**chosen.values, "page": number}))
 
     def open_group(row: Mapping[str, object], column: str) -> None:
         ui.navigate.to(link_to(path, {name: row[name] for name in GROUP_FIELDS}))
 
-    grid = add_grid(LIST_COLUMNS, [], open_group)
+    grid = add_grid(LIST_COLUMNS, [], open_group, narrow=("step", "task", "learning signal", "success"))
 
     async def draw() -> None:
         name = ("groups", *chosen.values.items())
@@ -119,17 +120,22 @@ def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
         task = {"env": first["env"], "task": first["task"]}
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
     if summary.uniform:
-        ui.label("All returns are equal: a group estimator learns nothing from this group.").classes("text-orange-800")
+        ui.label("All returns are equal: a group estimator learns nothing from this group.").classes("bad-text")
     if summary.divergence is None:
         ui.label("All samples took the same actions.")
     else:
         ui.label(f"First different turn: {summary.divergence + 1}.")
 
 
-def _samples(opened: OpenedSource, summary: GroupSummary, trained: Sequence[float | None], query: QueryParams) -> None:
+def _samples(
+    opened: OpenedSource,
+    summary: GroupSummary,
+    trained: Sequence[float | None],
+    actions: Sequence[Sequence[str | None]],
+    query: QueryParams,
+) -> None:
     """Show the actions of each sample; of long episodes a part, at first the one in which they differ."""
     asked = whole_number("turn", query.get("turn", str((summary.divergence or 0) + 1)), 1)
-    actions = [json.loads(row["actions"]) for row in summary.episodes]
     total = max(map(len, actions))
     first = (min(asked, max(total, 1)) - 1) // PART * PART + 1
     add_turn_pager(first, total, lambda turn: link_to(run_path(opened, "/group"), {**query, "turn": turn}))
@@ -141,7 +147,7 @@ def _samples(opened: OpenedSource, summary: GroupSummary, trained: Sequence[floa
                 _head(opened, row, relative, advantage)
                 for number, action in enumerate(played[first - 1 : first - 1 + PART], start=first):
                     parts = summary.divergence is not None and number == summary.divergence + 1
-                    show_text(f"{number}. {action or '(no action)'}", "border-t-4 border-orange-500" if parts else "")
+                    show_text(f"{number}. {action or '(no action)'}", "parting" if parts else "")
 
 
 def _head(opened: OpenedSource, row: Row, relative: float, advantage: float | None) -> None:
@@ -150,10 +156,10 @@ def _head(opened: OpenedSource, row: Row, relative: float, advantage: float | No
         "text-sm"
     )
     shaped = "" if row["shaped_return"] is None else f", shaped {row['shaped_return']:g}"
-    ui.label(f"return {row['reward']:g}{shaped}").classes("text-sm")
+    ui.label(f"return {row['reward']:g}{shaped}")
     shown = relative if advantage is None else advantage
-    color = "text-green-700" if shown > 0 else "text-red-700" if shown < 0 else "text-gray-600"
+    color = "good-text" if shown > 0 else "bad-text" if shown < 0 else "muted"
     of = "return minus mean of the group" if advantage is None else "mean advantage of the trained tokens"
-    ui.label(f"{of}: {shown:+.3g}").classes(f"text-sm {color}")
+    ui.label(f"{of}: {shown:+.3g}").classes(f"{color}")
     if advantage is None and row["purpose"] == "train":
-        ui.label("The advantage of the trainer is not recorded (episode.record_tokens).").classes("text-xs")
+        ui.label("The advantage of the trainer is not recorded (episode.record_tokens).").classes("small")

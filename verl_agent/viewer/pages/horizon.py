@@ -3,6 +3,8 @@
 from nicegui import ui
 
 from verl_agent.types import StopReason
+from verl_agent.viewer.axes import SHARES, axis_of
+from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.stages import Stage, find_stages, needs_of
@@ -35,13 +37,14 @@ def _show(opened: OpenedSource, stages: list[Stage]) -> None:
     ui.label(
         "A stage is a range of training steps with one turn limit. An episode is cut if the limit ended it unsolved. A "
         "task needs as many turns as its oracle or, where those are not recorded, as its shortest solved episode."
-    ).classes("text-sm text-gray-600")
+    ).classes("muted")
     for env in dict.fromkeys(stage.env for stage in stages):
         of_env = [stage for stage in stages if stage.env == env]
-        ui.label(env).classes("text-lg")
+        ui.label(env).classes("heading")
         _table(opened, of_env)
         needs = needs_of(of_env)
-        ui.echart(_chart(of_env, needs)).classes("h-72 w-full")
+        note = "Later stages should solve the tasks that need more turns than the earlier limits."
+        add_chart("Success by the turns that a task needs", _chart(of_env, needs), note)
 
 
 def _table(opened: OpenedSource, stages: list[Stage]) -> None:
@@ -64,7 +67,7 @@ def _table(opened: OpenedSource, stages: list[Stage]) -> None:
         parameters |= {"max_turns": row["turn limit"], **extra}
         ui.navigate.to(link_to(run_path(opened, "/episodes"), parameters))
 
-    add_grid(list(rows[0]), rows, open_stage, fits=True)
+    add_grid(list(rows[0]), rows, open_stage, fits=True, narrow=("turn limit", "steps", "solved", "cut"))
 
 
 def _chart(stages: list[Stage], needs: list[str]) -> dict[str, object]:
@@ -77,11 +80,7 @@ def _chart(stages: list[Stage], needs: list[str]) -> dict[str, object]:
             values.append(round(solved / episodes, 4) if episodes else None)
         series.append({"name": f"stage {number}: limit {stage.max_turns}", "type": "bar", "data": values})
     return {
-        "title": {"text": "Success by the turns that a task needs", "textStyle": {"fontSize": 13}},
-        "tooltip": {"trigger": "axis"},
-        "legend": {"type": "scroll", "bottom": 0},
-        "xAxis": {"type": "category", "data": needs, "name": "turns"},
-        "yAxis": {"type": "value", "min": 0, "max": 1},
-        "animation": False,
+        "xAxis": axis_of("turns") | {"type": "category", "data": needs},
+        "yAxis": SHARES,
         "series": series,
     }

@@ -73,7 +73,7 @@ async def _list(page: Page, opened: OpenedSource, chosen: Filter) -> None:
             if not notes:
                 ui.label("No episode is labelled. Tags and notes are set on the page of an episode.")
                 return
-            ui.label(f"Labels are kept in {file.path}.").classes("text-sm text-gray-600")
+            ui.label(f"Labels are kept in {file.path}.").classes("muted")
             with ui.row().classes("gap-3"):
                 ui.link("all", run_path(opened, "/labels"))
                 for tag, count in counts.items():
@@ -85,9 +85,9 @@ async def _list(page: Page, opened: OpenedSource, chosen: Filter) -> None:
                         f"step {row['step']} {row['env']} {short_name(row['task'])}, sample {row['sample']}",
                         run_path(opened, f"/episode/{row['id']}"),
                     )
-                    ui.label(f"return {row['reward']:g}").classes("text-sm")
+                    ui.label(f"return {row['reward']:g}")
                     for tag in label.tags:
-                        ui.label(short_name(tag)).classes("bg-blue-200 px-1 rounded text-sm")
+                        ui.label(short_name(tag)).classes("accent")
                     show_text(label.note)
 
     await draw()

@@ -1,18 +1,32 @@
 """Leaderboard of the opened evaluations, and test-time scaling of one of them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nicegui import ui
 
 from verl_agent.results.folder import REPORT
 from verl_agent.results.leaderboard import Board, make_boards
-from verl_agent.results.leaderboard_report import PAIR_COLUMNS, cells, columns, conditions, notes, pairs
+from verl_agent.results.leaderboard_report import (
+    PAIR_COLUMNS,
+    cells,
+    columns,
+    condition_texts,
+    conditions,
+    notes,
+    pairs,
+    short_conditions,
+)
 from verl_agent.results.scaling import ScalingCurve
 from verl_agent.results.scaling_report import describe_selection, read_scaling
+from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
+from verl_agent.viewer.charts import MOST_CURVES
+from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.state import ViewerState
+from verl_agent.viewer.text import make_visible
 
 
 def add(state: ViewerState) -> None:
@@ -28,12 +42,15 @@ def add(state: ViewerState) -> None:
                 return
             name = ("boards", *(part for one in evaluations for part in (one.key, one.changes)))
             boards = await evaluations[0].fetch(name, lambda: make_boards([one.source.folder for one in evaluations]))
-            for board in boards:
-                _show_board(board)
-            ui.label("Success over turns, samples, tokens and cost; and failed episodes").classes("text-lg")
+            for number, board in enumerate(boards):
+                others = [other for other in boards if other.env == board.env and other is not board]
+                repeated = any(other.env == board.env for other in boards[:number])
+                _show_board(replace(board, published={}) if repeated else board, others)
+            ui.label("Evaluations").classes("heading")
             for one in evaluations:
-                with ui.row():
-                    ui.link(one.key, link_to(run_path(one, "/scaling")))
+                with ui.row().classes("gap-x-4"):
+                    ui.link(one.key, link_to(run_path(one)))
+                    ui.link("scaling", link_to(run_path(one, "/scaling")))
                     ui.link("failures", link_to(run_path(one, "/failures")))
 
     @url_of("/run/{key}/scaling")
@@ -42,77 +59,60 @@ def add(state: ViewerState) -> None:
             opened = page.open(key, f"{key}: scaling")
             found = await opened.fetch("scaling", lambda: read_scaling(opened.source.folder))
             for unit in dict.fromkeys(curve.unit for curve in found.curves):
-                ui.echart(_chart(unit, [curve for curve in found.curves if curve.unit == unit])).classes("w-full h-72")
-            for curve in found.curves:
-                ui.label(f"{curve.name}: {curve.meaning}").classes("text-sm")
+                curves = [curve for curve in found.curves if curve.unit == unit]
+                notes = "; ".join(f"{curve.name}: {curve.meaning}" for curve in curves)
+                add_chart(f"Success over {unit}", _chart(unit, curves), f"{notes}. Bands: 95 % intervals over tasks.")
             if found.selections:
-                ui.label("Best of n").classes("text-lg")
+                ui.label("Best of n").classes("heading")
             for selection in found.selections:
                 show_text(describe_selection(selection))
 
 
-def _show_board(board: Board) -> None:
-    ui.label(f"{board.env}, conditions {board.key}").classes("text-lg")
-    show_text(conditions(board), "text-gray-600")
+def _show_board(board: Board, others: Sequence[Board]) -> None:
+    """Show a board. Conditions that differ from those of another board of the environment are shown in bold."""
+    ui.label(short_conditions(board)).classes("heading")
+    texts = condition_texts(board)
+    differing = [name for name in texts if any(condition_texts(other).get(name) != texts[name] for other in others)]
+    if differing:
+        with ui.row().classes("gap-x-4 gap-y-1"):
+            ui.label("Unlike another board:").classes("muted")
+            for name in differing:
+                ui.label(f"{name} {make_visible(texts[name])}").classes("font-bold break-all")
+    with ui.expansion("All conditions").props("dense").classes("w-full"):
+        show_text(conditions(board), "muted")
     add_table(columns(board), cells(board)).mark(f"board {board.env}")
     priced = [row for row in board.rows if row.cost_usd is not None and row.overall.success is not None]
     if priced:
+        most = max(row.cost_usd or 0.0 for row in priced)
         points = [
             {
                 "name": row.label,
                 "value": [row.cost_usd, row.overall.success.mean],
                 "symbolSize": 14 if row.pareto else 8,
+                "label": {"position": "left" if row.cost_usd > most / 2 else "right"},
             }
             for row in priced
-            if row.overall.success is not None
+            if row.overall.success is not None and row.cost_usd is not None
         ]
-        ui.echart(
-            {
-                "title": {"text": "Cost against success; large: no other is better at a cost that is not higher"},
-                "tooltip": {},
-                "xAxis": {"type": "value", "name": "USD"},
-                "yAxis": {"type": "value", "min": 0, "max": 1},
-                "animation": False,
-                "series": [
-                    {
-                        "type": "scatter",
-                        "data": points,
-                        "label": {"show": True, "formatter": "{b}", "position": "right"},
-                    }
-                ],
-            }
-        ).classes("w-full h-72")
+        marks = {"show": True, "formatter": "{b}", "width": 180, "overflow": "break", "lineHeight": 15}
+        options = {
+            "tooltip": {"trigger": "item"},
+            "xAxis": axis_of("USD per episode"),
+            "yAxis": SHARES,
+            "series": [{"type": "scatter", "data": points, "label": marks}],
+        }
+        add_chart("Cost against success", options, "Large points: no other is better at a cost that is not higher.")
     if board.differences:
         add_table(PAIR_COLUMNS, pairs(board))
     for note in notes(board):
-        ui.label(note).classes("text-sm text-gray-600")
+        ui.label(note).classes("muted")
 
 
 def _chart(unit: str, curves: Sequence[ScalingCurve]) -> dict[str, Any]:
     """Return the options of a chart with the curves of one unit and their intervals."""
     series: list[dict[str, Any]] = []
-    for curve in curves:
+    for curve, color in zip(curves[:MOST_CURVES], COLORS, strict=False):
         means = [[amount, one.mean] for amount, one in curve.points.items()]
-        series.append({"name": curve.name, "type": "line", "data": means, "symbolSize": 5})
-        for end in ("low", "high"):
-            limits = [[amount, getattr(one, end)] for amount, one in curve.points.items()]
-            line = {"type": "dotted", "width": 1}
-            series.append(
-                {
-                    "name": f"{curve.name}, 95 % {end}",
-                    "type": "line",
-                    "data": limits,
-                    "showSymbol": False,
-                    "lineStyle": line,
-                }
-            )
-    return {
-        "title": {"text": f"Success over {unit}", "textStyle": {"fontSize": 13}},
-        "tooltip": {"trigger": "axis"},
-        "legend": {"type": "scroll", "bottom": 0},
-        "grid": {"left": 55, "right": 15, "top": 35, "bottom": 55},
-        "xAxis": {"type": "value", "name": unit, "nameLocation": "middle", "nameGap": 22},
-        "yAxis": {"type": "value", "min": 0, "max": 1},
-        "animation": False,
-        "series": series,
-    }
+        series.append({"name": curve.name, "type": "line", "data": means, "symbolSize": 5, "color": color})
+        series += band(curve.name, color, [(amount, one.low, one.high) for amount, one in curve.points.items()])
+    return {"xAxis": axis_of(unit), "yAxis": SHARES, "series": series}

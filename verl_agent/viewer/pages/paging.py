@@ -37,7 +37,7 @@ def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Cal
         if 1 <= number <= max(1, -(-total // size)):
             ui.navigate.to(url(number))
 
-    with ui.row().classes("items-center gap-2 text-sm"):
+    with ui.row().classes("items-center gap-2"):
         label = ui.label()
         previous = ui.button(icon="chevron_left", on_click=lambda: go(page - 1)).props("dense flat")
         following = ui.button(icon="chevron_right", on_click=lambda: go(page + 1)).props("dense flat")
@@ -64,7 +64,7 @@ def add_turn_pager(first: int, total: int, url: Callable[[int], str]) -> None:
     """
     if total <= PART:
         return
-    with ui.row().classes("items-center gap-4 text-sm"):
+    with ui.row().classes("items-center gap-4"):
         ui.label(f"turns {first:,} to {min(first + PART - 1, total):,} of {total:,}")
         if first > 1:
             ui.link(f"previous {PART}", url(max(1, first - PART)))

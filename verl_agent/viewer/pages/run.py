@@ -1,6 +1,7 @@
-"""Curves of a run, alone or over those of other opened runs; a click on a point shows the episodes of its step."""
+"""Summary, findings and curves of a run, alone or over other opened runs; a click on a point shows its episodes."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -9,24 +10,27 @@ from nicegui.events import EChartPointClickEventArguments, ValueChangeEventArgum
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.results.folder import REPORT, read_report
-from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
-from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels
-from verl_agent.viewer.filters import Filter
+from verl_agent.viewer.charts import AXES, Axis, chart, panels, read_run
+from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
+from verl_agent.viewer.live import read_now
 from verl_agent.viewer.numbers import whole_number
-from verl_agent.viewer.overview import read_overview
+from verl_agent.viewer.overview import changed_settings, read_overview, status_of
 from verl_agent.viewer.pages.grid import add_table
-from verl_agent.viewer.pages.home import show_overview
-from verl_agent.viewer.queries import divergence_turns, needed_turns, summarize_steps, uniform_groups
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.pages.home import show_overview, show_status
+from verl_agent.viewer.queries import needed_turns
+from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 
 FIELD = "dense outlined"
 """Look of a field."""
+NOW_S = 3.0
+"""Seconds between two polls of a run that is running."""
 SMOOTH = (1, 5, 10, 25)
 """Numbers of steps of the running mean that a reader may choose."""
 
@@ -41,12 +45,42 @@ def add(state: ViewerState) -> None:
             opened = page.open(key, key)
             others = other_runs(state, query)
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
-            show_overview(await opened.fetch("overview", partial(read_overview, opened)))
+            await _summary(page, opened)
             await _findings(page, opened)
             await _evaluation(opened)
-            _choices(state, opened, others, axis, smooth)
+            run = await opened.fetch("run", partial(read_run, opened))
+            if len({at.step for at in run.steps}) > 1 or others:
+                _choices(state, opened, others, axis, smooth)
             await _charts(page, [opened, *others], axis, smooth)
             await add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
+
+
+async def _summary(page: Page, opened: OpenedSource) -> None:
+    """Show what was trained, the result, what happens now, and the settings that differ from the base recipe."""
+    overview = await opened.fetch("overview", partial(read_overview, opened))
+    status = await in_thread(partial(status_of, opened))
+    with ui.card().classes("w-full gap-2"):
+        with ui.row().classes("items-baseline gap-3"):
+            ui.label(short_name(opened.key)).classes("title")
+            show_status(status)
+        show_overview(overview)
+        if status == "running":
+            now = ui.row().classes("gap-x-4 gap-y-1").mark("now")
+
+            async def draw() -> None:
+                found = await in_thread(lambda: read_now(opened, datetime.now(UTC)))
+                now.clear()
+                with now:
+                    for name, value in found.items():
+                        ui.label(f"{name} {value}").classes("accent")
+
+            await draw()
+            page.every(NOW_S, draw)
+        if opened.source.kind == "training":
+            changed = await in_thread(partial(changed_settings, opened.source.folder))
+            if changed:
+                with ui.expansion(f"{counted(len(changed), 'setting')} other than the base recipe's").props("dense"):
+                    add_table(["setting", "base", "this run"], [list(map(short_name, row)) for row in changed])
 
 
 def other_runs(state: ViewerState, query: QueryParams) -> list[OpenedSource]:
@@ -78,46 +112,26 @@ def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource
     def on_others(event: ValueChangeEventArguments[list[str]]) -> None:
         go("with", event.value)
 
-    with ui.row().classes("items-center gap-4"):
-        ui.select(list(AXES), value=axis, label="x axis", on_change=lambda event: go("x", event.value)).classes(
-            "w-32"
-        ).props(FIELD)
+    with ui.element("div").classes("fields"):
+        ui.select(list(AXES), value=axis, label="x axis", on_change=lambda event: go("x", event.value)).props(FIELD)
         smoothing = {number: "none" if number == 1 else f"{number} steps" for number in sorted({*SMOOTH, smooth})}
         ui.select(
             smoothing, value=smooth, label="running mean", on_change=lambda event: go("smooth", str(event.value))
-        ).classes("w-32").props(FIELD)
+        ).props(FIELD)
         names = [other for other in state.opened if other != opened.key]
         if names:
             keys = [other.key for other in others]
-            ui.select(names, value=keys, label="with runs", multiple=True, on_change=on_others).classes("w-64").props(
-                FIELD
-            )
+            ui.select(names, value=keys, label="with runs", multiple=True, on_change=on_others).props(FIELD)
 
-        step = ui.number("episodes of step", min=0, precision=0).classes("w-36").props(FIELD)
+        step = ui.number("episodes of step", min=0, precision=0).props(FIELD)
         step.on("keydown.enter", lambda: ui.navigate.to(link_to(run_path(opened, "/episodes"), {"step": step.value})))
 
 
-async def read_run(opened: OpenedSource) -> RunData:
-    """Return the numbers of a run by step."""
-
-    def read() -> RunData:
-        files = [file for file in opened.source.metrics_files() if file.exists()]
-        steps = summarize_steps(opened.index, Filter())
-        groups = uniform_groups(opened.index), divergence_turns(opened.index)
-        return RunData(opened.key, steps, read_metrics(files), *groups)
-
-    return await opened.fetch("run", read)
-
-
 async def _evaluation(opened: OpenedSource) -> None:
-    """Show the results of an evaluation by category, with links to its other pages; nothing for other sources."""
+    """Show the results of an evaluation by category; nothing for other sources."""
     if not (opened.source.folder / REPORT).is_file():
         return
     report = await opened.fetch("report", lambda: read_report(opened.source.folder))
-    with ui.row().classes("gap-4"):
-        for name in ("scaling", "failures"):
-            ui.link(name, link_to(run_path(opened, f"/{name}")))
-        ui.link("leaderboard", "/leaderboard")
     add_table(*result_rows(report["results"]))
 
 
@@ -141,7 +155,8 @@ def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[l
 
 
 def _of_samples(name: str, samples: int, row: Mapping[str, Any]) -> str:
-    return _number(row[name].get(str(samples)))
+    share = row[name].get(str(samples))
+    return "" if share is None else f"{share:.3f}"
 
 
 def _number(value: float | None) -> str:
@@ -152,13 +167,13 @@ async def _findings(page: Page, opened: OpenedSource) -> None:
     box = ui.column().classes("gap-1 w-full")
 
     async def draw() -> None:
-        run = await read_run(opened)
+        run = await opened.fetch("run", partial(read_run, opened))
         needed = await opened.fetch("needed turns", lambda: needed_turns(opened.index))
         box.clear()
         with box:
             for finding in find_problems(run.steps, run.uniform, needed):
-                with ui.row().classes("bg-orange-100 px-2 py-1 rounded w-full items-baseline"):
-                    ui.label(finding.text)
+                with ui.element("div").classes("warn w-full"):
+                    ui.label(finding.text).classes("inline mr-2")
                     name, rest = ("groups", "/group") if finding.groups else ("episodes", "/episodes")
                     ui.link(name, link_to(run_path(opened, rest), finding.parameters))
 
@@ -167,35 +182,42 @@ async def _findings(page: Page, opened: OpenedSource) -> None:
 
 
 async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
-    grid = ui.element("div").classes("grid grid-cols-1 lg:grid-cols-2 gap-4 w-full")
+    grid = ui.element("div").classes("sides")
     drawn: dict[str, ui.echart] = {}
 
     async def on_point(event: EChartPointClickEventArguments) -> None:
         run = opened[0] if len(opened) == 1 else next(o for o in opened if event.series_name.startswith(f"{o.key}: "))
         name = event.series_name if len(opened) == 1 else event.series_name.removeprefix(f"{run.key}: ")
         point: Any = event.data  # [x, y, step], see `chart`
-        curves = [curve for panel in panels(await read_run(run)) for curve in panel.curves if curve.name == name]
+        curves = [
+            curve
+            for panel in panels(await run.fetch("run", partial(read_run, run)))
+            for curve in panel.curves
+            if curve.name == name
+        ]
         parameters = curves[0].parameters if curves else {}
         ui.navigate.to(link_to(run_path(run, "/episodes"), {**parameters, "step": point[2]}))
 
     async def draw() -> None:
-        runs = [await read_run(one) for one in opened]
+        runs = [await one.fetch("run", partial(read_run, one)) for one in opened]
         of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
         if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
             of_runs = []  # curves of one point
         for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
             options = chart(
-                title, [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of], axis, smooth
+                [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of], axis, smooth
             )
             if title in drawn:
                 drawn[title].options.update(options)
                 drawn[title].update()
             else:
-                with grid, ui.column().classes("gap-1 min-w-0"):
-                    drawn[title] = ui.echart(options, on_point_click=on_point).classes("h-72 w-full")
-                    note = next(of[title].kind.note for of in of_runs if title in of)
-                    borders = " Dotted lines: the turn limit changes." if "markLine" in options["series"][0] else ""
-                    ui.label(note + borders).classes("text-sm text-gray-600 px-2")
+                note = next(of[title].kind.note for of in of_runs if title in of)
+                if any(one.get("stack", "").startswith(INTERVAL) for one in options["series"]):
+                    note += " Band: 95 % interval over tasks."
+                if any("markLine" in one for one in options["series"]):
+                    note += " Dotted lines: the turn limit changes."
+                with grid:
+                    drawn[title] = add_chart(title, options, note, on_point)
 
     await draw()
     if not drawn and not any((one.source.folder / REPORT).is_file() for one in opened):

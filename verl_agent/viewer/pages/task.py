@@ -4,16 +4,21 @@ Without a task in the URL, the page lists the tasks.
 """
 
 from collections.abc import Callable
+from functools import partial
+from html import escape
 
 from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.panels import SUCCESS
-from verl_agent.viewer.charts import Curve, Panel, RunData, chart
+from verl_agent.viewer.axes import COLORS
+from verl_agent.viewer.charts import Curve, Panel, chart, read_run
+from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.listings import TaskSummary, list_tasks
+from verl_agent.viewer.pages.grid import add_cells, plain_table
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -46,16 +51,17 @@ def add(state: ViewerState) -> None:
             if not history:
                 raise ConfigError(f"task {name!r} of environment {env!r} has no valid episode in {key!r}.")
             page.set_title(f"task {name}")
-            ui.label(f"{env} {short_name(name)}").classes("text-lg")
+            ui.label(f"{env} {short_name(name)}").classes("heading")
             ui.label(describe(history))
             purposes = sorted({at.purpose for at in history})
             curves = [
-                Curve(purpose, {at.step: at.success for at in history if at.purpose == purpose}) for purpose in purposes
+                Curve(purpose, {at.step: at.success for at in history if at.purpose == purpose}, color)
+                for purpose, color in zip(purposes, COLORS, strict=False)
             ]
             panel = Panel(SUCCESS, curves)
-            ui.echart(chart("Success", [(RunData(key, [], {at.step: {} for at in history}), panel)])).classes(
-                "h-64 w-full"
-            )
+            if len(history) > 1:
+                run = await opened.fetch("run", partial(read_run, opened))
+                add_chart(SUCCESS.title, chart([(run, panel)]), "Dotted lines: the turn limit changes.")
             _table(opened, history)
 
 
@@ -76,7 +82,7 @@ async def _list_page(opened: OpenedSource, request: Request) -> None:
     parameters = {**chosen.values, "show": show}
     set_total = add_pager(page, PAGE_SIZE, "tasks", lambda number: link_to(path, {**parameters, "page": number}))
     set_total(len(chosen_tasks))
-    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("text-sm"):
+    with plain_table():
         for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
             _task_row(opened, task)
 
@@ -90,15 +96,13 @@ def _task_row(opened: OpenedSource, task: TaskSummary) -> None:
         "" if forgotten is None else f"not solved again at step {forgotten}",
     )
     with ui.element("tr"):
-        with ui.element("td").classes("pr-4"):
+        with ui.element("td"):
             parameters = {"env": task.env, "task": task.task}
             ui.link(f"{task.env} {short_name(task.task)}", link_to(run_path(opened, "/task"), parameters))
-        with ui.element("td").classes("pr-4"):
+        with ui.element("td"):
             # Numbers alone: nothing that a model or an environment wrote is in the markup.
             ui.html(sparkline(list(task.success.values())), sanitize=False)
-        for text in facts:
-            with ui.element("td").classes("pr-4"):
-                ui.label(text)
+        add_cells(facts)
 
 
 def describe(history: list[TaskStep]) -> str:
@@ -112,12 +116,10 @@ def describe(history: list[TaskStep]) -> str:
 
 
 def _table(opened: OpenedSource, history: list[TaskStep]) -> None:
-    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("text-sm"):
+    with plain_table():
         for at in history:
             with ui.element("tr"):
-                for text in (f"step {at.step}", at.purpose, f"{at.success:.0%} solved", f"return {at.reward:g}"):
-                    with ui.element("td").classes("pr-4"):
-                        ui.label(text)
-                with ui.element("td"), ui.row().classes("gap-2"):
-                    for number, episode in enumerate(at.ids):
-                        ui.link(str(number), link_to(run_path(opened, f"/episode/{episode}")))
+                add_cells((f"step {at.step}", at.purpose, f"{at.success:.0%} solved", f"return {at.reward:g}"))
+                urls = [escape(run_path(opened, f"/episode/{episode}")) for episode in at.ids]
+                links = " ".join(f'<a href="{url}">{number}</a>' for number, url in enumerate(urls))
+                ui.html(links, sanitize=False, tag="td")

@@ -10,7 +10,7 @@ from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
-from verl_agent.viewer.pages.grid import add_grid
+from verl_agent.viewer.pages.grid import add_cells, add_grid, plain_table
 from verl_agent.viewer.queries import Row, find_episode
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
@@ -24,10 +24,10 @@ HOW = (
 )
 CSS = """
 .token-text {font-family: ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6}
-.token-text span {unicode-bidi: isolate} .token-text span:hover {outline: 1px solid #555}
-.token-first {border-left: 3px solid #333; scroll-margin-top: 8rem}
-.token-tip {position: fixed; z-index: 99; background: #222; color: white; padding: 4px 8px; border-radius: 4px;
-  font: 12px ui-monospace, monospace; white-space: pre-wrap; max-width: 40rem; pointer-events: none}
+.token-text span {unicode-bidi: isolate} .token-text span:hover {outline: 1px solid var(--muted)}
+.token-first {border-left: 3px solid var(--muted); scroll-margin-top: 8rem}
+.token-tip {position: fixed; z-index: 99; background: var(--text); color: var(--page); padding: 4px 8px;
+  border-radius: 4px; font: 12px ui-monospace, monospace; white-space: pre-wrap; max-width: 40rem; pointer-events: none}
 """
 
 
@@ -106,7 +106,13 @@ def _list(opened: OpenedSource, rows: list[Row]) -> None:
     ui.label(f"Tokens of {len(rows)} episodes are recorded; a click opens them.")
     shown = ("step", "env", "category", "task", "sample", "reward", "success", "turns", "stop")
     data = [{name: row[name] for name in (*shown, "id")} for row in rows]
-    add_grid(shown, data, lambda row, column: ui.navigate.to(_path(opened, row["id"])), sortable=True)
+    add_grid(
+        shown,
+        data,
+        lambda row, column: ui.navigate.to(_path(opened, row["id"])),
+        sortable=True,
+        narrow=("step", "task", "success", "turns"),
+    )
 
 
 def _path(opened: OpenedSource, episode: int) -> str:
@@ -122,7 +128,7 @@ def _facts(opened: OpenedSource, row: Row, segments: list[TokenRow], chosen: Tok
         ui.label(f"{row['env']} {short_name(row['task'])}, sample {row['sample']}, return {row['reward']:g}")
         ui.label(f"{len(segment.token_ids)} tokens: {written} written, {sum(segment.loss_mask)} of them in the loss")
     if len(segments) > 1:
-        with ui.row().classes("items-baseline gap-2 text-sm"):
+        with ui.row().classes("items-baseline gap-2"):
             ui.label("The agent edited its context. Segments:")
             for number in range(len(segments)):
                 parameters = {"color": chosen.view, "segment": number}
@@ -139,10 +145,10 @@ def _text(opened: OpenedSource, row: Row, segment: TokenRow, view: TokenView, ch
         url = link_to(_path(opened, row["id"]), chosen.with_color(name))
         ui.run_javascript(f"history.replaceState(null, '', {url!r})")
 
-    with ui.row().classes("items-center gap-4 sticky top-12 bg-white z-10 p-1 w-full"):
+    with ui.row().classes("items-center gap-4 sticky top-12 surface z-10 p-1 w-full"):
         labels = {name: one.label for name, one in views.items()}
         ui.select(labels, value=view.name, label="color", on_change=lambda event: choose(event.value)).classes("w-64")
-        scale = ui.label(_scale(segment, view)).classes("text-sm text-gray-600")
+        scale = ui.label(_scale(segment, view)).classes("muted")
     _turns(segment, views)
     shown = TokenText(segment, color(segment, view)).classes("w-full")
     if chosen.turn:
@@ -165,8 +171,7 @@ def _turns(segment: TokenRow, views: dict[str, TokenView]) -> None:
     names = [name for name in views if name != MASK]
     with (
         ui.expansion("Means of each turn").classes("w-full"),
-        ui.element("div").classes("overflow-x-auto"),
-        ui.element("table").classes("text-sm"),
+        plain_table(),
     ):
         head = ["turn", "tokens", "in the loss", *(views[name].label for name in names)]
         lines = [
@@ -175,6 +180,4 @@ def _turns(segment: TokenRow, views: dict[str, TokenView]) -> None:
         ]
         for line in (head, *lines):
             with ui.element("tr"):
-                for text in line:
-                    with ui.element("td").classes("pr-4 text-right"):
-                        ui.label(text)
+                add_cells(line)

@@ -138,7 +138,7 @@ def test_a_policy_that_is_no_model_cannot_be_asked_without_a_thought(tmp_path: P
 
     base = players(6)
     plain = Players(base.new_agent, lambda sample: Plain(), base.new_session)
-    with pytest.raises(ConfigError, match=r"set model\.path"):
+    with pytest.raises(ConfigError, match=r"Set model\.path"):
         asyncio.run(sample_replies(recorded_game(tmp_path), 1, plain, [0], with_thought=False))
 
 

@@ -12,8 +12,10 @@ import pytest
 from tests import ROOT
 from tests.support.episodes import talk
 from tests.support.evaluated_games import evaluated
+from tests.support.model_server import ModelServer
 from tests.support.what_if import RUN, of_evaluation, of_run, recorded_game
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.api.reply_log import FILE as REPLY_LOG
 from verl_agent.evaluation.what_if.question import Question
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode, fingerprint
 from verl_agent.evaluation.what_if.results import (
@@ -27,6 +29,8 @@ from verl_agent.evaluation.what_if.results import (
 from verl_agent.evaluation.what_if.run import answer, check
 from verl_agent.evaluation.what_if.settings import settings_of
 from verl_agent.trace.record import Purpose
+
+LENGTHS = {"max_prompt_length": 64, "max_response_length": 64}
 
 # Names
 
@@ -151,11 +155,12 @@ def test_an_override_that_is_not_allowed_is_an_error(tmp_path: Path, override: s
         settings_of(of_evaluation(tmp_path), [override])
 
 
-def test_an_episode_of_a_model_behind_an_api_needs_another_model(tmp_path: Path):
-    recorded = of_evaluation(tmp_path, "openai:gpt", **{"model.api": {"kind": "openai"}})
-    with pytest.raises(ConfigError, match="'openai:gpt', a model behind an API"):
-        settings_of(recorded, [])
-    assert settings_of(recorded, ["model.path=random"]).config.model == "random"
+def test_an_episode_of_a_model_behind_an_api_is_asked_with_the_same_model(tmp_path: Path):
+    recorded = of_evaluation(tmp_path, "openai:gpt", **{"model.api": {"kind": "openai", "name": "gpt"}}, data=LENGTHS)
+    config = settings_of(recorded, []).config
+    assert (config.model, config.api is not None) == ("openai:gpt", True)
+    other = settings_of(recorded, ["model.path=random"]).config
+    assert (other.model, other.api) == ("random", None)
 
 
 def test_an_episode_of_a_training_run_is_asked_with_the_settings_of_the_run(tmp_path: Path):
@@ -262,10 +267,24 @@ def test_a_policy_that_cannot_be_asked_is_an_error(tmp_path: Path, overrides: li
         ask(of_evaluation(tmp_path), *overrides, samples=3)
 
 
-def test_a_model_behind_an_api_cannot_be_asked(tmp_path: Path):
-    recorded = of_evaluation(tmp_path, data={"max_prompt_length": 64, "max_response_length": 64})
+def test_a_model_behind_an_api_is_asked_for_replies_beside_those_of_its_evaluation(tmp_path: Path, capsys):
+    with ModelServer(lambda messages: "Action: 7").running() as server:
+        api = {"kind": "openai", "name": "m", "base_url": f"{server.url}/v1", "prices": {"input": 1, "output": 1}}
+        recorded = of_evaluation(tmp_path, "openai:m", **{"model.api": api}, data=LENGTHS)
+        (result,) = ask(recorded, samples=3)
+        assert result["kind"] == "replies" and [reply["action"] for reply in result["replies"]] == ["7"] * 3
+        assert len(server.bodies) == len({body["seed"] for body in server.bodies}) == 3
+        assert [message["role"] for message in server.bodies[0]["messages"]] == ["system", "user", "assistant", "user"]
+    assert not (tmp_path / REPLY_LOG).exists()
+    printed = capsys.readouterr().out
+    assert printed.index("up to 3 replies") < printed.index("starting openai:m")
+
+
+@pytest.mark.parametrize("question", [{"action": "9"}, {"oracle": True}, {"without_thought": True}])
+def test_a_model_behind_an_api_continues_no_given_reply(tmp_path: Path, question: dict[str, object]):
+    recorded = of_evaluation(tmp_path, "openai:m", **{"model.api": {"kind": "openai", "name": "m"}}, data=LENGTHS)
     with pytest.raises(ConfigError, match=r"^model\.api\.kind='openai': a server does not continue given replies"):
-        ask(recorded, "model.path=null", "model.api.kind=openai", "model.api.name=m", samples=3)
+        ask(recorded, samples=3, **question)
 
 
 def test_the_command_prints_the_shares_and_the_file(tmp_path: Path):

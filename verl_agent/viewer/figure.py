@@ -1,0 +1,49 @@
+"""Charts of all pages: title, axes and legend of one look, and a sentence on what to look for."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nicegui import ui
+from nicegui.events import EChartPointClickEventArguments
+
+from verl_agent.viewer.axes import COLORS
+
+_BASE: Mapping[str, Any] = {
+    "color": COLORS,
+    "animation": False,
+    "tooltip": {
+        "trigger": "axis",
+        "confine": True,
+        "backgroundColor": "var(--surface)",
+        "borderColor": "var(--line)",
+        "textStyle": {"color": "var(--text)", "fontSize": 12},
+    },
+    "legend": {"type": "scroll", "bottom": 0, "itemWidth": 14, "itemHeight": 8},
+    "grid": {"left": 50, "right": 16, "top": 12, "bottom": 60},
+}
+
+
+def add_chart(
+    title: str,
+    options: Mapping[str, Any],
+    note: str = "",
+    on_point_click: Callable[[EChartPointClickEventArguments], Any] | None = None,
+) -> ui.echart:
+    """Add a chart.
+
+    Args:
+        title: title above it.
+        options: axes and series of ECharts; other options replace those of this module.
+        note: sentence below it, on what to look for.
+        on_point_click: called with the point that was clicked.
+    """
+    with ui.column().classes("w-full min-w-0 gap-1"):
+        ui.label(title).classes("heading")
+        # as SVG, whose texts follow the colors of the page
+        names = {one.get("name") for one in options["series"]}
+        legend = _BASE["legend"] | {"show": len(names) > 1}
+        base = {**_BASE, "legend": legend, "grid": _BASE["grid"] | ({} if legend["show"] else {"bottom": 40})}
+        chart = ui.echart({**base, **options}, on_point_click, renderer="svg").classes("w-full h-64")
+        if note:
+            ui.label(note).classes("small muted")
+    return chart

@@ -1,0 +1,97 @@
+"""Present state of a running run: episodes in play, speed, memory, and an estimate of the end."""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import psutil
+
+from verl_agent.errors import ConfigError
+from verl_agent.runs.control.server import SOCKET, send
+from verl_agent.runs.identity import LOCK_FILE
+from verl_agent.trace.progress import STEPS_FOR_ETA
+from verl_agent.viewer.charts import read_run
+from verl_agent.viewer.overview import planned_steps
+from verl_agent.viewer.state import OpenedSource
+
+WINDOW_S = 120
+"""Seconds over which turns and tokens are counted."""
+LATEST = 5_000
+"""Records, the latest ones, in which ended episodes are searched."""
+ANSWER_S = 1.0
+"""Seconds in which a run has to tell its episodes."""
+GPU_MEMORY = "perf/max_memory_allocated_gb"
+
+
+def read_now(opened: OpenedSource, now: datetime) -> dict[str, str]:
+    """Return what a running run does, by name; what it does not tell is left out.
+
+    Args:
+        opened: source of the run.
+        now: the time, with a time zone.
+    """
+    logged = opened.cached("run", partial(read_run, opened)).logged
+    return {**_episodes(opened), **_speed(opened, now), **_memory(opened, logged), **_end(opened, logged, now)}
+
+
+def _episodes(opened: OpenedSource) -> dict[str, str]:
+    if not (opened.source.folder / SOCKET).exists():
+        return {}
+    try:
+        playing = send(opened.source.folder, {"command": "status"}, ANSWER_S).get("episodes", [])
+    except ConfigError:  # it ends, or is busy
+        return {}
+    turns = sorted(one["turn"] for one in playing)
+    return {"episodes in play": f"{len(turns)} (turns {turns[0]} to {turns[-1]})" if turns else "0"}
+
+
+def _speed(opened: OpenedSource, now: datetime) -> dict[str, str]:
+    """Return turns and tokens a second of the episodes that ended lately."""
+    ended = "strftime('%s', started_at) + seconds"
+    turns, tokens = opened.index.db.execute(
+        f"""SELECT coalesce(sum(turns), 0), coalesce(sum(tokens), 0) FROM episodes
+        WHERE id > (SELECT max(id) FROM episodes) - ? AND {ended} > ?""",
+        (LATEST, now.timestamp() - WINDOW_S),
+    ).fetchone()
+    found = {"turns a second": f"{turns / WINDOW_S:.2f}"}
+    return found | ({"tokens a second": f"{tokens / WINDOW_S:,.0f}"} if tokens else {})
+
+
+def _memory(opened: OpenedSource, logged: Mapping[int, Mapping[str, float]]) -> dict[str, str]:
+    """Return the memory of the run's processes on this machine, and that of the GPU as the last step logged it."""
+    found = {}
+    lock = opened.source.folder / LOCK_FILE
+    process = re.match(r"process (\d+) ", lock.read_text(encoding="utf-8")) if lock.is_file() else None
+    try:
+        if process:
+            root = psutil.Process(int(process[1]))
+            found["memory"] = f"{sum(map(_own_bytes, [root, *root.children(recursive=True)])) / 1e9:.1f} GB"
+    except psutil.Error:  # it ended, or runs on another machine
+        pass
+    if logged and (gpu := logged[max(logged)].get(GPU_MEMORY)) is not None:
+        found["GPU memory"] = f"{gpu:.1f} GB"
+    return found
+
+
+def _own_bytes(process: psutil.Process) -> int:
+    """Return the memory of a process without the pages that it may share with others."""
+    try:
+        memory: Any = process.memory_info()
+        return int(memory.rss - getattr(memory, "shared", 0))
+    except psutil.Error:
+        return 0
+
+
+def _end(opened: OpenedSource, logged: Mapping[int, Mapping[str, float]], now: datetime) -> dict[str, str]:
+    """Return the estimated end of a training run, from the mean time of its latest steps."""
+    steps = [step for step in sorted(logged) if "timing_s/step" in logged[step]][-STEPS_FOR_ETA:]
+    total = planned_steps(opened.source.folder)
+    if not steps or steps[-1] >= total:
+        return {}
+    seconds = fmean(logged[at]["timing_s/step"] + logged[at].get("timing_s/testing", 0.0) for at in steps)
+    left = timedelta(seconds=round((total - steps[-1]) * seconds))
+    end = (now + left).astimezone()
+    return {"step": f"{steps[-1]} of {total}", "ends": f"{end:%Y-%m-%d %H:%M}, in {left}"}
