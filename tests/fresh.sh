@@ -108,7 +108,7 @@ user() { # Debian's Python has no headers here, so a run goes on without torch.c
 
 light() {
     enter bash -c "apt-get update && apt-get install -y --no-install-recommends python3-venv" >/dev/null
-    as user "python3 -m venv .venv && .venv/bin/pip install -q -e '.[api,viewer]' && source .venv/bin/activate \
+    as user "python3 -m venv .venv && .venv/bin/pip install -q -e '.[viewer]' && source .venv/bin/activate \
         && verl-agent eval recipes/guess_number/eval_cpu.yaml model.path=oracle evaluation.output_dir=runs/eval/oracle \
         && verl-agent view runs/eval/oracle --export all.html && test -s all.html"
 }

@@ -14,19 +14,23 @@ from typer.core import TyperGroup
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
 from verl_agent.commands.environments import check_agent, check_env, check_estimator, envs
+from verl_agent.commands.launch import launch
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.play import play
+from verl_agent.commands.quickstart import quickstart
+from verl_agent.commands.recipes import copy_hint, recipes
 from verl_agent.commands.results import failures, leaderboard, scaling
 from verl_agent.commands.suite import suite
-from verl_agent.commands.terminal import fail, print_line, read_json
+from verl_agent.commands.terminal import explain_missing, fail, print_line, read_json
 from verl_agent.commands.view import view
 from verl_agent.commands.what_if import what_if
 from verl_agent.errors import MAX_MESSAGE_CHARS, AgentError, did_you_mean
+from verl_agent.platform.versions import require_modules
 from verl_agent.system.checks import Status
 
 
 class Commands(TyperGroup):
-    """Commands that end with a message and exit code 2 where an error of this package ends them."""
+    """Commands that end with a message and exit code 2 after an error of this package, or if a package is missing."""
 
     def invoke(self, ctx: Any) -> Any:
         """See Click's Group."""
@@ -34,6 +38,11 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except AgentError as error:
             fail(str(error))
+        except ModuleNotFoundError as error:
+            message = explain_missing(ctx.invoked_subcommand or "", error)
+            if message is None:
+                raise
+            fail(message)
 
 
 app = typer.Typer(
@@ -87,13 +96,15 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
             known = [str(path) for path in Path("recipes").rglob("*.yaml") if not path.name.startswith("env")]
             from verl_agent.config.explanation import find_overlay
 
-            hint = find_overlay(recipe.stem) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
+            hint = find_overlay(recipe.stem) or copy_hint(recipe) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
             fail(f"recipe {str(recipe)!r} does not exist. {hint}")
         if explain is not None:
             from verl_agent.commands.reference import explain as describe
 
             print_line(describe(explain, base))
             return
+        if name != "eval":
+            require_modules("verl")  # before the modules of training import its packages
         location = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
         sys.stdout.flush()
         program = [sys.executable, "-m", f"verl_agent.commands.{module}"]
@@ -105,6 +116,9 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
 
 for _command in RECIPE_COMMANDS:
     _add_recipe_command(*_command)
+app.add_typer(recipes, name="recipes")
+app.command()(quickstart)
+app.command()(launch)
 app.command()(envs)
 app.command("check-env")(check_env)
 app.command("check-agent")(check_agent)
@@ -197,18 +211,15 @@ def serve(  # noqa: PLR0913 - one for each option
     ] = None,
 ) -> None:
     """Serve an environment over HTTP to verl-agent on other machines and to AgentGym's clients."""
-    try:
-        if venv is not None:
-            _serve_from(venv, env)
-        from verl_agent.commands.serve import ServeSettings
-        from verl_agent.commands.serve import serve as run
-        from verl_agent.envs.http.settings import ServerLimits
+    if venv is not None:
+        _serve_from(venv, env)
+    from verl_agent.commands.serve import ServeSettings
+    from verl_agent.commands.serve import serve as run
+    from verl_agent.envs.http.settings import ServerLimits
 
-        limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
-        chosen = (env, read_json(options), split, host, port, token, hosts, timeout, limits, approve)
-        run(ServeSettings(*chosen), print_line)
-    except ImportError as error:
-        fail(f"a package for serving is missing: {error}. Install it: pip install 'verl-agent[serve]'")
+    limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
+    chosen = (env, read_json(options), split, host, port, token, hosts, timeout, limits, approve)
+    run(ServeSettings(*chosen), print_line)
 
 
 def _serve_from(folder: Path, env: str) -> NoReturn:

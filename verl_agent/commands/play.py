@@ -93,13 +93,8 @@ def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
     if not wanted:
         yield None
         return
-    try:
-        from verl_agent.viewer.server import ServerSettings, serving
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"--browser needs the package {error.name}. Install it: pip install 'verl-agent[viewer]'"
-        ) from error
     from verl_agent.results.folder import RECORDS
+    from verl_agent.viewer.server import ServerSettings, serving
     from verl_agent.viewer.state import ViewerState
 
     records = folder / RECORDS

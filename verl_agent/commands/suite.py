@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from verl_agent.commands.terminal import print_line
+from verl_agent.commands.recipes import copy_hint
+from verl_agent.commands.terminal import fail, print_line
 
 
 def suite(
@@ -28,6 +29,8 @@ def suite(
     Evaluations whose outside data or sites are missing are skipped by name. With several models, a table shows each
     model on each environment.
     """
+    if not file.is_file() and (hint := copy_hint(file)):
+        fail(f"suite {str(file)!r} does not exist. {hint}")
     from verl_agent.evaluation.suite.report import suite_rows, suite_table, with_earlier, write_suite_report
     from verl_agent.evaluation.suite.run import models_of, play_suite
     from verl_agent.evaluation.suite.settings import read_suite

@@ -9,11 +9,30 @@ from rich.markup import escape
 
 from verl_agent.errors import ConfigError
 
+EXTRAS = {
+    "check-env": "eval",
+    "leaderboard": "eval",
+    "play": "viewer",
+    "scaling": "eval",
+    "serve": "serve",
+    "suite": "eval",
+    "view": "viewer",
+}
+"""Extra of this package with what a command needs besides a plain installation."""
+
 
 def fail(message: str) -> NoReturn:
     """Print an error and exit with code 2."""
     Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(code=2)
+
+
+def explain_missing(command: str, error: ModuleNotFoundError) -> str | None:
+    """Return the message for a package that a command needs and that no plain installation has; None for a bug."""
+    module = (error.name or "").partition(".")[0]
+    if command not in EXTRAS or module in ("verl_agent", "env_adapters", ""):
+        return None
+    return f"{command} needs the package {module}, which is not installed: pip install 'verl-agent[{EXTRAS[command]}]'."
 
 
 def print_line(line: str) -> None:

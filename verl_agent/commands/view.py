@@ -33,10 +33,7 @@ def view(
         return
     if where or limit is not None:
         fail("--where and --limit choose episodes to export. Add --export FILE, or filter in the viewer.")
-    try:
-        from verl_agent.viewer.server import ServerSettings, serve
-    except ModuleNotFoundError as error:
-        fail(f"the viewer needs the package {error.name}. Install it: pip install 'verl-agent[viewer]'")
+    from verl_agent.viewer.server import ServerSettings, serve
     from verl_agent.viewer.state import ViewerState
 
     try:

@@ -13,8 +13,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from verl_agent.errors import ConfigError
-from verl_agent.platform.versions import installed_version
+from verl_agent.platform.versions import installed_version, require_modules
 
 CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets that make bfloat16 faster than float32."""
@@ -36,9 +35,9 @@ def verl_config() -> Path:
     Raises:
         ConfigError: verl is not installed.
     """
+    require_modules("verl")
     spec = importlib.util.find_spec("verl")
-    if spec is None or spec.origin is None:
-        raise ConfigError("training needs verl, which is not installed. Run `make setup` with Python 3.11 or 3.12.")
+    assert spec is not None and spec.origin is not None  # a regular package
     return Path(spec.origin).parent / "trainer" / "config"
 
 

@@ -28,7 +28,8 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
             raise ConfigError(f"{key}={source!r} is not allowed: {name} has no split {source!r}. {hint}")
         return list(list_tasks(env, source).values())
     if not path.is_file():
-        raise ConfigError(f"task file {source!r} does not exist. Choose a file, or a split: {', '.join(env.splits)}.")
+        splits = ", ".join(env.splits)
+        raise ConfigError(f"task file {source!r} does not exist in {Path.cwd()}. Choose a file, or a split: {splits}.")
     ids = [line for raw in path.read_text(encoding="utf-8").splitlines() if (line := raw.split("#")[0].strip())]
     if not ids:
         raise ConfigError(f"task file {source!r} holds no task ids.")

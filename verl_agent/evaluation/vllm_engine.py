@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
+from verl_agent.platform.versions import setup_command
 from verl_agent.runs.deaths import MemoryWatch
 from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.process_watch import output_files
@@ -114,7 +115,9 @@ class VllmEngine(LocalEngine):
             from vllm.engine.arg_utils import AsyncEngineArgs
             from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
-            raise ConfigError(f"evaluation needs vLLM, which does not import: {error}. Run `make setup`.") from error
+            raise ConfigError(
+                f"evaluation needs vLLM, which does not import: {error}. Run `{setup_command()}`."
+            ) from error
         self._memory = MemoryWatch()
         self._memory.sample()
         copies = settings.copies(torch.cuda.device_count())

@@ -1,7 +1,10 @@
 """Upstream versions that the CPU device was tested with; it rejects all others."""
 
+import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 
 from verl_agent.errors import ConfigError
 
@@ -23,6 +26,27 @@ def installed_version(name: str) -> str | None:
         return None
 
 
+def setup_command() -> str:
+    """Return the command that installs the tested packages for a CPU: make's in a clone, else the package's own."""
+    script = Path(__file__).parents[1] / "requirements" / "install.sh"  # in an installed copy alone
+    return f"bash {script} cpu {sys.prefix}" if script.is_file() else "make setup"
+
+
+def require_modules(*names: str) -> None:
+    """Check that modules exist that training needs, without importing them.
+
+    Raises:
+        ConfigError: a module does not exist.
+    """
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        running = ".".join(map(str, sys.version_info[:2]))
+        raise ConfigError(
+            f"training needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. Run "
+            f"`{setup_command()}` with Python 3.11 or 3.12, which verl requires (this is {running})."
+        )
+
+
 def check_versions(tested: Mapping[str, str] = TESTED) -> None:
     """Check that the installed versions are the tested ones."""
     differences = [
@@ -33,5 +57,5 @@ def check_versions(tested: Mapping[str, str] = TESTED) -> None:
     if differences:
         raise ConfigError(
             f"The CPU device of verl_agent was not tested with these versions: {'; '.join(differences)}. "
-            "Run `make setup`, or install requirements/cpu.txt and requirements/cpu-nodeps.txt."
+            f"Run `{setup_command()}`."
         )

@@ -1,8 +1,7 @@
 """Virtual environments that serve one environment, without torch and verl.
 
-Their packages follow from installed metadata: the extra `serve` of this package and the extra named after the
-environment, or the requirements of the package that registers it. The packages themselves are added without their
-dependencies, which only training needs.
+They get this package with its extra `serve` and the extra named after the environment, or the package that registers
+the environment, each from where it was installed.
 """
 
 import json
@@ -10,12 +9,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import Distribution, distribution, entry_points
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from verl_agent.envs.registry import ENTRY_POINT_GROUP
@@ -23,29 +20,11 @@ from verl_agent.errors import ConfigError, did_you_mean
 
 PACKAGE = "verl-agent"
 STAMP = ".verl-agent-serves"
-"""File in such a virtual environment that lists the installed packages; empty if it is incomplete."""
+"""File in such a virtual environment with the arguments of pip; empty if it is incomplete."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Contents of the virtual environment of one environment.
-
-    Attributes:
-        requirements: packages installed with their dependencies.
-        sources: packages installed without their dependencies, each as arguments of pip.
-    """
-
-    requirements: Sequence[str]
-    sources: Sequence[Sequence[str]]
-
-    @property
-    def text(self) -> str:
-        """Return the contents as text, to compare with the stamp."""
-        return json.dumps([list(self.requirements), [list(source) for source in self.sources]])
-
-
-def plan_venv(env: str) -> Plan:
-    """Return the packages that serving `env` needs.
+def plan_venv(env: str) -> list[str]:
+    """Return the arguments of pip that install what serving `env` needs.
 
     Raises:
         ConfigError: the environment is not registered.
@@ -55,40 +34,25 @@ def plan_venv(env: str) -> Plan:
         raise ConfigError(f"env {env!r} is not registered. {did_you_mean(env, known)}")
     own, owner = distribution(PACKAGE), known[env].dist
     assert owner is not None  # an installed entry point belongs to a package
-    requirements = required(own, "serve")
-    sources = [source(own)]
-    if canonicalize_name(owner.name) == PACKAGE:
-        requirements += required(own, env)
-    else:
-        requirements += [text for text in required(owner) if canonicalize_name(Requirement(text).name) != PACKAGE]
-        sources.append(source(owner))
-    return Plan(requirements, sources)
+    if canonicalize_name(owner.name) != PACKAGE:
+        return [*source(own, "serve"), *source(owner)]
+    has_extra = env in (own.metadata.get_all("Provides-Extra") or [])
+    return source(own, "serve", *([env] if has_extra else []))
 
 
-def required(package: Distribution, extra: str = "") -> list[str]:
-    """Return the requirements of an extra of a package; without an extra, those of the package itself."""
-    texts = []
-    for requirement in map(Requirement, package.requires or []):
-        by_extra = requirement.marker is not None and "extra" in str(requirement.marker)
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-        if applies and by_extra == bool(extra):
-            requirement.marker = None
-            texts.append(str(requirement))
-    return texts
-
-
-def source(package: Distribution) -> list[str]:
+def source(package: Distribution, *extras: str) -> list[str]:
     """Return the pip arguments that install `package` from its original source: folder, repository or index."""
+    listed = f"[{','.join(extras)}]" if extras else ""
     recorded = package.read_text("direct_url.json")
     if recorded is None:
-        return [f"{package.name}=={package.version}"]
+        return [f"{package.name}{listed}=={package.version}"]
     origin = json.loads(recorded)
     url = origin["url"]
     if "dir_info" in origin:
-        return ["-e", unquote(urlparse(url).path)]  # changes in the folder take effect at once
+        return ["-e", f"{unquote(urlparse(url).path)}{listed}"]  # changes in the folder take effect at once
     if "vcs_info" in origin:
-        return [f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"]
-    return [url]
+        url = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+    return [f"{package.name}{listed} @ {url}"]
 
 
 def make(folder: Path, env: str, report: Callable[[str], None]) -> None:
@@ -97,8 +61,9 @@ def make(folder: Path, env: str, report: Callable[[str], None]) -> None:
     Raises:
         ConfigError: the folder contains something else, or pip fails.
     """
-    contents, stamp = plan_venv(env), folder / STAMP
-    if stamp.is_file() and stamp.read_text(encoding="utf-8") == contents.text:
+    packages, stamp = plan_venv(env), folder / STAMP
+    text = json.dumps(packages)
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == text:
         return
     if folder.exists() and not stamp.is_file() and any(folder.iterdir()):
         raise ConfigError(f"--venv {folder} was not created by this command. Choose a new folder.")
@@ -106,13 +71,10 @@ def make(folder: Path, env: str, report: Callable[[str], None]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     stamp.write_text("", encoding="utf-8")  # created by this command, and incomplete
     _run([sys.executable, "-m", "venv", str(folder)])
+    report(f"installing {' '.join(packages)}")
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    report(f"installing {', '.join(contents.requirements)}")
-    _run([*pip, *contents.requirements])
-    for arguments in contents.sources:
-        report(f"installing {' '.join(arguments)} without the dependencies that only training needs")
-        _run([*pip, "--no-deps", *arguments])
-    stamp.write_text(contents.text, encoding="utf-8")
+    _run([*pip, *packages])
+    stamp.write_text(text, encoding="utf-8")
 
 
 def without_venv(arguments: Sequence[str]) -> list[str]:

@@ -108,7 +108,9 @@ def write_parquet(records: Iterable[EpisodeRecord], path: Path | str) -> int:
         import pyarrow
         from pyarrow import parquet
     except ModuleNotFoundError as error:
-        raise ConfigError(f"Parquet needs the package {error.name}. Install it: pip install pyarrow") from error
+        raise ConfigError(
+            f"Parquet needs the package {error.name}. Install it: pip install 'verl-agent[eval]'"
+        ) from error
     schema = _schema(pyarrow)
     count, left = 0, iter(records)
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:

@@ -134,14 +134,14 @@ def test_an_entry_point_that_names_no_adapter_raises_config_error(other_package,
 def test_a_missing_package_of_this_projects_own_environment_names_the_extra(tmp_path: Path):
     """In a process of its own, where the package does not exist."""
     code = (
-        "import sys; sys.modules['aiohttp'] = None\n"
+        "import sys; sys.modules['numpy'] = None\n"
         "from verl_agent.envs.registry import load_adapter\n"
-        "try: load_adapter('http')\n"
+        "try: load_adapter('deepsearch')\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
     printed = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert printed.startswith("ConfigError env.name='http'")
-    assert "the package aiohttp is not installed. Install what it needs: pip install 'verl-agent[http]'." in printed
+    assert printed.startswith("ConfigError env.name='deepsearch'")
+    assert "the package numpy is not installed. Install what it needs: pip install 'verl-agent[deepsearch]'." in printed
 
 
 def test_an_exception_of_the_constructor_names_file_and_line(other_package):

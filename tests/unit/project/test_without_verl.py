@@ -1,4 +1,4 @@
-"""Test what needs no verl as Pythons newer than verl's have it: in a process in which verl cannot be imported."""
+"""Test what needs no verl: in a process in which verl cannot be imported, and what pip installs."""
 
 import subprocess
 import sys
@@ -33,9 +33,12 @@ def test_training_says_that_it_needs_verl():
     assert "needs verl" in ended.stderr and "Python 3.11 or 3.12" in ended.stderr
 
 
-def test_pip_installs_verl_only_where_verl_exists(tmp_path):
+def test_a_plain_installation_asks_for_no_package_of_training(tmp_path):
     subprocess.run([sys.executable, "setup.py", "-q", "egg_info", "--egg-base", tmp_path], cwd=ROOT, check=True)
     (listed,) = tmp_path.glob("*.egg-info/requires.txt")
-    everywhere, limited = listed.read_text().split('[:python_version < "3.13"]')
-    assert "verl==" not in everywhere.split("[")[0]
-    assert "verl==" in limited.split("[")[0] and "TransferQueue" in limited.split("[")[0]
+    plain, training = listed.read_text().partition("[")[0], listed.read_text().partition("[train]")[2].partition("[")[0]
+    assert "aiohttp" in plain
+    assert not {"verl", "torch", "ray", "numpy", "matplotlib"} & {
+        line.rstrip("<>=.,0123456789") for line in plain.split()
+    }
+    assert "verl==" in training and "TransferQueue" in training

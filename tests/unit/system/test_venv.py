@@ -12,21 +12,13 @@ from verl_agent.system.venv import STAMP, make, plan_venv, without_venv
 OURS = """Metadata-Version: 2.1
 Name: verl-agent
 Version: 9.1
-Requires-Dist: verl==0.9.1
-Requires-Dist: rich>=13
 Provides-Extra: serve
-Requires-Dist: rich>=13; extra == "serve"
-Requires-Dist: uvicorn<1,>=0.35; extra == "serve"
-Requires-Dist: winloop; sys_platform == "win32" and extra == "serve"
 Provides-Extra: icy
-Requires-Dist: frost==1.0; extra == "icy"
 """
 THEIRS = """Metadata-Version: 2.1
 Name: Other_Envs
 Version: 2.0
 Requires-Dist: Verl_Agent>=0.1
-Requires-Dist: numpy<2
-Requires-Dist: pytest; extra == "dev"
 """
 
 
@@ -50,32 +42,31 @@ def installed(tmp_path: Path):
 
 
 def test_an_environment_of_this_package_takes_the_extra_serve_and_its_own(installed):
-    wanted = plan_venv("icy")
-    assert wanted.requirements == ["rich>=13", "uvicorn<1,>=0.35", "frost==1.0"]
-    assert wanted.sources == [["verl-agent==9.1"]]
+    assert plan_venv("icy") == ["verl-agent[serve,icy]==9.1"]
 
 
-def test_an_environment_of_another_package_takes_the_requirements_of_that_package(installed):
-    wanted = plan_venv("other")
-    assert wanted.requirements == ["rich>=13", "uvicorn<1,>=0.35", "numpy<2"]
-    assert wanted.sources == [["verl-agent==9.1"], ["Other_Envs==2.0"]]
+def test_an_environment_of_another_package_takes_that_package(installed):
+    assert plan_venv("other") == ["verl-agent[serve]==9.1", "Other_Envs==2.0"]
 
 
 @pytest.mark.parametrize(
     ("origin", "source"),
     [
-        ({"url": "file:///home/a%20b/agent", "dir_info": {"editable": True}}, ["-e", "/home/a b/agent"]),
-        ({"url": "file:///home/agent", "dir_info": {}}, ["-e", "/home/agent"]),
+        ({"url": "file:///home/a%20b/agent", "dir_info": {"editable": True}}, ["-e", "/home/a b/agent[serve,icy]"]),
+        ({"url": "file:///home/agent", "dir_info": {}}, ["-e", "/home/agent[serve,icy]"]),
         (
             {"url": "https://host/agent.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            ["git+https://host/agent.git@abc"],
+            ["verl-agent[serve,icy] @ git+https://host/agent.git@abc"],
         ),
-        ({"url": "https://host/agent-9.1.whl", "archive_info": {}}, ["https://host/agent-9.1.whl"]),
+        (
+            {"url": "https://host/agent-9.1.whl", "archive_info": {}},
+            ["verl-agent[serve,icy] @ https://host/agent-9.1.whl"],
+        ),
     ],
 )
 def test_a_package_is_installed_from_its_original_source(installed, origin, source):
     installed("verl_agent-9.1", OURS, "icy = ours.adapter:Icy", origin)
-    assert plan_venv("icy").sources == [source]
+    assert plan_venv("icy") == source
 
 
 def test_an_unknown_environment_suggests_the_nearest(installed):
@@ -92,7 +83,7 @@ def test_an_unrelated_folder_is_not_changed(installed, tmp_path):
 def test_a_complete_virtual_environment_is_kept(installed, tmp_path):
     folder, said = tmp_path / "venv", []
     folder.mkdir()
-    folder.joinpath(STAMP).write_text(plan_venv("icy").text)
+    folder.joinpath(STAMP).write_text(json.dumps(plan_venv("icy")))
     make(folder, "icy", said.append)
     assert said == []
 

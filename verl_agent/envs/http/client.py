@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from verl_agent.envs.action_format import ActionFormat, action_format_from_json
-from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.http.agentgym import DIALECTS, AgentGymProtocol
 from verl_agent.envs.http.protocols import ServerProtocol, read_field, read_number
 from verl_agent.envs.http.server_pool import get_from_all, server_pool
@@ -46,11 +46,6 @@ class HttpEnv(EnvAdapter):
         self._url = ""
         self._session: Any = None
         self._score = 0.0
-
-    @classmethod
-    def requirements(cls) -> Sequence[Requirement]:
-        """Return the HTTP client."""
-        return [Requirement.package("aiohttp", "pip install 'verl-agent[http]'", "HTTP client")]
 
     @cached_property
     def splits(self) -> Sequence[str]:  # type: ignore[override]  # first use calls the servers

@@ -110,11 +110,9 @@ def check_api(settings: ApiSettings, temperature: float, max_usd: float | None) 
     """Check what a model behind an API needs before its evaluation starts.
 
     Raises:
-        ConfigError: a package or the key is missing, the temperature is too high for the protocol, or the budget needs
+        ConfigError: the key is missing, the temperature is too high for the protocol, or the budget needs
             prices that are unknown.
     """
-    if importlib.util.find_spec("aiohttp") is None:
-        raise ConfigError("model.api needs the package aiohttp. Run `pip install 'verl-agent[api]'`.")
     read_key(settings)
     if settings.kind == "anthropic" and temperature > 1:
         raise ConfigError(
