@@ -7,8 +7,9 @@ The adaptive schedule has a state, which the trainer owns and saves.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -56,6 +57,9 @@ class Horizon:
     """Turn limit of the last stage that `grow_by` makes."""
     adaptive: Adaptive | None = None
     """Conditions under which the next stage begins, instead of the step; null for the step alone."""
+    order: Literal["growing", "shrinking", "random"] = "growing"
+    """Order of the stages. The others are controls of an experiment: `shrinking` begins with the longest limit, and
+    `random` draws one for each step, every limit equally often."""
 
     def __post_init__(self) -> None:
         limits = list(self.max_turns)
@@ -66,6 +70,11 @@ class Horizon:
             raise ConfigError(
                 f"horizon.steps_per_stage={list(self.steps_per_stage)} must have one value for each stage but the "
                 f"last: {len(self.stages) - 1} for the limits {self.stages}."
+            )
+        if self.order != "growing" and (self.adaptive or len(self.stages) < 2):
+            raise ConfigError(
+                f"horizon.order={self.order} needs several limits and no horizon.adaptive. Give horizon.max_turns "
+                "several limits, or leave horizon.order at growing."
             )
         if self.adaptive and len(self.stages) < 2:
             raise ConfigError(
@@ -110,6 +119,11 @@ class Horizon:
         if self.adaptive:
             raise ValueError("the turn limit of an adaptive horizon is not a function of the step.")
         stages, end = self.stages, 0
+        if self.order == "random":
+            block, place = divmod(step - 1, len(stages))
+            return Random(block).sample(stages, len(stages))[place]
+        if self.order == "shrinking":
+            stages.reverse()
         for stage in range(len(stages) - 1):
             end += self.steps_of(stage)
             if step <= end:
