@@ -17,6 +17,7 @@ from verl_agent.commands.environments import check_env, envs
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.play import play
 from verl_agent.commands.results import failures, leaderboard, scaling
+from verl_agent.commands.study import app as study
 from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import fail, print_line, read_json
 from verl_agent.commands.view import view
@@ -115,6 +116,7 @@ app.command()(failures)
 app.command("what-if")(what_if)
 app.command()(control)
 app.command()(play)
+app.add_typer(study, name="study")
 
 
 @app.command()
