@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 DEVICE ?= cpu
 ENGINE ?= vllm
-STUDY ?= order
+STUDY ?= horizon_guess_number
 TESTS ?= test-training test-unit test-verl test-envs
 RUN ?= runs/textcraft_quickstart
 VENV ?= .venv
@@ -230,13 +230,9 @@ soak: setup ## Play thousands of episodes of each environment and check for leak
 bench-partial: setup ## Compare asynchronous with synchronous rollout on an environment that waits (15 minutes)
 	python -m tests.bench.partial
 
-.PHONY: bench-learning
-bench-learning: setup ## Compare algorithms and horizons (hours; resumes if interrupted)
-	python -m tests.bench.learning
-
-.PHONY: bench-methods
-bench-methods: setup ## Compare variants of a method with a tiny transformer: STUDY=order, truncated_grpo_growing, ...
-	python -m tests.bench.learning.direct --study $(STUDY) --seeds 8
+.PHONY: study
+study: setup ## Play or resume a study and write its report: STUDY=horizon_guess_number
+	verl-agent study run recipes/studies/$(STUDY).yaml
 
 .PHONY: webarena-verdicts
 webarena-verdicts: setup ## Run WebArena's own evaluators on the cases that the tests compare with them

@@ -10,8 +10,9 @@ function of the step, with an entry point:
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -66,13 +67,16 @@ class Horizon:
     from 1, and the limits of the stages, which returns a turn limit up to the last of them."""
     options: Annotated[Mapping[str, Any], Needs("horizon.schedule")] = Field(default_factory=dict)
     """Keyword arguments of the schedule."""
+    order: Literal["growing", "shrinking", "random"] = "growing"
+    """Order of the stages. The others are controls of an experiment: `shrinking` begins with the longest limit, and
+    `random` draws one for each step, every limit equally often."""
 
     def __post_init__(self) -> None:
         limits = list(self.max_turns)
-        if self.schedule and (self.adaptive or self.steps_per_stage != 1):
+        if self.schedule and (self.adaptive or self.steps_per_stage != 1 or self.order != "growing"):
             raise ConfigError(
-                f"horizon.schedule={self.schedule!r} chooses the limit of every step, so horizon.adaptive and "
-                "horizon.steps_per_stage have no effect. Leave them out, or leave out the schedule."
+                f"horizon.schedule={self.schedule!r} chooses the limit of every step, so horizon.adaptive, "
+                "horizon.steps_per_stage and horizon.order have no effect. Leave them out, or leave out the schedule."
             )
         if limits != sorted(limits):
             raise ConfigError(f"horizon.max_turns must not shrink, got {limits}. Sort it, or fix the typing error.")
@@ -81,6 +85,11 @@ class Horizon:
             raise ConfigError(
                 f"horizon.steps_per_stage={list(self.steps_per_stage)} must have one value for each stage but the "
                 f"last: {len(self.stages) - 1} for the limits {self.stages}."
+            )
+        if self.order != "growing" and (self.adaptive or len(self.stages) < 2):
+            raise ConfigError(
+                f"horizon.order={self.order} needs several limits and no horizon.adaptive. Give horizon.max_turns "
+                "several limits, or leave horizon.order at growing."
             )
         if self.adaptive and len(self.stages) < 2:
             raise ConfigError(
@@ -127,6 +136,11 @@ class Horizon:
         if self.schedule:
             return self._scheduled(self.schedule, step)
         stages, end = self.stages, 0
+        if self.order == "random":
+            block, place = divmod(step - 1, len(stages))
+            return Random(block).sample(stages, len(stages))[place]
+        if self.order == "shrinking":
+            stages.reverse()
         for stage in range(len(stages) - 1):
             end += self.steps_of(stage)
             if step <= end:

@@ -23,25 +23,28 @@ class GuessNumber(EnvAdapter):
     action_format = LineFormat(placeholder="<number>")
     ends_failed_tasks = False
 
-    def __init__(self, tolerant: bool = False) -> None:
-        """Set the parsing of actions.
+    def __init__(self, tolerant: bool = False, ranges: Sequence[int] | None = None) -> None:
+        """Set the parsing of actions and the ranges.
 
         Args:
             tolerant: use the first whole number in the action, for agents that pass on whole replies (`raw`).
+            ranges: largest numbers of the ranges of `train` and `test`; null for 100, 90, ... 30.
         """
         if not isinstance(tolerant, bool):
             raise ConfigError(f"env.options.tolerant={tolerant!r} is not allowed. Allowed: true, false.")
-        self.tolerant = tolerant
+        if ranges is not None and not (list(ranges) and all(type(high) is int and high > 1 for high in ranges)):
+            raise ConfigError(f"env.options.ranges={ranges!r} is not allowed. Allowed: whole numbers > 1, or null.")
+        self.tolerant, self.ranges = tolerant, list(ranges or range(100, 29, -10))
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """Return one task for each number of each range 1 to 100, 90, ... 30; small splits use 1 to 5, 6, ... 12.
+        """Return one task for each number of each range of the option; small splits use 1 to 5, 6, ... 12.
 
         Every third range is held out as a whole. Holding out single numbers of a training range would be no test:
         such a number is never right in training, so the model learns to avoid it.
         """
         self.check_split(split)
         size, part = split.split("_") if "_" in split else ("full", split)
-        ranges = range(5, 13) if size == "small" else range(100, 29, -10)
+        ranges = range(5, 13) if size == "small" else self.ranges
         return [
             TaskItem("guess_number", f"{high}:{target}", {"high": high, "target": target}, f"1 to {high}")
             for place, high in enumerate(ranges)

@@ -23,7 +23,9 @@ OVERLAYS = SHARED / "overlay"
 NEEDED = ["env.name=guess_number", "trainer.experiment_name=test", "data.train_batch_size=4"]
 COMMON = sorted([*ROOT.glob("recipes/*/env*.yaml"), *ROOT.glob("recipes/*/limits*.yaml")])
 """Files that the recipes of one folder share; not recipes themselves."""
-RECIPES = [path for path in sorted(ROOT.glob("recipes/*/*.yaml")) if path not in COMMON]
+STUDIES = [path for path in sorted(ROOT.glob("recipes/studies/*.yaml")) if "\nquestion:" in path.read_text("utf-8")]
+"""Files of `verl-agent study`, which are no recipes."""
+RECIPES = [path for path in sorted(ROOT.glob("recipes/*/*.yaml")) if path not in (*COMMON, *STUDIES)]
 
 
 def recipe(path: Path, *overrides: str) -> DictConfig:

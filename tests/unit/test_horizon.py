@@ -206,7 +206,26 @@ def test_a_schedule_that_fails_raises_config_error_with_the_step(schedules, name
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("others", [{"adaptive": Adaptive(success_above=0.5)}, {"steps_per_stage": 5}])
+@pytest.mark.parametrize(
+    "others", [{"adaptive": Adaptive(success_above=0.5)}, {"steps_per_stage": 5}, {"order": "random"}]
+)
 def test_a_schedule_with_another_rule_for_the_limit_raises_config_error(others):
     with pytest.raises(ConfigError, match=r"horizon\.schedule='down' chooses the limit of every step"):
         Horizon([4, 10], schedule="down", **others)
+
+
+def test_a_random_order_plays_every_limit_equally_often():
+    horizon = Horizon([4, 8, 12], order="random")
+    limits = [horizon.turns_at(step) for step in range(1, 31)]
+    assert all(sorted(limits[start : start + 3]) == [4, 8, 12] for start in range(0, 30, 3))
+    assert limits != [4, 8, 12] * 10 and horizon.turns_for_evaluation() == 12
+
+
+def test_a_shrinking_order_begins_with_the_longest_limit():
+    horizon = Horizon([4, 8], steps_per_stage=2, order="shrinking")
+    assert [horizon.turns_at(step) for step in range(1, 5)] == [8, 8, 4, 4]
+
+
+def test_an_order_without_several_limits_raises_config_error():
+    with pytest.raises(ConfigError, match=r"horizon\.order=random"):
+        Horizon([4], order="random")

@@ -20,6 +20,7 @@ from verl_agent.commands.play import play
 from verl_agent.commands.quickstart import quickstart
 from verl_agent.commands.recipes import copy_hint, recipes
 from verl_agent.commands.results import failures, leaderboard, scaling
+from verl_agent.commands.study import app as study
 from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import explain_missing, fail, print_line, read_json
 from verl_agent.commands.view import view
@@ -131,6 +132,7 @@ app.command()(failures)
 app.command("what-if")(what_if)
 app.command()(control)
 app.command()(play)
+app.add_typer(study, name="study")
 
 
 @app.command()

@@ -85,3 +85,15 @@ def test_binary_search_solves_every_item(split):
 def test_an_option_of_the_wrong_type_raises_config_error():
     with pytest.raises(ConfigError, match=r"env\.options\.tolerant='yes' is not allowed\. Allowed: true, false\."):
         GuessNumber("yes")
+
+
+def test_own_ranges_hold_every_third_one_out():
+    env = GuessNumber(ranges=[4, 5, 6])
+    assert {item.data["high"] for item in env.tasks("train")} == {4, 5}
+    assert {item.data["high"] for item in env.tasks("test")} == {6}
+
+
+@pytest.mark.parametrize("ranges", [[], [1], ["ten"], [True]])
+def test_ranges_that_are_no_list_of_numbers_raise_config_error(ranges):
+    with pytest.raises(ConfigError, match=r"env\.options\.ranges"):
+        GuessNumber(ranges=ranges)

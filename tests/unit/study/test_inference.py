@@ -1,0 +1,98 @@
+"""Test intervals, verdicts and the successive stopping of studies."""
+
+import math
+
+import numpy as np
+import pytest
+
+from verl_agent.results.statistics import Estimate
+from verl_agent.study.inference import (
+    bootstrap,
+    compare_arms,
+    interquartile_mean,
+    over_seeds,
+    probability_of_improvement,
+    seeds_for,
+    verdict,
+)
+from verl_agent.study.successive import decided_pairs, hopeless
+
+
+def test_the_interquartile_mean_leaves_out_a_quarter_on_each_side():
+    assert interquartile_mean(np.array([[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 100.0]])) == 3.5
+
+
+def test_the_bootstrap_resamples_seeds_within_strata():
+    easy_and_hard = np.array([[0.9, 0.9, 0.9], [0.1, 0.1, 0.1]])
+    found = bootstrap([easy_and_hard], lambda parts: float(parts[0].mean()))
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_arms_with_the_same_noise_are_compared_seed_by_seed():
+    noise = np.random.default_rng(1).normal(0, 0.3, (1, 8))
+    found = compare_arms(noise + 0.1, noise)
+    assert found.difference.low == pytest.approx(0.1) and found.deviation == pytest.approx(0)
+    assert found.p_value == pytest.approx(2 / 2**8)
+
+
+def test_the_interval_of_a_mean_covers_what_it_promises():
+    random = np.random.default_rng(2)
+    for seeds in (3, 8, 16):
+        covered = [
+            found.low <= 0 <= found.high for found in (over_seeds(row) for row in random.normal(size=(1000, seeds)))
+        ]
+        assert np.mean(covered) > 0.93
+
+
+def test_probability_of_improvement_counts_ties_half():
+    assert probability_of_improvement(np.array([[1.0, 0.0]]), np.array([[0.0, 0.0]])) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "expected"),
+    [
+        (-0.04, 0.04, 1.0, "equal within the margin"),
+        (0.01, 0.2, 0.02, "better"),
+        (-0.2, -0.01, 0.02, "worse"),
+        (0.01, 0.2, 0.2, "cannot tell"),
+        (-0.1, 0.2, 0.01, "cannot tell"),
+        (-math.inf, math.inf, 1.0, "cannot tell"),
+    ],
+)
+def test_a_verdict_needs_interval_and_corrected_p_value(low, high, p, expected):
+    mean = (low + high) / 2 if math.isfinite(low) else 0.1
+    assert verdict(Estimate(mean, low, high, 8), p, margin=0.05) == expected
+
+
+def test_a_lower_value_is_better_for_some_measures():
+    assert verdict(Estimate(-0.2, -0.3, -0.1, 8), 0.01, 0.05, lower_is_better=True) == "better"
+
+
+def test_more_seeds_are_needed_for_a_wider_spread():
+    assert seeds_for(0.1, 0.05) == 18
+    assert seeds_for(0.02, 0.05) == 3
+
+
+def test_successive_stopping_finds_a_hopeless_arm_early():
+    random = np.random.default_rng(3)
+    block = {
+        "good": random.normal(0.6, 0.05, 5),
+        "same": random.normal(0.6, 0.05, 5),
+        "bad": random.normal(0.2, 0.05, 5),
+    }
+    decided = decided_pairs([block], most_blocks=4, alpha=0.05)
+    assert hopeless(decided) == {"bad"}
+    assert ("good", "same") not in decided
+
+
+def test_successive_stopping_rarely_tells_equal_arms_apart():
+    random = np.random.default_rng(4)
+    wrong = 0
+    for _ in range(60):
+        blocks = [{arm: random.normal(size=4) for arm in "abc"} for _ in range(3)]
+        wrong += bool(decided_pairs(blocks, most_blocks=3, alpha=0.05))
+    assert wrong <= 7  # 3 expected; more than 7 has a probability of 1 %
+
+
+def test_two_seeds_that_agree_prove_nothing():
+    assert verdict(Estimate(0.0, 0.0, 0.0, 2), 1.0, margin=0.05) == "cannot tell"

@@ -1,0 +1,93 @@
+"""Test the checks of the file of a study, and its runs."""
+
+import json
+
+import pytest
+import yaml
+
+from tests import ROOT
+from tests.support.composing import STUDIES
+from verl_agent.errors import ConfigError
+from verl_agent.study.plan import make_plan
+from verl_agent.study.runs import Run, measured, run_overrides, search_runs
+from verl_agent.study.settings import read_study
+
+RECIPE = str(ROOT / "recipes/studies/guess_number.yaml")
+ARMS = {"long": ["horizon.max_turns=[12]"], "short": ["horizon.max_turns=[4]"]}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Return a function that writes the file of a study."""
+
+    def write(**changed):
+        values = {"question": "Which?", "recipe": RECIPE, "arms": ARMS, "seeds": [1, 2], "budget_turns": 1000}
+        file = tmp_path / "own.yaml"
+        file.write_text(yaml.safe_dump(values | changed), encoding="utf-8")
+        return file
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"measure": "areas"}, "area"),
+        ({"search": {"values": [1e-3, 1e-4], "seeds": [2]}}, "a seed twice"),
+        ({"seeds": [1, 1]}, "a seed twice"),
+        ({"arms": {"one": []}}, "two or more"),
+        ({"budget": 5}, "budget_turns"),
+        ({"measure": "beyond"}, "tiny.beyond_turns"),
+        ({"tiny": {"widht": 1}}, "width"),
+    ],
+)
+def test_values_that_make_no_study_raise_config_error(written, changed, said):
+    with pytest.raises(ConfigError, match=said):
+        read_study(written(**changed))
+
+
+def test_an_arm_that_changes_more_than_it_says_raises_config_error(written):
+    arms = {"grpo": [], "dapo": ["+overlay/algorithm=dapo"]}
+    with pytest.raises(ConfigError, match="differs from the first arm in more than it says"):
+        make_plan(written(arms=arms))
+
+
+def test_an_arm_may_not_set_the_seed(written):
+    with pytest.raises(ConfigError, match=r"data\.seed"):
+        make_plan(written(arms={**ARMS, "other": ["data.seed=3"]}))
+
+
+def test_an_override_that_does_not_exist_names_arm_and_key(written):
+    with pytest.raises(ConfigError, match=r"arm other.*horizon\.max_turn"):
+        make_plan(written(arms={**ARMS, "other": ["horizon.max_turn=[3]"]}))
+
+
+def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(written):
+    plan = make_plan(written())
+    assert plan.changes["all", "short"] == {"horizon.max_turns": [4]}
+    assert any("2 arms x 2 seeds" in line for line in plan.describe())
+    assert make_plan(written(margin=0.1)).facts["file"] != plan.facts["file"]
+
+
+def test_area_is_the_mean_over_turns_up_to_the_budget():
+    points = [{"turns": 0, "success": 0.0}, {"turns": 500, "success": 1.0}, {"turns": 1200, "success": 1.0}]
+    assert measured(points, "area", 1000) == pytest.approx(0.75)
+    assert measured(points, "final", 1000) == 1.0
+
+
+def test_the_search_chooses_the_value_with_the_best_mean(written, tmp_path):
+    plan = make_plan(written(search={"values": [1e-3, 1e-4], "seeds": [7]}))
+    for run in search_runs(plan):
+        folder = run.folder(tmp_path)
+        folder.mkdir(parents=True)
+        better = (run.value == 1e-4) == (run.arm == "long")
+        point = {"turns": 1000, "success": 0.5 + 0.1 * better}
+        (folder / "points.jsonl").write_text(json.dumps(point) + "\n", encoding="utf-8")
+    key = "actor_rollout_ref.actor.optim.lr"
+    assert f"{key}=0.0001" in run_overrides(plan, Run("all", "long", 1), tmp_path)
+    assert f"{key}=0.001" in run_overrides(plan, Run("all", "short", 1), tmp_path)
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_the_studies_of_the_recipes_make_a_plan(file):
+    make_plan(file)

@@ -1,0 +1,61 @@
+"""Test whole studies: runs in worker processes, resumed and refused, and their report."""
+
+import json
+
+import pytest
+import yaml
+
+from tests import ROOT
+from verl_agent.errors import ConfigError
+from verl_agent.study.execution import Execution
+from verl_agent.study.plan import make_plan
+from verl_agent.study.report import write_report
+
+SMALL = [
+    *("env.train_tasks=small_train", "env.eval_tasks=small_test", "env.options.ranges=null", "horizon.max_turns=[5]"),
+    *("horizon.eval_max_turns=5", "data.train_batch_size=4", "actor_rollout_ref.rollout.n=4"),
+]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "small.yaml"
+    values = {
+        "question": "Does a limit of two turns learn less?",
+        "recipe": str(ROOT / "recipes/studies/guess_number.yaml"),
+        "arms": {"long": [], "short": ["horizon.max_turns=[2]"]},
+        "strata": {"small": SMALL[:3] + SMALL[4:]},
+        "seeds": [1, 2],
+        "budget_turns": 150,
+        "points": 2,
+        "tiny": {
+            "width": 16,
+            "layers": 1,
+            "heads": 2,
+            "warm_tasks": 8,
+            "warm_updates": 5,
+            "warm_batch": 4,
+            "eval_tasks": 6,
+        },
+    }
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
+    out, said = tmp_path / "out", []
+    Execution(make_plan(file), out, 1, said.append).run()
+    assert len([line for line in said if "area" in line]) == 4 and "until about" in said[0]
+    again = []
+    Execution(make_plan(file), out, 1, again.append).run()
+    assert again == ["4 of 4 runs have ended before."]
+    paths = {path.name for path in write_report(make_plan(file), out)}
+    assert paths == {"report.md", "report.json", "success_small.png", "profiles.png"}
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert len(report["points"]) == 4 and report["comparisons"]["short"]["verdict"] == "cannot tell"
+    assert "4 of 4 runs" in (out / "report.md").read_text(encoding="utf-8")
+    file.write_text(file.read_text(encoding="utf-8") + "margin: 0.2\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="another version of this study"):
+        Execution(make_plan(file), out, 1, said.append).run()
+    with pytest.raises(ConfigError, match="another version"):
+        write_report(make_plan(file), out)

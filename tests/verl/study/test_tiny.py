@@ -1,0 +1,167 @@
+"""Test the small runner: replies with a cache, updates, warm starts and resumed runs."""
+
+import json
+
+import pytest
+import torch
+
+from tests import ROOT
+from verl_agent.config.composing import compose_training
+from verl_agent.config.settings import read_run_env
+from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.study.settings import Study, TinySettings
+from verl_agent.study.tiny.engine import new_model
+from verl_agent.study.tiny.learner import Batch, Learner, share_with_signal
+from verl_agent.study.tiny.playing import Player
+from verl_agent.study.tiny.training import TinyRun, Training, token_budget
+from verl_agent.study.tiny.warm_start import WarmStart, warm_start
+from verl_agent.study.tiny.words import WordBuilder, Words
+
+RECIPE = ROOT / "recipes/studies/guess_number.yaml"
+SMALL = [
+    *("env.train_tasks=small_train", "env.eval_tasks=small_test", "env.options.ranges=null", "horizon.max_turns=[5]"),
+    *("horizon.eval_max_turns=5", "data.train_batch_size=4", "actor_rollout_ref.rollout.n=4"),
+]
+SETTINGS = TinySettings(
+    width=32, layers=2, heads=2, warm_tasks=16, warm_updates=80, warm_batch=8, warm_rate=1e-2, eval_tasks=12
+)
+
+
+@pytest.fixture(scope="module")
+def started():
+    config = compose_training(RECIPE, SMALL)
+    return warm_start(read_run_env(config), SETTINGS, 1)
+
+
+def played(config, started, policy=None):
+    env = read_run_env(config)
+    player = Player(env, started.words, token_budget(env, config), 1)
+    model = policy or started.new_policy(SETTINGS)
+    items = env.tasks("small_train")[::9][:4]
+    return player.play(model, items, 4, EpisodeLimits(env.horizon.turns_at(1), None), 1)
+
+
+def test_words_are_restored():
+    text = "Craft 12 oak planks (using: 3 oak logs), then\nget it!"
+    words = Words.of_texts([text])
+    assert words.decode(words.encode(text)) == text
+    assert words.encode("unseen") == [words.unknown_id]
+
+
+def test_messages_are_rendered_with_a_mark_before_and_after_replies():
+    words = Words.of_texts(["a b c d"])
+    user, reply = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    ids = WordBuilder(words).build_initial_tokens([user, reply, user])
+    a, b = words.encode("a")[0], words.encode("b")[0]
+    assert ids == [a, words.reply_id, b, words.eos_token_id, a, words.reply_id]
+
+
+@pytest.mark.parametrize("context", ["all", "last"])
+def test_replies_have_the_log_probs_of_a_pass_over_the_whole_row(started, context):
+    changed = [] if context == "all" else ["agent.context.keep=last", "agent.context.turns=2"]
+    config = compose_training(RECIPE, [*SMALL, *changed])
+    policy = started.new_policy(SETTINGS)
+    plays = played(config, started, policy)
+    batch = Batch(plays.rows)
+    assert any(row.key.endswith("_1") for row in batch.rows) == (context == "last")
+    assert len({one.turns[0].reply.text for one in plays.episodes}) > 1
+    with torch.no_grad():
+        for rows, length in batch.parts(range(len(batch.rows))):
+            chosen = batch.log_probs(policy, rows, length)[0] * batch.mask_BT[rows, :length]
+            torch.testing.assert_close(chosen, batch.old_BT[rows, :length], atol=1e-4, rtol=1e-4)
+
+
+def test_the_same_seed_plays_the_same_episodes(started):
+    config = compose_training(RECIPE, SMALL)
+    texts = [[turn.reply.text for one in played(config, started).episodes for turn in one.turns] for _ in range(2)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["algorithm.adv_estimator=rloo", "credit.truncated=drop"],
+        ["algorithm.adv_estimator=gae"],
+        ["algorithm.adv_estimator=turn_gae", "credit.truncated=bootstrap"],
+        ["algorithm.adv_estimator=gigpo", "credit.place=turn"],
+        ["actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.entropy_coeff=0.01"],
+        [
+            "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum-norm",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        ],
+    ],
+    ids=lambda overrides: " ".join(overrides) or "grpo",
+)
+def test_an_update_changes_the_policy(started, overrides):
+    config = compose_training(RECIPE, [*SMALL, *overrides])
+    env, policy = read_run_env(config), started.new_policy(SETTINGS)
+    critic = new_model(started.words, SETTINGS, critic=True) if "gae" in config["algorithm"]["adv_estimator"] else None
+    reference = started.new_policy(SETTINGS) if config["actor_rollout_ref"]["actor"]["use_kl_loss"] else None
+    plays = played(config, started, policy)
+    assert share_with_signal(plays.rows) > 0
+    found = Learner(config, env.credit, policy, critic, reference, 1).update(plays.rows, 1)
+    assert found["grad_norm"] > 0
+    assert any(not torch.equal(now, started.weights[name]) for name, now in policy.state_dict().items())
+
+
+def test_rewarded_replies_become_likelier(started):
+    config = compose_training(RECIPE, [*SMALL, "actor_rollout_ref.actor.optim.lr=1.0e-3"])
+    env, policy = read_run_env(config), started.new_policy(SETTINGS)
+    plays = played(config, started, policy)
+    learner = Learner(config, env.credit, policy, None, None, 1)
+    batch = Batch(plays.rows)
+    returns = torch.tensor([sum(row.rewards["rewards"]) for row in batch.rows])
+    mixed = [group for group in range(4) if returns[group * 4 : group * 4 + 4].unique().numel() > 1]
+    rows = [group * 4 + place for group in mixed for place in range(4)]
+
+    def gap():
+        with torch.no_grad():
+            length = batch.mask_BT.shape[1]
+            sums = (batch.log_probs(policy, rows, length)[0] * batch.mask_BT[rows]).sum(1)
+        return float(sums[returns[rows] > 0].mean() - sums[returns[rows] == 0].mean())
+
+    before = gap()
+    learner.update(plays.rows, 1)
+    assert gap() > before
+
+
+def test_a_warm_start_is_written_and_read(started, tmp_path):
+    started.write(tmp_path / "1.pt")
+    read = WarmStart.read(tmp_path / "1.pt")
+    assert read.words.pieces == started.words.pieces and read.loss == started.loss
+    assert all(torch.equal(read.weights[name], value) for name, value in started.weights.items())
+
+
+class Killed(Exception):
+    """End of a process."""
+
+
+class KilledTraining(Training):
+    """Training whose process dies in the step after its third evaluation."""
+
+    def step(self):
+        if self._counts["points"] == 3:
+            raise Killed
+        return super().step()
+
+
+def test_a_killed_run_resumes_to_the_same_points(tmp_path, started):
+    config = compose_training(RECIPE, [*SMALL, "horizon.max_turns=[2,5]", "horizon.steps_per_stage=3"])
+    warm = tmp_path / "warm/1.pt"
+    started.write(warm)
+    arms = {"one": [], "other": []}
+    study = Study(question="", recipe="", arms=arms, seeds=[1], budget_turns=400, points=4, tiny=SETTINGS)
+    whole, cut = (TinyRun(tmp_path / name, warm, config, study, 1) for name in ("whole", "cut"))
+    whole.train()
+    cut.folder.mkdir()
+    with pytest.raises(Killed):
+        KilledTraining(cut).to_the_end()
+    cut.train()
+    points = [
+        [json.loads(line) for line in (run.folder / "points.jsonl").read_text().splitlines()] for run in (whole, cut)
+    ]
+    assert len(points[0]) == 5 and points[0][-1]["turns"] >= 400
+    for one, other in zip(*points, strict=True):
+        assert one["turns"] == other["turns"] and one["success"] == pytest.approx(other["success"], abs=0.1)
+    assert sorted(path.name for path in cut.folder.iterdir()) == ["done.json", "points.jsonl"]

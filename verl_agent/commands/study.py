@@ -1,0 +1,62 @@
+"""Commands of studies: `verl-agent study plan`, `run` and `report`."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verl_agent.commands.terminal import fail, print_line
+from verl_agent.errors import ConfigError
+
+app = typer.Typer(help="Answer a question by runs of several arms and seeds, from a file.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(help="YAML file of a study, such as recipes/studies/horizon_guess_number.yaml.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the study. Default: runs/studies/ and the name of the file.")]
+
+
+@app.command()
+def plan(file: File) -> None:
+    """Check a study, and show its arms with what they change, and its runs."""
+    from verl_agent.study.plan import make_plan
+
+    try:
+        for line in make_plan(file).describe():
+            print_line(line)
+    except ConfigError as error:
+        fail(str(error))
+
+
+@app.command()
+def run(
+    file: File,
+    out: Out = None,
+    jobs: Annotated[int, typer.Option(help="Concurrent runs, one core each.", min=1)] = 1,
+    new_code: Annotated[bool, typer.Option("--new-code", help="Continue although the code has changed.")] = False,
+) -> None:
+    """Play the missing runs of a study, and write its report."""
+    from verl_agent.study.execution import Execution
+    from verl_agent.study.plan import make_plan
+
+    os.environ.setdefault("VERL_PLATFORM", "cpu")
+    try:
+        Execution(make_plan(file), _folder(file, out), jobs, print_line).run(new_code)
+    except ConfigError as error:
+        fail(str(error))
+    report(file, out)
+
+
+@app.command()
+def report(file: File, out: Out = None) -> None:
+    """Write the report of the runs that have ended."""
+    from verl_agent.study.plan import make_plan
+    from verl_agent.study.report import write_report
+
+    try:
+        for path in write_report(make_plan(file), _folder(file, out)):
+            print_line(f"wrote {path}")
+    except ConfigError as error:
+        fail(str(error))
+
+
+def _folder(file: Path, out: Path | None) -> Path:
+    return (out or Path("runs/studies") / file.stem).resolve()

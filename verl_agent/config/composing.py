@@ -1,0 +1,48 @@
+"""Composition of a training recipe with overrides, as `verl-agent train` does it, without starting a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import OmegaConf, open_dict
+from yaml import MarkedYAMLError
+
+from verl_agent.config.checks import check_keys
+from verl_agent.config.explanation import explain_failure
+from verl_agent.config.keys import add_free_keys, check_kind
+from verl_agent.config.search_path import register_config
+from verl_agent.errors import ConfigError
+
+BASE = "agent_base"
+
+
+def compose_training(recipe: Path, overrides: Sequence[str], resolve: bool = True) -> dict[str, Any]:
+    """Return the config of a recipe of reinforcement learning, in plain values.
+
+    Args:
+        recipe: file of the recipe.
+        overrides: overrides as on the command line.
+        resolve: False to keep references to other keys as text.
+
+    Raises:
+        ConfigError: the recipe or an override does not compose, or a key has no effect.
+    """
+    register_config()
+    try:
+        with initialize_config_dir(str(recipe.parent), version_base=None):
+            config = compose(recipe.stem, [add_free_keys(one) for one in overrides], return_hydra_config=True)
+        HydraConfig.instance().set_config(config)
+        with open_dict(config):
+            del config["hydra"]
+        check_kind(config, BASE)
+        check_keys(config, BASE)
+    except (HydraException, MarkedYAMLError, ValueError) as error:
+        arguments = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem, *overrides]
+        if (message := explain_failure(error, arguments, BASE)) is None:
+            raise
+        raise ConfigError(message) from error
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=resolve)
+    return plain

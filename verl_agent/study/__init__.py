@@ -1,0 +1,1 @@
+"""Studies: a question, its arms and seeds in a file, the runs that answer it, and the report."""

@@ -1,0 +1,144 @@
+"""Execution of a study: its runs one or two at a time, resumed where they stopped, with an estimate of the end."""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from datetime import datetime, timedelta
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+
+from verl_agent.config.composing import compose_training
+from verl_agent.errors import ConfigError
+from verl_agent.runs.identity import claim
+from verl_agent.study.plan import Plan
+from verl_agent.study.runs import Run, chosen_value, measured, run_overrides, search_runs, study_runs
+from verl_agent.study.settings import LOWER_IS_BETTER
+from verl_agent.study.successive import decided_pairs, hopeless
+
+RECORD = "study.json"
+"""File with the hashes of the study, its configs and the code."""
+ROOM_MB = 300
+"""Free space that a run needs to start."""
+ADVICE = (
+    "A study whose file changes after the first run is another study: choose another --out, or restore the file. If "
+    "only the code changed, and that makes no difference, add --new-code."
+)
+
+
+def play_run(plan: Plan, run: Run, out: Path) -> float:
+    """Play one run to its end, and return the seconds that it took.
+
+    Raises:
+        ConfigError: the disk is full, or the run fails.
+    """
+    begun, study, overrides = time.monotonic(), plan.study, run_overrides(plan, run, out)
+    free = shutil.disk_usage(out).free / 2**20
+    if free < ROOM_MB:
+        raise ConfigError(f"{out} has {free:.0f} MB of free space, a run needs {ROOM_MB}. The next start resumes.")
+    try:
+        if study.runner == "train":
+            from verl_agent.study.verl_runs import train_with_verl
+
+            train_with_verl(plan.recipe, overrides, run.folder(out), study.budget_turns)
+        else:
+            from verl_agent.study.tiny.training import TinyRun
+
+            warm = out / "warm" / run.stratum / f"{run.seed}.pt"
+            TinyRun(run.folder(out), warm, compose_training(plan.recipe, overrides), study, run.seed).train()
+    except OSError as error:
+        raise ConfigError(f"{run}: {error}. Repair {out} or free space; the next start resumes.") from error
+    return time.monotonic() - begun
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it ends, however it ends; two must never write the same run."""
+
+    def watch() -> None:
+        parent = parent_process()
+        assert parent is not None  # a worker has one
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class Execution:
+    """Plays the missing runs of a study into the folder `out`, `jobs` at a time in worker processes."""
+
+    def __init__(self, plan: Plan, out: Path, jobs: int, say: Callable[[str], None]) -> None:
+        self._plan, self._out, self._jobs, self._say = plan, out, jobs, say
+        self._seconds: list[float] = []
+
+    def run(self, new_code: bool = False) -> None:
+        """Play the search, and then the runs of the study by its stopping rule.
+
+        Raises:
+            ConfigError: the file or the code changed since the first run, the folder is in use, or a run fails.
+        """
+        plan, study, out = self._plan, self._plan.study, self._out
+        may_change, contents = ["code"] if new_code else [], "runs of another version of this study"
+        claim(out, plan.facts, may_change, contents=contents, advice=ADVICE, file=RECORD)
+        if not (out / "study.yaml").is_file():
+            shutil.copyfile(plan.file, out / "study.yaml")
+        try:
+            with ProcessPoolExecutor(self._jobs, get_context("spawn"), end_with_parent) as pool:
+                self._play(pool, search_runs(plan))
+                if study.search is not None:
+                    for stratum, arm in plan.changes:
+                        value = chosen_value(plan, stratum, arm, out)
+                        self._say(f"{stratum}, {arm}: {study.search.key}={value:g} is the best of the search")
+                arms, successive = list(study.arms), study.stop.rule == "successive"
+                size = study.stop.block if successive else len(study.seeds)
+                for start in range(0, len(study.seeds), size):
+                    self._play(pool, study_runs(plan, study.seeds[start : start + size], arms))
+                    if successive:
+                        lost = hopeless(decisions(plan, out), study.measure in LOWER_IS_BETTER)
+                        arms = [arm for arm in study.arms if arm not in lost]
+                        self._say(
+                            f"{start + size} seeds: {', '.join(sorted(lost)) or 'no arm'} is worse than another arm"
+                        )
+                    if len(arms) < 2:
+                        return
+        except BrokenProcessPool as error:
+            raise ConfigError("a process was killed, often for memory. Start the command again: it resumes.") from error
+
+    def _play(self, pool: ProcessPoolExecutor, runs: Sequence[Run]) -> None:
+        missing = [run for run in runs if not run.done(self._out)]
+        if len(runs) > len(missing):
+            self._say(f"{len(runs) - len(missing)} of {len(runs)} runs have ended before.")
+        waiting = {pool.submit(play_run, self._plan, run, self._out): run for run in missing}
+        try:
+            for left, future in zip(range(len(waiting) - 1, -1, -1), as_completed(waiting), strict=True):
+                self._seconds.append(future.result())
+                self._report(waiting[future], left)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+    def _report(self, run: Run, left: int) -> None:
+        study, mean_s = self._plan.study, sum(self._seconds) / len(self._seconds)
+        until = datetime.now() + timedelta(seconds=left * mean_s / self._jobs)
+        end = f"; {left} left, until about {until:%d %b %H:%M}" if left else ""
+        value = measured(run.points(self._out), study.measure, study.budget_turns)
+        self._say(f"{run}: {study.measure} {value:.3f} in {self._seconds[-1]:.0f} s{end}")
+
+
+def decisions(plan: Plan, out: Path) -> dict[tuple[str, str], str]:
+    """Return the pairs of arms that are told apart so far, each with the arm of larger values."""
+    study, size, blocks = plan.study, plan.study.stop.block, []
+    for start in range(0, len(study.seeds), size):
+        block: dict[str, list[float]] = {}
+        for arm in study.arms:
+            runs = study_runs(plan, study.seeds[start : start + size], [arm])
+            if all(run.done(out) for run in runs):
+                values = [measured(run.points(out), study.measure, study.budget_turns) for run in runs]
+                each = len(study.strata)  # runs of one seed follow each other
+                block[arm] = [sum(values[at : at + each]) / each for at in range(0, len(values), each)]
+        if len(block) < 2:
+            break
+        blocks.append(block)
+    return decided_pairs(blocks, -(-len(study.seeds) // size), study.stop.alpha)

@@ -1,0 +1,140 @@
+"""File of a study: its question, arms, seeds, budget and rules, as one frozen object."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.sections import STRICT, section
+
+Count = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+MEASURES = {
+    "area": "mean success over environment turns, up to the budget",
+    "final": "success at the end of the budget",
+    "best": "best success of any evaluation",
+    "fall": "best success minus success at the end",
+    "beyond": "success at the end within `tiny.beyond_turns` turns",
+}
+"""Measures of a run."""
+LOWER_IS_BETTER = ("fall",)
+POINTS, DONE = "points.jsonl", "done.json"
+"""Files of a run: its evaluations, and a mark that it has ended."""
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Search:
+    """Search of one setting for each arm, on seeds that the study does not use."""
+
+    values: Annotated[Sequence[float], Field(min_length=2)]
+    """Values to try; the one with the best mean of the primary measure is used."""
+    seeds: Annotated[Sequence[int], Field(min_length=1)]
+    """Seeds of the search."""
+    key: str = "actor_rollout_ref.actor.optim.lr"
+    """Dotted key of the setting."""
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Stop:
+    """Rule by which the study ends."""
+
+    rule: Literal["fixed", "successive"] = "fixed"
+    """`fixed` plays all seeds of all arms. `successive` compares all arms after each block of seeds, and drops those
+    that are worse than another one (AdaStop, arXiv 2306.10882)."""
+    block: Count = 4
+    """Seeds of a block, with `successive`."""
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Probability of any wrong decision between equal arms, over all arms and blocks."""
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class TinySettings:
+    """Small llama, its warm start on episodes of the oracle, and its evaluation."""
+
+    width: Count = 128
+    """Width of the hidden states, an even multiple of `heads`."""
+    layers: Count = 3
+    """Number of layers."""
+    heads: Count = 4
+    """Attention heads of a layer."""
+    warm_tasks: Count = 256
+    """Training tasks whose oracle episodes the warm start imitates."""
+    warm_updates: Annotated[int, Field(ge=0)] = 200
+    """Optimizer steps of the warm start; 0 for random weights."""
+    warm_batch: Count = 32
+    """Episodes of such a step."""
+    warm_rate: Rate = 2e-3
+    """Learning rate of the warm start."""
+    eval_tasks: Count = 256
+    """Held-out tasks of an evaluation, one episode each; the same ones for all arms of a seed."""
+    beyond_turns: Count | None = None
+    """Turn limit of the last evaluation, to measure success beyond the trained horizon; null for none."""
+
+
+@dataclass(frozen=True, slots=True, config=STRICT)
+class Study:
+    """Study of one question."""
+
+    question: str
+    """Question that the study answers."""
+    recipe: str
+    """Recipe of reinforcement learning that all arms share, relative to the file of the study."""
+    arms: Mapping[str, Sequence[str]]
+    """Overrides of each arm. The others are compared with the first arm."""
+    seeds: Annotated[Sequence[int], Field(min_length=1)]
+    """Seeds, the same ones for all arms."""
+    budget_turns: Count
+    """Environment turns of training of each run."""
+    strata: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"all": []})
+    """Overrides of each stratum, such as other tasks. Each has a run of each arm and seed."""
+    measure: str = "area"
+    """Primary measure, on which verdict and stopping rule are based."""
+    margin: Rate = 0.05
+    """Largest difference of the primary measure that counts as none."""
+    points: Annotated[int, Field(ge=2)] = 10
+    """Evaluations of a run after the first one."""
+    stop: Stop = field(default_factory=Stop)
+    search: Search | None = None
+    runner: Literal["tiny", "train"] = "tiny"
+    """`tiny` trains a small llama in one process. `train` runs `verl-agent train`."""
+    tiny: TinySettings = field(default_factory=TinySettings)
+
+    def __post_init__(self) -> None:
+        if len(self.arms) < 2:
+            raise ConfigError(
+                f"study.arms={list(self.arms)} is not allowed. Allowed: two or more names with overrides."
+            )
+        if self.measure not in MEASURES:
+            raise ConfigError(f"study.measure={self.measure!r} does not exist. {did_you_mean(self.measure, MEASURES)}")
+        if self.measure == "beyond" and (self.tiny.beyond_turns is None or self.runner != "tiny"):
+            raise ConfigError("study.measure=beyond needs runner tiny and tiny.beyond_turns. Set both.")
+        searched = self.search.seeds if self.search else ()
+        if len({*self.seeds, *searched}) != len(self.seeds) + len(searched):
+            raise ConfigError(
+                f"study.seeds={list(self.seeds)} and study.search.seeds={list(searched)} have a seed twice. Give each "
+                "once: a setting that is chosen and measured on the same seeds looks better than it is."
+            )
+        if wrong := [one for one in (*self.arms, *self.strata) if not one.replace("_", "").replace("-", "").isalnum()]:
+            raise ConfigError(f"the name {wrong[0]!r} is not allowed. Allowed: letters, digits, _ and -.")
+
+
+def read_study(file: Path) -> Study:
+    """Read the file of a study.
+
+    Raises:
+        ConfigError: it cannot be read, or a key or value is not allowed.
+    """
+    if not file.is_file():
+        raise ConfigError(
+            f"{str(file)!r} does not exist. Give the YAML file of a study, such as one of recipes/studies."
+        )
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    return section("study", Study, values)

@@ -1,0 +1,113 @@
+"""Episodes of a step, played together by the product's episode loop, and their rows for training."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from verl_agent.agents.base import Agent
+from verl_agent.config.reward_shaping import turn_rewards
+from verl_agent.config.settings import RunEnv
+from verl_agent.rollout.engine_policy import EnginePolicy
+from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
+from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.rollout.settings import TokenBudget
+from verl_agent.rollout.tokens import EpisodeTokens, Segment
+from verl_agent.study.tiny.engine import LockstepEngine
+from verl_agent.study.tiny.words import WordBuilder, Words
+from verl_agent.training.agent_loop import add_last_state, count_replies
+from verl_agent.types import Episode, TaskItem
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Training row: a segment of an episode, with verl's key and `TurnRewards.to_fields()` of its turns."""
+
+    key: str
+    segment: Segment
+    rewards: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plays:
+    """Episodes of a step in the order of tasks and samples, their rows, and the mean entropy of a token in nats."""
+
+    episodes: list[Episode]
+    rows: list[Row]
+    entropy: float
+
+    @property
+    def turns(self) -> int:
+        """Number of turns of all episodes."""
+        return sum(len(episode.turns) for episode in self.episodes)
+
+
+class InThisThread(ThreadPoolExecutor):
+    """Executor that calls at once: rendering words takes less time than a change of threads."""
+
+    @override
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **options: Any) -> "Future[Result]":
+        future: Future[Result] = Future()
+        future.set_result(fn(*args, **options))
+        return future
+
+
+class Player:
+    """Plays episodes of one environment with a small model; the seed is that of sampling."""
+
+    def __init__(self, env: RunEnv, words: Words, budget: TokenBudget, seed: int) -> None:
+        self._env, self._words, self._budget, self._seed = env, words, budget, seed
+        self._builder = WordBuilder(words)
+
+    def play(
+        self, model: PreTrainedModel, items: Sequence[TaskItem], samples: int, limits: EpisodeLimits, step: int
+    ) -> Plays:
+        """Play `samples` episodes of each task; step 0 is an evaluation."""
+        engine, label = LockstepEngine(model), self._env.label
+        jobs = []
+        for group, item in enumerate(items):
+            for sample in range(samples):
+                seed = EpisodeSeed(self._seed, "train" if step else "validation", label, item.id, step, sample, group)
+                jobs.append(partial(self._episode, engine, item, f"{group:05d}_{sample}", seed, limits))
+
+        async def together() -> list[tuple[Episode, list[Row]]]:
+            asyncio.get_running_loop().set_default_executor(InThisThread(1))
+            return await engine.run(jobs)
+
+        played = asyncio.run(together())
+        entropy = sum(engine.entropies) / max(1, len(engine.entropies))
+        return Plays([episode for episode, _ in played], [row for _, rows in played for row in rows], entropy)
+
+    async def _episode(
+        self, engine: LockstepEngine, item: TaskItem, name: str, seed: EpisodeSeed, limits: EpisodeLimits
+    ) -> tuple[Episode, list[Row]]:
+        """Play one episode, and return it with its rows; without any if it is not valid."""
+        agents: list[Agent] = []
+        policies: list[EnginePolicy] = []
+
+        def new_agent() -> Agent:
+            agents.append(self._env.new_agent())
+            return agents[-1]
+
+        def new_policy() -> EnginePolicy:
+            tokens, ends = EpisodeTokens(self._builder, Words.eos_token_id), frozenset({Words.eos_token_id})
+            policies.append(EnginePolicy(engine, self._words, tokens, self._budget, {}, ends, seed))
+            return policies[-1]
+
+        *_, episode = await play_until_valid(item, self._env.live.new_session, new_agent, new_policy, limits)
+        if not episode.valid:
+            return episode, []
+        segments, credit = policies[-1].tokens.segments(), self._env.credit
+        if credit.truncated == "bootstrap" and episode.truncated:
+            most = self._budget.prompt + self._budget.episode
+            segments = add_last_state(segments, episode, agents[-1], policies[-1].tokens, most)
+        counts = [count_replies(segment.response_mask) for segment in segments]
+        parts = zip(segments, turn_rewards(episode, credit).split(counts), strict=True)
+        return episode, [Row(f"{name}_{at}", segment, part.to_fields()) for at, (segment, part) in enumerate(parts)]

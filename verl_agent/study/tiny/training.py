@@ -1,0 +1,166 @@
+"""One run of a study with the small model: plays, updates and evaluations until its turns are spent."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from verl_agent.config.algorithms import CRITICS
+from verl_agent.config.settings import RunEnv, read_run_env
+from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.settings import TokenBudget
+from verl_agent.study.settings import DONE, POINTS, Study
+from verl_agent.study.tiny.engine import new_model
+from verl_agent.study.tiny.learner import Learner
+from verl_agent.study.tiny.playing import Player, Plays
+from verl_agent.study.tiny.warm_start import WarmStart, warm_start
+from verl_agent.training.turn_limits import TurnLimits
+from verl_agent.types import StopReason
+
+CHECKPOINT = "checkpoint.pt"
+"""State at the latest evaluation, while the run has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TinyRun:
+    """One run: its folder, the file of the warm start of its seed, and the composed recipe in plain values."""
+
+    folder: Path
+    warm: Path
+    config: Mapping[str, Any]
+    study: Study
+    seed: int
+
+    def train(self) -> None:
+        """Train to the end of the budget, or resume from the last evaluation."""
+        torch.set_num_threads(1)
+        if not self.warm.is_file():
+            warm_start(read_run_env(self.config), self.study.tiny, self.seed).write(self.warm)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        Training(self).to_the_end()
+        (self.folder / CHECKPOINT).unlink()
+
+
+class Training:
+    """State of a run."""
+
+    def __init__(self, run: TinyRun) -> None:
+        self._run, config, seed, settings = run, run.config, run.seed, run.study.tiny
+        self._env = read_run_env(config)
+        started = WarmStart.read(run.warm)
+        torch.manual_seed(seed)
+        self._policy = started.new_policy(settings)
+        critic = config["algorithm"]["adv_estimator"] in CRITICS
+        self._learner = Learner(
+            config,
+            self._env.credit,
+            self._policy,
+            new_model(started.words, settings, critic=True) if critic else None,
+            started.new_policy(settings) if config["actor_rollout_ref"]["actor"]["use_kl_loss"] else None,
+            seed,
+        )
+        self._player = Player(self._env, started.words, token_budget(self._env, config), seed)
+        self._train, held_out = (self._env.tasks(one) for one in (self._env.env.train_tasks, self._env.env.eval_tasks))
+        self._held_out = Random(seed).sample(held_out, min(settings.eval_tasks, len(held_out)))
+        self._turn_limits, self._luck = TurnLimits([self._env]), Random(seed)
+        self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0}
+        self._clock = time.process_time()
+
+    def to_the_end(self) -> None:
+        """Train, and evaluate at even distances."""
+        run, counts, steps = self._run, self._counts, list[dict[str, float]]()
+        if (run.folder / CHECKPOINT).is_file():
+            self._restore(torch.load(run.folder / CHECKPOINT, weights_only=False))  # written by this class
+        else:
+            (run.folder / POINTS).unlink(missing_ok=True)
+            self._evaluate({})
+        while counts["turns"] < run.study.budget_turns:
+            steps.append(self.step())
+            if counts["turns"] >= run.study.budget_turns * counts["points"] / run.study.points:
+                self._evaluate({name: sum(step[name] for step in steps) / len(steps) for name in steps[0]})
+                steps = []
+        (run.folder / DONE).write_text(json.dumps(counts) + "\n", encoding="utf-8")
+
+    def step(self) -> dict[str, float]:
+        """Play and train on one step, and return its measurements."""
+        config, counts = self._run.config, self._counts
+        counts["step"] += 1
+        step = int(counts["step"])
+        max_turns = self._turn_limits.max_turns(self._env.label, step)
+        items = self._luck.sample(self._train, config["data"]["train_batch_size"])
+        plays = self._play(items, config["actor_rollout_ref"]["rollout"]["n"], max_turns, step)
+        measured = measurements(plays, config["episode"]["max_tokens_per_turn"])
+        metrics = {"episode/success_rate": measured["train_success"], "stop/turn_limit": measured["limited"]}
+        self._turn_limits.observe(metrics)
+        counts["turns"] += plays.turns
+        counts["tokens"] += measured.pop("tokens")
+        return {**measured, "max_turns": max_turns, **self._learner.update(plays.rows, step)}
+
+    def _play(self, items: list[Any], samples: int, max_turns: int, step: int) -> Plays:
+        limits = EpisodeLimits(max_turns, None, 0, self._env.env.on_action_error)
+        return self._player.play(self._policy, items, samples, limits, step)
+
+    def _evaluate(self, measured: Mapping[str, float]) -> None:
+        """Add a point, and write the state from which the run can resume."""
+        counts, study, folder = self._counts, self._run.study, self._run.folder
+        asked = self._env.horizon.turns_for_evaluation()
+        beyond = study.tiny.beyond_turns if counts["turns"] >= study.budget_turns else None
+        plays = self._play(self._held_out, 1, max(asked, beyond or 0), 0)
+        now = time.process_time()
+        counts["cpu_s"], self._clock = round(counts["cpu_s"] + now - self._clock, 3), now
+        point = {**counts, **measured, "success": solved_within(plays, asked)}
+        if beyond:
+            point["success_beyond"] = solved_within(plays, beyond)
+        counts["points"] += 1
+        with (folder / POINTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({name: round(value, 6) for name, value in point.items()}) + "\n")
+        limits, luck = self._turn_limits.saved(), self._luck.getstate()
+        torch.save([self._learner.saved(), luck, limits, counts], folder / f"{CHECKPOINT}.part")
+        (folder / f"{CHECKPOINT}.part").replace(folder / CHECKPOINT)
+
+    def _restore(self, saved: list[Any]) -> None:
+        learner, luck, limits, counts = saved
+        self._learner.restore(learner)
+        self._luck.setstate(luck)
+        self._turn_limits.restore(limits)
+        self._counts.update(counts)
+        file = self._run.folder / POINTS
+        lines = file.read_text(encoding="utf-8").splitlines()[: int(counts["points"])]
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def token_budget(env: RunEnv, config: Mapping[str, Any]) -> TokenBudget:
+    """Return the token limits of an episode, as the agent loop reads them."""
+    data, episode = config["data"], env.episode
+    play = episode.on_truncated_turn == "play"
+    most = episode.max_tokens or data["max_response_length"]
+    return TokenBudget(data["max_prompt_length"], most, episode.max_tokens_per_turn, play)
+
+
+def solved_within(plays: Plays, turns: int) -> float:
+    """Return the share of valid episodes that were solved within a number of turns."""
+    valid = [one for one in plays.episodes if one.valid]
+    return sum(one.success and len(one.turns) <= turns for one in valid) / max(1, len(valid))
+
+
+def measurements(plays: Plays, full: int) -> dict[str, float]:
+    """Return the measurements of a step whose replies have at most `full` tokens; most are shares."""
+    episodes = [one for one in plays.episodes if one.valid]
+    turns = [turn for one in episodes for turn in one.turns]
+    limited = [turn for one in episodes if one.stop is StopReason.TURN_LIMIT for turn in one.turns]
+    tokens, all_turns, all_episodes = sum(one.reply.tokens for one in turns), max(1, len(turns)), max(1, len(episodes))
+    return {
+        "train_success": sum(one.success for one in episodes) / all_episodes,
+        "limited": sum(one.truncated for one in episodes) / all_episodes,
+        "limited_tokens": sum(one.reply.tokens for one in limited) / max(1, tokens),
+        "invalid": sum(one.info_total("invalid_action") for one in episodes) / all_turns,
+        "full_replies": sum(one.reply.tokens >= full for one in turns) / all_turns,
+        "turns_mean": len(turns) / all_episodes,
+        "entropy": plays.entropy,
+        "tokens": float(tokens),
+    }

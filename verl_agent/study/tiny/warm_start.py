@@ -1,0 +1,104 @@
+"""Warm start of the small model: imitation of oracle episodes, once for each seed, for all arms."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from verl_agent.config.settings import RunEnv
+from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.oracle import oracle_policy
+from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
+from verl_agent.study.settings import TinySettings
+from verl_agent.study.tiny.engine import new_model
+from verl_agent.study.tiny.learner import Batch, minimize
+from verl_agent.study.tiny.playing import Row
+from verl_agent.study.tiny.words import WordBuilder, Words
+from verl_agent.types import Episode, TaskItem
+
+MOST_TURNS = 200
+"""Turn limit of a demonstration."""
+READ_TASKS = 128
+"""Further tasks of each split whose oracle episodes give words to the vocabulary, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """Tokenizer, weights of the policy, and mean loss of a token in the last tenth of the optimizer steps, in nats."""
+
+    words: Words
+    weights: dict[str, Tensor]
+    loss: float
+
+    def new_policy(self, settings: TinySettings) -> PreTrainedModel:
+        """Return a policy with the weights."""
+        policy = new_model(self.words, settings)
+        policy.load_state_dict(self.weights)
+        return policy
+
+    def write(self, file: Path) -> None:
+        """Write the warm start at once."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save([self.words.pieces, self.weights, self.loss], file.with_suffix(".part"))
+        file.with_suffix(".part").replace(file)
+
+    @classmethod
+    def read(cls, file: Path) -> "WarmStart":
+        """Read what `write` wrote."""
+        saved: list[Any] = torch.load(file)
+        return cls(Words(saved[0]), *saved[1:])
+
+
+def warm_start(env: RunEnv, settings: TinySettings, seed: int) -> WarmStart:
+    """Train a random model on oracle episodes of training tasks; the learning rate falls to a tenth.
+
+    Raises:
+        ConfigError: the environment has no oracle.
+    """
+    torch.manual_seed(seed)
+    luck, train = Random(seed), env.tasks(env.env.train_tasks)
+    shown = [demonstrated(item, env) for item in luck.sample(train, min(settings.warm_tasks, len(train)))]
+    words = Words.of_texts(message["content"] for episode in [*shown, *others(env)] for message in episode.messages)
+    policy, losses = new_model(words, settings), list[float]()
+    optimizer = torch.optim.AdamW(policy.parameters(), settings.warm_rate, weight_decay=0.01)
+    segments = [segment for episode in shown for segment in rendered(episode, env, words)]
+    for step in range(settings.warm_updates):
+        optimizer.param_groups[0]["lr"] = settings.warm_rate * (1 - 0.9 * step / settings.warm_updates)
+        loss = imitation_loss(policy, luck.choices(segments, k=settings.warm_batch))
+        loss.backward()
+        minimize(policy, optimizer, 1.0)
+        losses.append(loss.item())
+    last = losses[-max(1, len(losses) // 10) :]
+    return WarmStart(words, policy.state_dict(), sum(last) / max(1, len(last)))
+
+
+def demonstrated(item: TaskItem, env: RunEnv) -> Episode:
+    """Play a task with the oracle."""
+    policy, limits = oracle_policy(item, env.live, env.new_agent()), EpisodeLimits(MOST_TURNS, None)
+    return asyncio.run(play(item, env.live.new_session(), env.new_agent(), policy, limits))
+
+
+def others(env: RunEnv) -> list[Episode]:
+    """Return oracle episodes of other tasks. Those of held-out tasks give words alone, so that all can be read."""
+    splits = [env.tasks(env.env.train_tasks), env.tasks(env.env.eval_tasks)]
+    return [demonstrated(item, env) for items in splits for item in items[:: max(1, len(items) // READ_TASKS)]]
+
+
+def rendered(episode: Episode, env: RunEnv, words: Words) -> list[Segment]:
+    """Return the tokens of a demonstration."""
+    tokens = EpisodeTokens(WordBuilder(words), Words.eos_token_id)
+    return render_episode(tokens, words, env.new_agent(), episode)
+
+
+def imitation_loss(policy: PreTrainedModel, segments: list[Segment]) -> Tensor:
+    """Return the mean cross-entropy of the replies' tokens."""
+    batch = Batch([Row("", segment, {}) for segment in segments])
+    logits_BTV = batch.before_tokens(policy, range(len(segments)), batch.mask_BT.shape[1])
+    mask_BT = batch.mask_BT.bool()
+    return functional.cross_entropy(logits_BTV[mask_BT], batch.ids_BL[:, 1:][mask_BT])
