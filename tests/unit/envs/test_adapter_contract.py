@@ -57,6 +57,7 @@ CASES = [
     Case("scienceworld", items=1),
     Case("webarena", items=1, demonstrations=False),
     Case("gymnasium", demonstrations=False),
+    Case("reasoning_gym"),
 ]
 HERE = sorted(name for name, package in registered().items() if package == "verl-agent" and name not in SERVED)
 
