@@ -58,6 +58,7 @@ CASES = [
     Case("webarena", items=1, demonstrations=False),
     Case("gymnasium", demonstrations=False),
     Case("reasoning_gym"),
+    Case("textarena", demonstrations=False),
 ]
 HERE = sorted(name for name, package in registered().items() if package == "verl-agent" and name not in SERVED)
 
