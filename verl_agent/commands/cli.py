@@ -207,12 +207,13 @@ def serve(  # noqa: PLR0913 - one for each option
     approve: Annotated[
         str | None, typer.Option(help="YAML file of an approval policy, whose rules decide on each action.")
     ] = None,
+    protocol: Annotated[str, typer.Option(help="agentgym, or openenv for OpenEnv's clients too.")] = "agentgym",
     venv: Annotated[
         Path | None,
         typer.Option(help="Serve from a virtual environment in this folder; it is created if it is missing."),
     ] = None,
 ) -> None:
-    """Serve an environment over HTTP to verl-agent on other machines and to AgentGym's clients."""
+    """Serve an environment over HTTP to verl-agent on other machines, and to clients of AgentGym or OpenEnv."""
     if venv is not None:
         _serve_from(venv, env)
     from verl_agent.commands.serve import ServeSettings
@@ -220,7 +221,7 @@ def serve(  # noqa: PLR0913 - one for each option
     from verl_agent.envs.http.settings import ServerLimits
 
     limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
-    chosen = (env, read_json(options), split, host, port, token, hosts, timeout, limits, approve)
+    chosen = (env, read_json(options), split, host, port, token, hosts, timeout, limits, approve, protocol)
     run(ServeSettings(*chosen), print_line)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -18,12 +19,13 @@ from verl_agent.envs.http.settings import TOKEN_VARIABLE, Count, Seconds, Server
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import SessionPool
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.rollout.approval import Approval, read_rules
 from verl_agent.rollout.approved_pool import ApprovedPool
 from verl_agent.sections import STRICT
 from verl_agent.types import TaskItem
 
+AGENTGYM, OPENENV = PROTOCOLS = ("agentgym", "openenv")
 WAIT_S = 5.0
 """Seconds that a new session waits for a free slot before the server answers 503."""
 
@@ -53,7 +55,14 @@ class ServeSettings:
     approve: str | None = None
     """YAML file of an approval policy whose rules decide on each action; None to carry out every action."""
 
+    protocol: str = AGENTGYM
+    """Protocol besides that of this package: `agentgym` or `openenv`, which has AgentGym's too."""
+
     def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise ConfigError(f"--protocol {self.protocol} is unknown. {did_you_mean(self.protocol, PROTOCOLS)}")
+        if self.protocol == OPENENV and find_spec("websockets") is None:
+            raise ConfigError("--protocol openenv needs the package websockets. Install it: pip install websockets")
         check_token(self.host, self.token)
 
 
@@ -70,7 +79,7 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
     allow_connections(settings.limits.connections)
     listener = bind(settings.host, settings.port)
     asyncio.run(begin_first_task(settings, tasks.numbered[0]))
-    server = EnvServer(tasks, pool, settings.limits, settings.token)
+    server = EnvServer(tasks, pool, settings.limits, settings.token, settings.protocol == OPENENV)
     for line in announcement(settings, tasks, url_of(listener)):
         report(line)
     DrainingServer(server, listener).run_until_stopped()
@@ -119,6 +128,8 @@ def announcement(settings: ServeSettings, tasks: TaskIndex, url: str) -> list[st
         f"  AgentGym's clients: env_server_base={url}",
         f"  check it:          curl {url}/health   also /info /tasks /stats /metrics",
     ]
+    if settings.protocol == OPENENV:
+        lines.append(f"  OpenEnv's clients:  GenericEnvClient(base_url={url!r})   action: {{'action': '...'}}")
     if settings.token is not None:
         lines.append(f"  Clients need the token: set {TOKEN_VARIABLE} for them, or send Authorization: Bearer <token>.")
     elif is_loopback(settings.host):

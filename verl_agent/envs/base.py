@@ -104,7 +104,7 @@ class EnvAdapter(ABC):
     threads, so they may compute or wait. A call that exceeds `env.timeout_s` ends its episode, and so does any
     exception. `check_adapter()` tests a new adapter against this contract.
 
-    The seven attributes below may be set by the class or, where they depend on options, by the constructor.
+    The eight attributes below may be set by the class or, where they depend on options, by the constructor.
     """
 
     splits: Sequence[str] = ("train", "test")
@@ -118,6 +118,10 @@ class EnvAdapter(ABC):
 
     After an environment error the actions of an episode are then replayed in a fresh session, so that it continues.
     """
+
+    seeded: bool = True
+    """False if two episodes of one task may begin differently. Estimators that compare the episodes of a task are then
+    refused."""
 
     ends_failed_tasks: bool = True
     """False if only success ends an episode, so that a turn limit ends the others; `agent.options.retry_failed`, which

@@ -12,6 +12,7 @@ from env_adapters.scienceworld.adapter import ScienceWorld
 from env_adapters.scienceworld.simulator import simulators
 from env_adapters.webarena.browser.chromium import installed_chromiums
 from tests.support.corpus import embedded_corpus
+from tests.support.environments import skip_without_packages
 from tests.support.web import serving_pages
 from verl_agent.envs.action_format import TagFormat
 from verl_agent.envs.base import EnvAdapter
@@ -21,8 +22,9 @@ from verl_agent.envs.testing.contract import KEPT_TEXTS, MULTILINE
 from verl_agent.errors import ConfigError
 from verl_agent.types import StepResult, TaskItem
 
-SERVED = {"http", "program"}
-"""Environments that need a server or a program; `envs/http/test_client.py` and `envs/program` check them."""
+SERVED = {"http", "openenv", "program"}
+"""Environments that need a server or a program; `envs/http/test_client.py`, `env_adapters/openenv` and `envs/program`
+check them."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ CASES = [
     Case("deepsearch", {"prompt": "full"}),
     Case("scienceworld", items=1),
     Case("webarena", items=1, demonstrations=False),
+    Case("gymnasium", demonstrations=False),
+    Case("reasoning_gym"),
+    Case("textarena", demonstrations=False),
 ]
 HERE = sorted(name for name, package in registered().items() if package == "verl-agent" and name not in SERVED)
 
@@ -96,6 +101,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 def skip_if_missing(env: str) -> None:
     if env == "webarena" and not installed_chromiums():
         pytest.skip("Chromium is not installed")
+    skip_without_packages(env)
 
 
 def test_every_environment_of_this_repository_is_checked():
@@ -131,12 +137,14 @@ def test_environments_declare_whether_their_episodes_replay(env, options, determ
 
 @pytest.mark.parametrize("env", HERE)
 def test_an_unknown_split_raises_config_error_naming_the_nearest(env):
+    skip_if_missing(env)
     with pytest.raises(ConfigError, match=r"has no split 'tset'\. Did you mean 'test'\?"):
         make_env(env, {}).tasks("tset")
 
 
 @pytest.mark.parametrize("env", HERE)
 def test_action_formats_return_actions_as_written(env):
+    skip_if_missing(env)
     action_format = make_env(env).action_format
     for name, text in KEPT_TEXTS.items():
         action = action_format.action_with(text)

@@ -28,6 +28,7 @@ from tests.support.composing import (
     recipe,
     written_in,
 )
+from tests.support.environments import skip_without_packages
 from tests.support.episodes import talk
 from verl_agent.config.checks import FIELDS, check_effects, check_keys
 from verl_agent.config.keys import FREE
@@ -183,6 +184,8 @@ def test_verl_accepts_a_training_recipe(path):
 def test_a_training_recipe_passes_the_checks_before_a_run(path):
     config = resolved(path)
     parts = run_envs(OmegaConf.to_container(config))
+    for part in parts:
+        skip_without_packages(part.env.name)
     check_conditions(config, CONDITIONS)
     check_micro_batches(config)
     with chdir(ROOT):
@@ -248,6 +251,7 @@ def test_dpo_rejects_records_of_another_environment(tmp_path):
 def test_an_evaluation_recipe_fits_its_environment(path):
     behind_api = recipe(path).model.api.kind is not None
     config = recipe(path, "model.api.name=some-model" if behind_api else "model.path=some/model")
+    skip_without_packages(config.env.name)
     settings = evaluation_config(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     with chdir(ROOT):
         assert settings.run.tasks(settings.evaluation.tasks)

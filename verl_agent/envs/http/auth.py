@@ -11,6 +11,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from verl_agent.envs.http.settings import TOKEN_VARIABLE
 from verl_agent.errors import ConfigError
 
+GUARDED = ("http", "websocket")
+"""Kinds of connections that are checked."""
 OPEN_PATHS = ("/", "/health")
 """Paths that need no token."""
 
@@ -51,7 +53,7 @@ class RefuseWebPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403."""
-        if scope["type"] != "http" or "origin" not in Headers(scope=scope):
+        if scope["type"] not in GUARDED or "origin" not in Headers(scope=scope):
             return await self.app(scope, receive, send)
         reason = "requests of web pages are refused: the header Origin is set. Call the server from a program."
         await JSONResponse({"error": reason}, 403)(scope, receive, send)
@@ -67,7 +69,7 @@ class RequireToken:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 401."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] not in GUARDED or scope["path"] in OPEN_PATHS:
             return await self.app(scope, receive, send)
         header = Headers(scope=scope).get("authorization", "")
         if hmac.compare_digest(header.encode("latin-1"), self.expected):

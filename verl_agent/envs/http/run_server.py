@@ -83,7 +83,8 @@ class DrainingServer(uvicorn.Server):
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=SHUTDOWN_S,
-            ws="none",
+            ws="auto" if server.openenv else "none",
+            ws_max_size=server.limits.body_bytes,
         )
         super().__init__(config)
         self._server, self._listener = server, listener

@@ -9,6 +9,7 @@
 | `POST /close` | `id` | `closed` |
 | `GET /info`, `/tasks?split=` | | the environment and its tasks |
 | `GET /health`, `/stats`, `/metrics` | | state and counters of the server |
+| `/ws`, `GET /schema` | | OpenEnv's protocol, if the server speaks it |
 
 Every error has an HTTP error status and a reason: `{"error": "..."}`.
 """
@@ -32,6 +33,7 @@ from starlette.routing import Route
 from verl_agent.envs.http import wire
 from verl_agent.envs.http.auth import RefuseWebPages, RequireToken
 from verl_agent.envs.http.metrics import MEDIA_TYPE, Metrics
+from verl_agent.envs.http.openenv import openenv_routes
 from verl_agent.envs.http.session_table import RETRY_AFTER_S, SessionTable
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
@@ -63,12 +65,20 @@ class EnvServer:
 
     Args:
         pool: pool that runs the sessions; the server shuts it down when the app ends.
+        openenv: speak OpenEnv's protocol too.
     """
 
-    def __init__(self, tasks: TaskIndex, pool: SessionPool, limits: ServerLimits, token: str | None = None) -> None:
-        self.tasks, self.limits = tasks, limits
+    def __init__(
+        self,
+        tasks: TaskIndex,
+        pool: SessionPool,
+        limits: ServerLimits,
+        token: str | None = None,
+        openenv: bool = False,
+    ) -> None:
+        self.tasks, self.limits, self.openenv = tasks, limits, openenv
         self.sessions = SessionTable(limits)
-        self._pool = pool
+        self.pool = pool
         self._closing: set[asyncio.Task[None]] = set()
         self._started = time.monotonic()
         self._metrics = Metrics(self._numbers)
@@ -85,6 +95,7 @@ class EnvServer:
                 self._route("/health", self.health),
                 self._route("/stats", self.stats),
                 self._route("/metrics", self.metrics),
+                *(openenv_routes(self) if openenv else []),
             ],
             middleware=[Middleware(RefuseWebPages), *([Middleware(RequireToken, token)] if token is not None else [])],
             exception_handlers={HTTPException: _not_found},
@@ -101,9 +112,9 @@ class EnvServer:
         body = await self._body(request)
         wire.check_create(body)
         with self.sessions.reserve_slot():
-            session = await self._pool.open()
+            session = await self.pool.open()
             if await request.is_disconnected():  # the client gave up while it waited for a slot
-                await self._pool.close(session)
+                await self.pool.close(session)
                 raise RequestError(503, "the client disconnected.")
             self.sessions.add(session)
         # the client may also leave without having read the answer
@@ -114,7 +125,7 @@ class EnvServer:
         """Close a session that no call has used since it was opened."""
         if self.sessions.unused(session):
             self.sessions.remove(session)
-            closing = asyncio.create_task(self._pool.close(session))
+            closing = asyncio.create_task(self.pool.close(session))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
@@ -127,7 +138,7 @@ class EnvServer:
             if self.sessions.draining and state.observation is not None:
                 raise RequestError(503, "this server is stopping and begins no further episode. Use another one.")
             state.observation, state.score, state.done = None, 0.0, False
-            messages = await self._call_pool(session, self._pool.reset(session, item))
+            messages = await self.call_pool(session, self.pool.reset(session, item))
             state.observation = messages[-1]["content"]
         return wire.reset_answer(session, messages)
 
@@ -139,7 +150,7 @@ class EnvServer:
         with self.sessions.call(session) as state:
             if state.observation is None:
                 raise _no_task(session)
-            result = await self._call_pool(session, self._pool.step(session, action))
+            result = await self.call_pool(session, self.pool.step(session, action))
             state.observation, state.done = result.observation, result.terminated
             state.score += result.reward
         return wire.step_answer(result, state.score)
@@ -149,7 +160,7 @@ class EnvServer:
         session = wire.read_session(await self._body(request))
         self.sessions.get(session)
         self.sessions.remove(session)
-        await self._pool.close(session)
+        await self.pool.close(session)
         return {"closed": True}
 
     async def observation(self, request: Request) -> Any:
@@ -160,7 +171,7 @@ class EnvServer:
             raise _no_task(session)
         if not state.busy:
             with self.sessions.call(session):
-                await self._call_pool(session, self._pool.keep_alive(session))
+                await self.call_pool(session, self.pool.keep_alive(session))
         return state.observation
 
     async def info(self, request: Request) -> Any:
@@ -192,9 +203,9 @@ class EnvServer:
             "open_sessions": len(self.sessions),
             "running_sessions": self.sessions.running,
         }
-        return own | {f"pool_{name}": value for name, value in self._pool.stats().items()}
+        return own | {f"pool_{name}": value for name, value in self.pool.stats().items()}
 
-    async def _call_pool(self, session: int, call: Awaitable[T]) -> T:
+    async def call_pool(self, session: int, call: Awaitable[T]) -> T:
         """Await a call of the pool, and remove the session from the table if the pool has closed it."""
         try:
             return await call
@@ -248,7 +259,7 @@ class EnvServer:
             cleaner.cancel()
             with suppress(asyncio.CancelledError):
                 await cleaner
-            await self._pool.shutdown()
+            await self.pool.shutdown()
 
     async def _close_idle_sessions(self) -> None:
         """Close idle sessions; the period is a tenth of the idle time."""
@@ -257,7 +268,7 @@ class EnvServer:
             expired = self.sessions.expired()
             for session in expired:
                 self.sessions.remove(session)
-            await asyncio.gather(*map(self._pool.close, expired), return_exceptions=True)
+            await asyncio.gather(*map(self.pool.close, expired), return_exceptions=True)
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

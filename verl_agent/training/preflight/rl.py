@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
 from verl_agent.agents.registry import check_retries
-from verl_agent.config.algorithms import LOSSES, find_loss, has_critic
+from verl_agent.config.algorithms import BUILT_IN, GROUPED, LOSSES, find_loss, has_critic
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.settings import RunEnv
@@ -83,6 +83,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_installation(plain, has_critic(config))
     for run_env in envs:
         check_environment(run_env, envs)
+        check_seeds(config.algorithm.adv_estimator, run_env)
         check_places(plain, run_env, envs)
     check_own_algorithms(config, envs)
     check_micro_batches(config)
@@ -152,6 +153,21 @@ def check_environment(run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
             sources = {"env.train_tasks": env.train_tasks, "env.eval_tasks": other.env.eval_tasks}
             check_disjoint(train, run_env.tasks(other.env.eval_tasks, "env.eval_tasks"), sources)
             check_dev_tasks(run_env, other.env)
+
+
+def check_seeds(estimator: str, run_env: RunEnv) -> None:
+    """Check that the episodes of a task begin alike where the estimator compares them.
+
+    Raises:
+        ConfigError: they may begin differently.
+    """
+    if estimator in GROUPED and not run_env.live.seeded:
+        others = ", ".join(name for name in BUILT_IN if name not in GROUPED)
+        raise ConfigError(
+            f"algorithm.adv_estimator={estimator!r} compares the episodes of one task, but env {run_env.env.name!r} "
+            f"ignores seeds: two episodes of a task differ. Choose another estimator ({others}), let the environment "
+            "use the seed, or set env.options.allow_unseeded=true."
+        )
 
 
 def check_dev_tasks(run_env: RunEnv, other: EnvSettings) -> None:

@@ -24,7 +24,7 @@ from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.preflight.lengths import check_critic
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.prompts import check_prompts
-from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, prepare
+from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, check_seeds, prepare
 from verl_agent.training.run import choose_dev_tasks, run
 from verl_agent.training.splits import split_tasks
 
@@ -168,6 +168,19 @@ def test_validating_on_training_tasks_needs_env_overlap(folder):
         (run_env,) = run_envs(OmegaConf.to_container(config))
         with nullcontext() if overlap else pytest.raises(ConfigError, match="share 51 tasks"):
             check_environment(run_env, [run_env])
+
+
+def test_estimators_with_groups_refuse_an_environment_that_ignores_seeds(folder):
+    config = recipe(folder / "mine.yaml")
+    hidden = {"name": "gymnasium", "train_tasks": "train", "eval_tasks": "test"}
+    for allowed in (False, True):
+        options = {"kwargs": {"map_name": None}, "allow_unseeded": allowed}
+        config.env = {**config.env, **hidden, "options": options}
+        (run_env,) = run_envs(OmegaConf.to_container(config))
+        for estimator in ("grpo", "rloo", "gigpo"):
+            with nullcontext() if allowed else pytest.raises(ConfigError, match=r"ignores seeds.*allow_unseeded=true"):
+                check_seeds(estimator, run_env)
+        check_seeds("reinforce_plus_plus", run_env)
 
 
 def test_an_invalid_config_leaves_no_files_behind(folder):

@@ -1,0 +1,72 @@
+"""Names, rules and rewards of environments that Gymnasium describes only in its documentation."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Description of an environment for a model.
+
+    Attributes:
+        rules: explanation of the game.
+        actions: name of each action, by its number.
+        parts: name of each number of an observation.
+        invalid_reward: reward of a text that names no action; not above that of a step, so that inaction does not pay.
+        success: return from which a task counts as solved; None for the threshold of Gymnasium's registry.
+    """
+
+    rules: str = ""
+    actions: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    invalid_reward: float = 0.0
+    success: float | None = None
+
+
+COMPASS = ("left", "down", "right", "up")
+CLIFF = Known(
+    "You are x. Walk to T. Every step costs 1. C is the cliff: stepping on it costs 100 and brings you back.",
+    ("up", "right", "down", "left"),
+    invalid_reward=-1.0,
+    success=0.0,  # no return tells a success from a short failure, so no task counts as solved
+)
+KNOWN = {
+    "FrozenLake": Known(
+        "Walk over frozen cells (F) to the goal (G). Holes (H) end the game. You are in brackets.", COMPASS
+    ),
+    "Taxi": Known(
+        "Pick the passenger up and drop them at the destination. `|` is a wall, `:` can be crossed.",
+        ("south", "north", "east", "west", "pickup", "dropoff"),
+        invalid_reward=-1.0,
+        success=0.5,  # 20 for the dropoff, -1 for each step
+    ),
+    "CliffWalking": CLIFF,
+    "CliffWalkingSlippery": CLIFF,
+    "Blackjack": Known(
+        "Get closer to 21 than the dealer without exceeding it.",
+        ("stick", "hit"),
+        ("your sum", "the dealer shows", "your usable aces"),
+    ),
+    "CartPole": Known(
+        "Keep the pole upright.",
+        ("left", "right"),
+        ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
+    ),
+    "MountainCar": Known(
+        "Drive to the flag at position 0.5. Swing to gain speed. Every step costs 1.",
+        ("left", "coast", "right"),
+        ("position", "velocity"),
+        invalid_reward=-1.0,
+    ),
+    "Acrobot": Known(
+        "Swing the free end of two links above the line. Every step costs 1.",
+        ("negative", "none", "positive"),
+        ("cos 1", "sin 1", "cos 2", "sin 2", "angular velocity 1", "angular velocity 2"),
+        invalid_reward=-1.0,
+    ),
+}
+"""Environments by the name of their id, without namespace and version."""
+GRID = Known(
+    "You move in a grid and see the cells ahead. Turning left or right keeps your place.",
+    success=0.05,  # a success earns at least 0.1, everything else 0
+)
+"""MiniGrid, which names its actions itself."""

@@ -1,0 +1,145 @@
+"""Test the texts, actions, rewards and refusals of the adapter of Gymnasium."""
+
+import asyncio
+
+import pytest
+
+gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'verl-agent[gymnasium]'")
+
+from env_adapters.gymnasium.adapter import Gymnasium  # noqa: E402
+from env_adapters.gymnasium.texts import described, read, refusal_of_action, refusal_of_observation, write  # noqa: E402
+from verl_agent.envs.testing.check import check_adapter  # noqa: E402
+from verl_agent.errors import ConfigError  # noqa: E402
+
+spaces = gymnasium.spaces
+
+
+def play(names, *actions, seed=0, **options):
+    """Return the first messages and the results of actions."""
+    env = Gymnasium(names, train=seed + 1, **options)
+
+    async def episode():
+        messages = await env.reset(env.tasks("train")[seed])
+        results = [await env.step(action) for action in actions]
+        await env.close()
+        return [message["content"] for message in messages], results
+
+    return asyncio.run(episode())
+
+
+def test_frozen_lake_is_solved_by_names_and_numbers():
+    prompt, steps = play(
+        "FrozenLake-v1", "Down", "1", "right.", "2", "`down`", "right", "right", kwargs={"is_slippery": False}
+    )
+    assert prompt[1].splitlines()[0] == "[S]FFF"
+    assert "left (0), down (1), right (2), up (3)" in prompt[0]
+    assert steps[0].observation.splitlines()[1:3] == ["SFFF", "[F]HFH"]
+    assert [(step.reward, step.terminated) for step in steps[-2:]] == [(1.0, True), (0.0, True)]
+
+
+def test_taxi_says_where_taxi_passenger_and_destination_are():
+    prompt, (step,) = play("Taxi-v4", "north")
+    assert "Passenger: " in prompt[1] and "Taxi: row " in step.observation
+    assert step.reward == -1.0
+
+
+def test_a_text_that_names_no_action_earns_no_more_than_a_step():
+    _, (step,) = play("Taxi-v4", "fly")
+    assert (step.reward, step.info) == (-1.0, {"invalid_action": 1.0})
+    assert "pickup (4)" in step.observation
+    assert play("Taxi-v4", "fly", invalid_reward=-3)[1][0].reward == -3.0
+
+
+def test_blackjack_names_the_numbers_of_its_tuple():
+    prompt, _ = play("Blackjack-v1")
+    assert [line.partition(":")[0] for line in prompt[1].splitlines()] == [
+        "your sum",
+        "the dealer shows",
+        "your usable aces",
+    ]
+
+
+def test_minigrid_describes_its_view_in_words():
+    pytest.importorskip("minigrid")
+    prompt, steps = play("MiniGrid-DoorKey-5x5-v0", "left", "toggle")
+    assert prompt[1].startswith("Mission: use the key to open the door")
+    assert "You see: yellow key 1 right." in prompt[1]
+    assert steps[0].observation != prompt[1]
+
+
+def test_a_time_limit_of_gymnasium_ends_the_episode():
+    _, steps = play("FrozenLake-v1", "up", "up", kwargs={"max_episode_steps": 2, "is_slippery": False})
+    assert [(step.terminated, dict(step.info)) for step in steps] == [(False, {}), (True, {"time_limit": 1.0})]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("FrozenLake-v11", r"names='FrozenLake-v11'.*(FrozenLake-v1|not an environment)"),
+        ("NoSuchEnvironment-v0", r"names='NoSuchEnvironment-v0' is not an environment of Gymnasium"),
+        ("Pendulum-v1", r"names='Pendulum-v1' is not for text: actions are continuous"),
+        ("MountainCarContinuous-v0", "actions are continuous"),
+        (["Taxi-v4", "FrozenLake-v1"], r"count as solved at different returns.*success_reward"),
+    ],
+)
+def test_environments_that_are_not_for_text_are_refused_with_the_reason(names, message):
+    with pytest.raises(ConfigError, match=message):
+        Gymnasium(names)
+
+
+def test_a_map_that_hides_from_the_seed_is_found():
+    """FrozenLake draws a random map when it is made, before it gets a seed."""
+    hidden = {"map_name": None, "desc": None}
+    assert not Gymnasium("FrozenLake-v1", hidden).seeded
+    assert not Gymnasium("FrozenLake-v1", hidden).deterministic
+    assert Gymnasium("FrozenLake-v1", hidden, allow_unseeded=True).seeded
+    assert Gymnasium("FrozenLake-v1").seeded
+
+
+@pytest.mark.parametrize(
+    ("space", "reason"),
+    [
+        (spaces.Box(0, 255, (84, 84, 3)), "such as an image"),
+        (spaces.Dict({"view": spaces.Box(0, 1, (9, 9))}), r"observation['view'] is an array"),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Graph(spaces.Discrete(2), None)]), "is of the space Graph"),
+        (spaces.Text(9), ""),
+        (spaces.Dict({"a": spaces.Tuple([spaces.Discrete(2), spaces.MultiBinary(3)])}), ""),
+    ],
+)
+def test_observations_that_no_text_holds_have_a_reason(space, reason):
+    assert (reason in refusal_of_observation(space)) and bool(reason) == bool(refusal_of_observation(space))
+
+
+@pytest.mark.parametrize(
+    ("space", "text", "action"),
+    [
+        (spaces.Discrete(3, start=5), "7", 7),
+        (spaces.Discrete(3, start=5), "2", None),
+        (spaces.Discrete(2), "1 0", None),
+        (spaces.Discrete(2), "-1", None),
+        (spaces.MultiDiscrete([2, 3]), "(1, 2)", [1, 2]),
+        (spaces.MultiDiscrete([2, 3]), "1, 3", None),
+        (spaces.MultiBinary(2), "1 1", [1, 1]),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Discrete(4)]), "0 3", [0, 3]),
+        (spaces.Text(5), "hello", "hello"),
+        (spaces.Text(5), "too long", None),
+    ],
+)
+def test_texts_are_read_by_the_action_space(space, text, action):
+    assert refusal_of_action(space) == "" and described(space, ())
+    chosen = read(space, (), text)
+    assert (list(chosen) if isinstance(action, list) else chosen) == action
+
+
+def test_numbers_are_written_with_three_decimals_and_parts_by_name():
+    sample = {"place": (1, 2), "speed": spaces.Box(0, 1, (2,)).low + 0.25}
+    assert write(sample) == "place: 1, 2\nspeed: 0.250, 0.250"
+    assert write((1, 0.5), ("x", "y")) == "x: 1\ny: 0.500"
+
+
+@pytest.mark.parametrize("name", ["Taxi-v4", "Blackjack-v1", "MiniGrid-DoorKey-5x5-v0"])
+def test_environments_keep_the_contract(name):
+    if name.startswith("MiniGrid"):
+        pytest.importorskip("minigrid")
+    report = check_adapter(Gymnasium, {"names": name, "train": 20, "test": 5}, 2, name="gymnasium", budget_s=2)
+    assert not report.violations, str(report)

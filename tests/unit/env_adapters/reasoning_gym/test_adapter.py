@@ -1,0 +1,77 @@
+"""Test questions, scores, feedback and refusals of the adapter of reasoning-gym."""
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed: pip install 'verl-agent[reasoning_gym]'")
+
+from env_adapters.reasoning_gym.adapter import ReasoningGym
+from verl_agent.envs.testing.check import check_adapter
+from verl_agent.errors import ConfigError
+
+
+def play(env, *answers):
+    async def episode():
+        await env.reset(env.tasks("train")[0])
+        return [await env.step(answer) for answer in answers]
+
+    return asyncio.run(episode())
+
+
+def right(env):
+    return env.demonstration(env.tasks("train")[0])[0].action
+
+
+def test_the_generators_answer_earns_the_full_score_once():
+    env = ReasoningGym()
+    steps = play(env, right(env), right(env))
+    assert [(step.reward, step.terminated) for step in steps] == [(1.0, True), (0.0, True)]
+
+
+def test_one_turn_ends_with_a_wrong_answer():
+    (step,) = play(ReasoningGym(), "<answer>no number</answer>")
+    assert step.terminated and step.reward < 1
+
+
+def test_several_turns_give_feedback_and_reward_only_the_gain():
+    env = ReasoningGym(turns=3)
+    steps = play(env, "<answer>nothing</answer>", "no tag", right(env))
+    assert "Attempts left: 2." in steps[0].observation
+    assert steps[1].info == {"invalid_action": 1.0}
+    assert sum(step.reward for step in steps) == pytest.approx(1.0)
+    assert [step.terminated for step in steps] == [False, False, True]
+
+
+def test_partial_scores_add_up_to_the_best_one():
+    env = ReasoningGym("word_sorting", turns=3)
+    answer = right(env).removeprefix("<answer>").removesuffix("</answer>")
+    part = f"<answer>{', '.join(reversed(answer.split(', ')))}</answer>"
+    steps = play(env, part, part, part)
+    assert steps[1].reward == steps[2].reward == 0.0
+    assert sum(step.reward for step in steps) < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"names": "chain_sums"}, r"names='chain_sums' is no generator of reasoning-gym\. Did you mean 'chain_sum'\?"),
+        ({"turns": 0}, r"env\.options\.turns=0 is not allowed\. Allowed: a whole number from 1 to 100"),
+        ({"config": {"seed": 3}}, r"env\.options\.config\.seed is not allowed: the task sets it"),
+    ],
+)
+def test_options_that_are_not_allowed_raise_config_error(options, message):
+    with pytest.raises(ConfigError, match=message):
+        ReasoningGym(**options)
+
+
+def test_an_argument_that_a_generator_lacks_raises_config_error():
+    env = ReasoningGym(config={"no_such_argument": 1})
+    with pytest.raises(ConfigError, match=r"config=\{'no_such_argument': 1\} does not fit 'chain_sum'"):
+        play(env)
+
+
+def test_several_turns_keep_the_contract():
+    options = {"names": ["chain_sum", "mini_sudoku"], "turns": 3, "train": 10, "test": 3}
+    report = check_adapter(ReasoningGym, options, 2, name="reasoning_gym", budget_s=3)
+    assert not report.violations, str(report)

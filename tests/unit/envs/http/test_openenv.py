@@ -1,0 +1,136 @@
+"""Test OpenEnv's protocol on our server, with our adapter and with OpenEnv's own client as peers."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import aiohttp
+import pytest
+
+from env_adapters.openenv.adapter import OpenEnv
+from tests.support.serving import RunningEnv, pool_of
+from verl_agent.commands.serve import ServeSettings
+from verl_agent.envs.http.server import EnvServer
+from verl_agent.envs.http.settings import ServerLimits
+from verl_agent.envs.http.task_index import TaskIndex
+from verl_agent.envs.registry import load_adapter, make_env
+from verl_agent.errors import ConfigError, PoolFullError
+
+SPLIT = "small_train"
+
+
+@contextmanager
+def serving(limits: ServerLimits | None = None, token: str | None = None) -> Iterator[RunningEnv]:
+    """Run a server of GuessNumber that speaks OpenEnv's protocol."""
+    pool = pool_of(load_adapter("guess_number"))
+    server = EnvServer(TaskIndex("guess_number", {}, SPLIT), pool, limits or ServerLimits(), token, openenv=True)
+    running = RunningEnv(server, pool, 0)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def own_tasks():
+    return make_env("guess_number").tasks(SPLIT)
+
+
+def test_an_episode_through_openenv_is_the_episode_of_the_environment():
+    """A seed is the number of a task."""
+    env, item = make_env("guess_number"), own_tasks()[7]
+
+    async def native():
+        messages = await env.reset(item)
+        steps = [await env.step(demo.action) for demo in [*env.demonstration(item)]]
+        return "\n\n".join(one["content"] for one in messages), [(s.observation, s.reward, s.terminated) for s in steps]
+
+    async def remote(url):
+        session = OpenEnv(url, observation=["text"])
+        messages = await session.reset(session.tasks("train")[7])
+        steps = [await session.step(demo.action) for demo in env.demonstration(item)]
+        await session.close()
+        return messages[-1]["content"], [(s.observation, s.reward, s.terminated) for s in steps]
+
+    with serving() as running:
+        assert asyncio.run(remote(running.url)) == asyncio.run(native())
+        assert OpenEnv(running.url).seeded
+
+
+def test_openenvs_own_client_plays_a_task_by_its_id():
+    client = pytest.importorskip("openenv.core.generic_client", reason="openenv is not installed: pip install openenv")
+    item = own_tasks()[3]
+
+    async def play(url):
+        async with client.GenericEnvClient(base_url=url) as env:
+            first = await env.reset(task=item.id)
+            await env.step({"action": "nonsense"})
+            state = await env.state()
+            last = await env.step({"action": str(item.data["target"])})
+        return first, state, last
+
+    with serving() as running:
+        first, state, last = asyncio.run(play(running.url))
+        assert first.observation["metadata"]["task"] == item.id
+        assert (last.observation["text"], last.reward, last.done) == ("Right.", 1.0, True)
+        assert (state["episode_id"], state["step_count"]) == (item.id, 1)
+
+
+async def exchange(url: str, *messages: str, **connection) -> list[dict]:
+    """Send messages and return the answers."""
+    async with (
+        aiohttp.ClientSession() as client,
+        client.ws_connect(f"{url.replace('http', 'ws')}/ws", **connection) as socket,
+    ):
+        answers = []
+        for message in messages:
+            await socket.send_str(message)
+            answers.append(await socket.receive_json())
+        return answers
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("{", "INVALID_JSON"),
+        ("[]", "UNKNOWN_TYPE"),
+        ('{"type": "fly"}', "UNKNOWN_TYPE"),
+        ('{"type": "step", "data": {"action": 3}}', "VALIDATION_ERROR"),
+        ('{"type": "step", "data": {"action": "5"}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"seed": -1}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"task": "no such task"}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": 3}', "VALIDATION_ERROR"),
+    ],
+)
+def test_bad_messages_are_answered_and_the_session_goes_on(message, code):
+    with serving() as running:
+        bad, good = asyncio.run(exchange(running.url, message, '{"type": "reset", "data": {"seed": 1}}'))
+    assert (bad["type"], bad["data"]["code"], good["type"]) == ("error", code, "observation")
+
+
+def test_a_session_more_than_the_server_allows_is_refused():
+    with serving(ServerLimits(sessions=1)) as running:
+        first, second = OpenEnv(running.url), OpenEnv(running.url)
+
+        async def crowd():
+            await first.reset(first.tasks("train")[0])
+            try:
+                await second.reset(second.tasks("train")[0])
+            finally:
+                await first.close()
+                await second.close()
+
+        with pytest.raises(PoolFullError, match="all 1 sessions are open"):
+            asyncio.run(crowd())
+
+
+@pytest.mark.parametrize(
+    ("headers", "token"), [({"Origin": "http://page"}, None), ({}, "secret"), ({"Authorization": "Bearer x"}, "secret")]
+)
+def test_web_pages_and_clients_without_the_token_cannot_connect(headers, token):
+    with serving(token=token) as running, pytest.raises(aiohttp.WSServerHandshakeError):
+        asyncio.run(exchange(running.url, "{}", headers=headers))
+
+
+def test_an_unknown_protocol_raises_config_error():
+    with pytest.raises(ConfigError, match=r"--protocol openevn is unknown\. Did you mean 'openenv'\?"):
+        ServeSettings("guess_number", protocol="openevn")
