@@ -20,10 +20,10 @@ cat <<TEXT
 
 Next:
   runs/textcraft_quickstart/curves.png       learning curves; every conversation is in episodes/ beside it
-  recipes/RESULTS.md                         measured results
+  docs/results/index.md                      measured results
   bash recipes/textcraft/train.sh --config-name scaling_inter_cpu      the longer run of this kind (40 minutes)
   bash recipes/textcraft/eval.sh --config-name eval_cpu model.path=runs/textcraft_quickstart
-  CONTRIBUTING.md                            how to add an environment
+  docs/start/own-environment.md              how to write an environment
 
 See in a browser what the agent did, turn by turn:
   $viewer view runs/textcraft_quickstart

@@ -1,6 +1,6 @@
 """Takes a small picture of each page of the viewer, from a copy of a real run.
 
-python -m tests.support.screenshots runs/textcraft_quickstart recipes/textcraft/viewer
+python -m tests.support.screenshots runs/textcraft_quickstart docs/pictures/viewer
 """
 
 import shutil

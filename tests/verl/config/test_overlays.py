@@ -2,7 +2,7 @@
 
 Each overlay is composed by Hydra once. For all recipes it is merged, which gives the same result faster. The quick
 tests take one overlay of each group with each recipe, `make test-long` takes all. The table in
-verl_agent/config/README.md says what has run on a GPU.
+docs/guides/recipes.md says what has run on a GPU.
 """
 
 import re
