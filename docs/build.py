@@ -25,7 +25,6 @@ from verl_agent.trace.record_files import read_records
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "docs"
-TARGET = ROOT / "build" / "docs"
 MEASURED = (
     "textcraft/sft_cpu textcraft/scaling_inter_cpu textcraft/quickstart guess_number/grpo_cpu guess_number/sft_cpu "
 )
@@ -40,17 +39,17 @@ GROUPS = {
 """Headings of the API page, and the modules whose public names stand below each."""
 
 
-def main() -> None:
-    """Write build/docs."""
-    shutil.rmtree(TARGET, ignore_errors=True)
+def main(target: Path) -> None:
+    """Write the sources into a folder, which is emptied first."""
+    shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(
-        SOURCES, TARGET, ignore=shutil.ignore_patterns("*.py", "__pycache__", "episodes", "metrics", ".viewer")
+        SOURCES, target, ignore=shutil.ignore_patterns("*.py", "__pycache__", "episodes", "metrics", ".viewer")
     )
     for name, text in generated().items():
-        path = TARGET / name
+        path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    export(TARGET / "results" / "gallery")
+    export(target / "results" / "gallery", target.parent / "gallery")
 
 
 def generated() -> dict[str, str]:
@@ -77,8 +76,8 @@ def commands() -> str:
 def recipes() -> Iterator[str]:
     """Yield the lines of the page of recipes: purpose and requirements, from the first lines of each file."""
     yield "# Recipes\n"
-    yield "[How recipes work](../guides/recipes.md). Those marked ● have a [result](../results/index.md); the other CPU recipes have"
-    yield "run in part or not at all, and no recipe has been run on a GPU.\n"
+    yield "[How recipes work](../guides/recipes.md). Those marked ● have a [result](../results/index.md); the other CPU"
+    yield "recipes have run in part or not at all, and no recipe has been run on a GPU.\n"
     for folder in sorted(path for path in (ROOT / "recipes").iterdir() if path.is_dir()):
         files = [path for path in sorted(folder.glob("*.yaml")) if not path.name.startswith(("env", "limits"))]
         yield f"\n## {folder.name}\n\n| recipe | purpose | needs |\n|---|---|---|"
@@ -104,7 +103,7 @@ def first_lines(recipe: Path) -> tuple[str, str]:
 def metrics() -> Iterator[str]:
     """Yield the lines of the page of metrics."""
     yield "# Metrics and behaviors\n"
-    yield "Metrics of this package; all others are verl's. [Reading your run](../guides/read-a-run.md) has healthy ranges.\n"
+    yield "Metrics of this package; others are verl's. [Reading your run](../guides/read-a-run.md) has ranges.\n"
     yield "| metric | unit | meaning |\n|---|---|---|"
     yield from (f"| `{one.name}` | {one.unit} | {one.meaning} |" for one in METRICS)
     yield "\n## Behaviors\n\nA behavior is a pattern in the turns of an episode.\n"
@@ -156,11 +155,10 @@ def demo(folder: Path) -> dict[str, object]:
     return {"steps": steps, "runs": runs}
 
 
-def export(folder: Path) -> None:
+def export(folder: Path, played: Path) -> None:
     """Write the pages of the gallery: the viewer's export of the demo's runs, and of evaluations played now."""
     folder.mkdir(parents=True)
     verl_agent_command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()"]
-    played = TARGET.parent / "gallery"
     for policy in ("oracle", "random"):
         recipe = ["eval", "recipes/textcraft/eval_cpu.yaml", f"model.path={policy}", "evaluation.max_tasks=8"]
         run([*verl_agent_command, *recipe, f"evaluation.output_dir={played / policy}"])
@@ -189,4 +187,4 @@ def run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "docs")

@@ -18,10 +18,10 @@ HEAD = """# Settings
 
 A recipe sets these keys in its YAML, a command line sets them as `KEY=VALUE` after the recipe. `--cfg job` after the
 recipe prints all its keys with their values, those of verl included; `--explain KEY` explains one of them.
-[Recipes, overlays and settings](../guides/recipes.md) explains how they combine. "Required" means that every recipe sets the
-key. "Needs" names the condition without which a setting has no effect and is refused. "Resume" names the commands whose
-resumed run may change it: `train`, `sft`, `dpo`, `evolve`, `eval`; `offline` is `sft`, `dpo` and the training of
-`evolve`; `play` is `eval` and the evaluations of `evolve`. Every other setting stays as the run began.
+[Recipes, overlays and settings](../guides/recipes.md) explains how they combine. "Required" means that every recipe
+sets the key. "Needs" names the condition without which a setting has no effect and is refused. "Resume" names the
+commands whose resumed run may change it: `train`, `sft`, `dpo`, `evolve`, `eval`; `offline` is `sft`, `dpo` and the
+training of `evolve`; `play` is `eval` and the evaluations of `evolve`. Every other setting stays as the run began.
 """
 VERL = ((TRAINING, "reinforcement learning"), ("agent_sft", "`verl-agent sft` and `verl-agent dpo`"))
 """Parts of the table of verl's keys: base and heading."""
