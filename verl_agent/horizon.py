@@ -127,7 +127,6 @@ class AdaptiveState:
 
     Attributes:
         horizon: horizon with `adaptive` set.
-        stage: number of the present stage, from 0.
         measured: success share and turn-limit share of each step of this stage, oldest first.
     """
 

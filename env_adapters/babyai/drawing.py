@@ -19,10 +19,6 @@ def draw_game(game: Game, episode: Episode) -> list[list[Drawing]]:
     """Return the grid at the start and after each turn, by playing the actions again.
 
     The drawings end where an observation differs from the recorded one.
-
-    Args:
-        game: game of the episode's task, at its start.
-        episode: recorded episode.
     """
     states: list[list[Drawing]] = [[draw_world(game.world)]]
     for turn in episode.turns:

@@ -17,8 +17,6 @@ class Game:
     """One grid and the commands that are available in it.
 
     Attributes:
-        sight: current field of view.
-        offer: commands available now.
         ended: True if the mission is over, completed or not.
     """
 

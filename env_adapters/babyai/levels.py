@@ -13,7 +13,6 @@ class Level:
         name: name in BabyAI, without prefix and version.
         category: group in evaluation reports: one of the paper's six, or the family of the level.
         builder: name of the class in `minigrid.envs.babyai`.
-        arguments: keyword arguments of that class.
     """
 
     name: str

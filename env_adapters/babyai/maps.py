@@ -31,8 +31,6 @@ class Map:
         """Search backwards from the goals.
 
         Args:
-            world: grid of the level.
-            goals: poses to reach.
             hands_off: True if no object may be moved; boxes can still be opened, which removes them.
         """
         self.world, self.hands_off = world, hands_off

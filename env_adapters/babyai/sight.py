@@ -30,7 +30,6 @@ class Seen:
         name: colour and type, for doors also the state.
         number: index among objects of the same name, from 1 for the nearest.
         cell: position relative to the agent.
-        thing: object of minigrid.
     """
 
     name: str
@@ -51,7 +50,6 @@ class FieldOfView:
     Attributes:
         cells: object in each visible cell, None for an empty one. The agent's own cell is left out.
         things: all visible objects except walls, nearest first.
-        carried: object that the agent carries, or None.
         direction: direction of the agent, an index of `AHEAD`.
     """
 

@@ -21,12 +21,7 @@ MAX_COMMANDS = 150
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command of a plan.
-
-    Attributes:
-        command: action for the environment.
-        thought: reason for the command.
-    """
+    """One command of a plan."""
 
     command: str
     thought: str

@@ -33,7 +33,6 @@ class Grid:
     """One level with one seed, in its initial state.
 
     Attributes:
-        mission: instruction in BabyAI's language.
         max_moves: number of moves after which the level ends without success.
     """
 
@@ -41,8 +40,6 @@ class Grid:
         """Build the grid; the same level and seed give the same grid on every machine.
 
         Args:
-            level: generator of the grid.
-            seed: seed of the generator, >= 0.
             version_2: build the grid of minigrid 2.3.1, in which a rejected grid leaves its locked room to the next
                 one. Of AgentGym's items, `SynthLoc:3` and `SynthSeq:3` differ by it.
         """
@@ -145,10 +142,6 @@ def name_of(thing: Any) -> str:
 @cache
 def silent_level(builder: str, version_2: bool) -> Any:
     """Return a level class of minigrid that renders no images and prints nothing.
-
-    Args:
-        builder: name of minigrid's class.
-        version_2: see `Grid`.
 
     Raises:
         ConfigError: minigrid is not installed.

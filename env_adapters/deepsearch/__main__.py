@@ -122,11 +122,7 @@ def fetch_dictionaries() -> None:
 
 
 def run(command: list[str], folder: str) -> None:
-    """Run a command in a folder.
-
-    Raises:
-        ConfigError: the command fails.
-    """
+    """Run a command in a folder."""
     try:
         subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=DICTIONARIES_TIMEOUT_S)
     except (OSError, subprocess.SubprocessError) as error:

@@ -189,12 +189,7 @@ def clean_argument(text: str) -> str:
 
 
 def format_passages(passages: Sequence[Passage], max_chars: int) -> str:
-    """Return the observation of a search in AgentGym's format.
-
-    Args:
-        passages: passages of the search, the best first.
-        max_chars: characters of each text that are shown, >= 1.
-    """
+    """Return the observation of a search in AgentGym's format."""
     documents = [
         f'Doc {number}(Title: "{shorten(passage.title, MAX_TITLE_CHARS)}") {shorten(passage.text, max_chars)}'
         for number, passage in enumerate(passages, 1)

@@ -29,8 +29,6 @@ class Passage:
 
     Attributes:
         id: identifier, unique in its corpus.
-        title: subject of the text.
-        text: text that the model reads.
     """
 
     id: str
@@ -114,13 +112,7 @@ def first_passages() -> Mapping[str, Passage]:
 
 
 def split_passages(key: str, title: str, entries: Sequence[str]) -> Iterator[Passage]:
-    """Yield passages of at most `MAX_WORDS` words with all entries. An entry is split only if it is longer than that.
-
-    Args:
-        key: prefix of the passages' ids.
-        title: title of the passages.
-        entries: texts to distribute, in order.
-    """
+    """Yield passages of at most `MAX_WORDS` words with all entries; only longer entries are split."""
     texts: list[list[str]] = []
     for entry in entries:
         words = entry.split()

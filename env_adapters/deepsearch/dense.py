@@ -22,11 +22,7 @@ class Encoder:
     """Encoder of texts as unit vectors; E5 models get the prefixes that they were trained with."""
 
     def __init__(self, model: str) -> None:
-        """Load a model.
-
-        Args:
-            model: folder or hub id of a model that sentence-transformers can load.
-        """
+        """Load a model."""
         library = import_library("sentence_transformers", "sentence-transformers")
         self._model = library.SentenceTransformer(model)
         self._e5 = "e5" in Path(model).name.lower()
@@ -36,7 +32,6 @@ class Encoder:
         """Return vectors of length 1, float32 `(len(texts), dimensions)`.
 
         Args:
-            texts: texts to encode.
             kind: `query` or `passage`.
         """
         prefix = f"{kind}: " if self._e5 else ""
@@ -54,8 +49,6 @@ class DenseIndex(PassageIndex):
 
         Args:
             vectors: faiss index; its positions are the line numbers of the passages.
-            passages: passages of the corpus.
-            encoder: object with the method `encode(texts, kind)`.
 
         Raises:
             ConfigError: the numbers of vectors and passages differ.
@@ -104,11 +97,7 @@ def open_dense_index(folder: Path, model: str) -> DenseIndex:
 
 
 def open_search_r1_files(corpus: Path, vectors: Path, model: str) -> DenseIndex:
-    """Open Search-R1's files as they are downloaded: a corpus as JSONL and its faiss index.
-
-    Raises:
-        ConfigError: a file or a library is missing.
-    """
+    """Open Search-R1's files as they are downloaded: a corpus as JSONL and its faiss index."""
     for file in (corpus, vectors):
         if not file.is_file():
             raise ConfigError(f"{str(file)!r} does not exist.")

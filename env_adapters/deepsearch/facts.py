@@ -26,7 +26,6 @@ class Relation:
         name: short name, part of question ids.
         title: title of the field in the Factbook, part of the title of its passage.
         query: search terms that follow the country's name.
-        read: function that returns the answers for a country.
     """
 
     name: str

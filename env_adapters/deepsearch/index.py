@@ -13,7 +13,6 @@ class Hit:
     """Passage of a search result.
 
     Attributes:
-        passage: retrieved passage.
         score: relevance, higher is better; comparable within one search only.
     """
 
@@ -37,7 +36,6 @@ def import_library(module: str, package: str = "") -> Any:
     """Import a module of an optional package.
 
     Args:
-        module: name of the module.
         package: package that pip installs; "" for the extra `deepsearch`.
 
     Raises:

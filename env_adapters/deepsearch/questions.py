@@ -64,8 +64,6 @@ class Question:
         id: identifier, the same on every machine.
         kind: `single hop`, `bridge` or `comparison`.
         template: wording with placeholders for names.
-        text: text of the question.
-        answers: accepted answers, the preferred one first.
         hops: searches that lead to the answer, in order.
         conclusion: final thought of the chain.
         countries: codes of the countries in question and answer.
@@ -101,11 +99,7 @@ def sample_questions(questions: Sequence[Question], kind: str, count: int) -> li
 
 
 def candidates(side: int) -> Iterator[Question]:
-    """Yield the unambiguous questions of one side, including those whose passages a search does not retrieve.
-
-    Args:
-        side: `TRAIN` or `TEST`.
-    """
+    """Yield the unambiguous questions of one side, including those whose passages a search does not retrieve."""
     for question in (*single_questions(side), *bridge_questions(side), *comparison_questions(side)):
         leaks = question.kind != COMPARISON and any(contains(question.text, answer) for answer in question.answers)
         if not leaks and all(side_of(code) == side for code in question.countries):
@@ -208,7 +202,6 @@ def make_bridge(clue: str, name: str, start: str, side: int) -> Question:
         clue: kind of the fact that describes the country.
         name: kind of the fact that is asked for.
         start: code of the country whose passage the first hop retrieves.
-        side: `TRAIN` or `TEST`.
     """
     code = countries_of_fact(clue, start)[-1]
     named, value = (

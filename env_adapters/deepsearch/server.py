@@ -24,12 +24,7 @@ class Request(BaseModel):
 
 
 def create_app(index: PassageIndex, top_k: int = 3) -> FastAPI:
-    """Return the server as an ASGI application.
-
-    Args:
-        index: index to search.
-        top_k: number of passages for a request without `topk`.
-    """
+    """Return the server as an ASGI application."""
     app = FastAPI(title="Deep Search retriever", docs_url=None, redoc_url=None)
 
     @app.post("/retrieve")

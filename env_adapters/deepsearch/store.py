@@ -87,9 +87,6 @@ def build_index(
     """Build an index in `folder`, which must not exist.
 
     Args:
-        sources: sources of the passages.
-        folder: folder of the new index.
-        show_progress: wrapper that shows the progress.
         model: model that encodes the passages of a dense index; "" for bm25.
 
     Raises:

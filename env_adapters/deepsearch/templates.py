@@ -122,12 +122,10 @@ class Measure:
     """Number by which two countries are compared.
 
     Attributes:
-        name: short name, part of question ids.
         field: title of the field in the Factbook.
         subfield: name of the subfield; "" for the field's own text.
         query: search terms that follow the country's name.
         pattern: regular expression from the start of the text; its group is the number.
-        fact: noun phrase for the number in a thought.
         ask: question for each side, with `{a}` and `{b}` for the countries; "" if the side does not ask it.
     """
 

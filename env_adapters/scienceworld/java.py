@@ -35,11 +35,7 @@ def find_java(candidates: Iterable[str] | None = None) -> str:
 
 
 def java_requirement(candidates: Iterable[str] | None = None) -> Requirement:
-    """Return the requirement of Java; its note is the command, or the commands that are too old.
-
-    Args:
-        candidates: commands to try; None for those of `installed_javas()`.
-    """
+    """Return the requirement of Java; its note is the command, or the commands that are too old."""
     name, rejected = f"Java {MIN_JAVA}", []
     for java in installed_javas() if candidates is None else candidates:
         version = java_version(java)

@@ -42,9 +42,7 @@ class Answer:
     """Result of one command in the simulator.
 
     Attributes:
-        text: observation.
         score: completed share of the task, 0 to 1; -1 for a failed task.
-        completed: True if the task is completed.
     """
 
     text: str
@@ -90,12 +88,7 @@ class Simulator(Jvm):
 class SimulatorSession:
     """Session that plays one task.
 
-    Attributes:
-        simulator: JVM of the session.
-
     Args:
-        task: name of the task in the simulator.
-        variation: index of the variation, from 0.
         jvms: number of JVMs for the sessions of this process; more are started when they are full.
         gold: True to let the simulator solve the task first, for `gold_path()`.
 

@@ -17,7 +17,6 @@ class Action:
     """One command of the game.
 
     Attributes:
-        command: action for the environment.
         makes: id of the item that is fetched or crafted.
     """
 

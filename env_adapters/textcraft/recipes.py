@@ -31,7 +31,6 @@ class Recipe:
     """One way to craft an item.
 
     Attributes:
-        output: id of the crafted item.
         count: amount that one craft produces, >= 1.
         ingredients: amount of each item or tag that one craft consumes, >= 1.
     """
@@ -52,8 +51,6 @@ class RecipeBook:
     """All recipes, without cycles.
 
     Attributes:
-        recipes: recipes of each craftable item.
-        items: ids of all items, craftable or not.
         members: items of each tag that occurs as an ingredient.
     """
 

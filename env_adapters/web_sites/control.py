@@ -32,10 +32,7 @@ class Health:
     """Health of a site.
 
     Attributes:
-        name: name of the site: shop, forum or code.
-        port: port on loopback.
         answer_ms: response time in milliseconds, or None without a response.
-        processes: number of its processes.
         memory_mb: proportional set size of its processes in MiB.
     """
 
@@ -48,12 +45,6 @@ class Health:
 
 def up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
     """Install and start the sites, or return those that already run.
-
-    Args:
-        home: folder of the sites.
-        seed: seed of the generated data.
-        first_port: port of the shop; the others follow. 0 for any free ports.
-        say: function that reports progress.
 
     Raises:
         ConfigError: a requirement is missing, a port is in use, or sites of another seed run from this folder.
@@ -113,11 +104,7 @@ def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
 
 
 def down(home: Home) -> bool:
-    """Stop the sites; return False if none were running.
-
-    Raises:
-        ConfigError: the sites do not stop in time.
-    """
+    """Stop the sites; return False if none were running."""
     if not is_up(home):
         return False
     pid = SiteSet.running(home.folder).pid
@@ -145,11 +132,7 @@ def reset(home: Home) -> int:
 
 
 def status(home: Home) -> Sequence[Health]:
-    """Return the health of each site.
-
-    Raises:
-        ConfigError: the sites are not running.
-    """
+    """Return the health of each site."""
     if not is_up(home):
         raise ConfigError(f"No sites run from {home.folder}. Start them: verl-agent sites up")
     sites = SiteSet.running(home.folder)

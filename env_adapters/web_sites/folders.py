@@ -23,11 +23,7 @@ def sites_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Root folder of one set of sites.
-
-    Attributes:
-        folder: path of the root folder.
-    """
+    """Root folder of one set of sites."""
 
     folder: Path
 

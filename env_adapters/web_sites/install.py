@@ -26,11 +26,6 @@ Say = Callable[[str], None]
 def install(home: Home, seed: int, say: Say) -> None:
     """Install whatever is missing.
 
-    Args:
-        home: folder of the sites.
-        seed: seed of the generated data.
-        say: function that reports progress.
-
     Raises:
         ConfigError: a download or a command fails.
     """
@@ -43,11 +38,7 @@ def install(home: Home, seed: int, say: Say) -> None:
 
 
 def make_venv(folder: Path, say: Say) -> None:
-    """Create the virtual environment of the sites, which is separate from that of the training.
-
-    Raises:
-        ConfigError: pip fails.
-    """
+    """Create the virtual environment of the sites, which is separate from that of the training."""
     contents, stamp = f"{REQUIREMENTS.read_text(encoding='utf-8')}\n{ROOT}\n", folder / STAMP
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == contents:
         return
@@ -64,11 +55,7 @@ def make_venv(folder: Path, say: Say) -> None:
 
 
 def fossil_program(home: Home, say: Say = lambda line: None) -> str:
-    """Return the path of Fossil; if it is not installed, download and unpack Debian's package.
-
-    Raises:
-        ConfigError: Fossil is not installed and the download fails.
-    """
+    """Return the path of Fossil; if it is not installed, download and unpack Debian's package."""
     installed = shutil.which("fossil")
     if installed:
         return installed
@@ -114,9 +101,6 @@ def make_seed(home: Home, seed: int, say: Say) -> None:
     """Create the initial state that all copies start from, in a folder that appears when it is complete.
 
     The sites are filled in parallel.
-
-    Raises:
-        ConfigError: a site could not be filled.
     """
     target = home.seed(seed)
     if target.is_dir():
@@ -152,11 +136,7 @@ def make_seed(home: Home, seed: int, say: Say) -> None:
 
 
 def run(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a command and return its output.
-
-    Raises:
-        ConfigError: the command fails.
-    """
+    """Run a command and return its output."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     try:
         done = subprocess.run(

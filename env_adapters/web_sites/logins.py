@@ -28,13 +28,7 @@ def login_secret(name: str) -> str:
 
 
 def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, object]]:
-    """Yield the cookies that log a browser in on a site, in Playwright's format.
-
-    Args:
-        site: name of the site in WebArena.
-        url: URL of the site.
-        seed: seed of the generated data.
-    """
+    """Yield the cookies that log a browser in on a site, in Playwright's format."""
     for name, value in pairs(site, seed):
         yield {
             "name": name,

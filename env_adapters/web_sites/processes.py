@@ -29,11 +29,7 @@ class Server:
 
     Attributes:
         name: name of the site: shop, forum or code.
-        port: port on loopback.
         python: Python of the sites' virtual environment.
-        variables: environment variables.
-        log: log file.
-        starts: number of starts.
     """
 
     name: str

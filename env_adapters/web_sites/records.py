@@ -27,9 +27,6 @@ def changes(before: Path, after: Path) -> list[Change]:
     Args:
         before: folder with the initial state.
         after: folder of the copy; databases that it does not have are unchanged.
-
-    Raises:
-        sqlite3.Error: a database cannot be read.
     """
     found: list[Change] = []
     for site, pattern in DATABASES.items():

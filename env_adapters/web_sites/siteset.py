@@ -48,9 +48,7 @@ class Copy:
 
     Attributes:
         name: name of the copy, 32 hexadecimal digits.
-        folder: folder of its files.
         urls: URL of each site by its name in WebArena.
-        seed: seed of the generated data.
     """
 
     name: str
@@ -80,10 +78,7 @@ class SiteSet:
     """Set of running sites.
 
     Attributes:
-        home: folder of the sites.
         ports: port of each server: shop, forum, code.
-        seed: seed of the generated data.
-        pid: process id of the supervisor.
         code: hash of the code that generated the data and serves it, or "" if a version without hashes started it.
     """
 
@@ -95,14 +90,7 @@ class SiteSet:
 
     @classmethod
     def running(cls, folder: Path | None = None) -> "SiteSet":
-        """Return the sites that `verl-agent sites up` has started.
-
-        Args:
-            folder: folder of the sites; None for the default.
-
-        Raises:
-            ConfigError: the sites are not running.
-        """
+        """Return the sites that `verl-agent sites up` has started."""
         home = Home(folder or sites_home())
         try:
             state = json.loads(home.state.read_text(encoding="utf-8"))
@@ -137,11 +125,7 @@ class SiteSet:
         return {f"{urlsplit(url).hostname}:80": ("127.0.0.1", self.ports[name]) for name, url in SITES.values()}
 
     def acquire(self) -> Copy:
-        """Return a fresh copy for one session.
-
-        Raises:
-            EnvError: the folder of the copy cannot be created.
-        """
+        """Return a fresh copy for one session."""
         name = uuid.uuid4().hex
         folder = self.home.copies / name
         try:

@@ -28,9 +28,6 @@ class EmbeddedTasks:
 
     The splits `train` and `test` contain the tasks that do not change a site, as in the paper. The splits `train_all`
     and `test_all` also contain the tasks that do.
-
-    Args:
-        folder: folder of the sites; None for the default in the cache.
     """
 
     splits = (*READ_ONLY_SPLITS, *COMPLETE_SPLITS)

@@ -37,13 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Supervisor of the servers of one set of sites.
-
-    Args:
-        home: folder of the sites.
-        seed: seed of the generated data.
-        ports: port of each site, in the order of `SITES`.
-    """
+    """Supervisor of the servers of one set of sites."""
 
     def __init__(self, home: Home, seed: int, ports: Sequence[int]) -> None:
         self.home, self.seed, self.code = home, seed, code_key()

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from env_adapters.webarena.browser.grammar import TOOLS
 from env_adapters.webarena.browser.targets import describe_action
-from env_adapters.webarena.browser.tools import TOOLS
 from env_adapters.webarena.grading.judge import EndpointJudge
 from env_adapters.webarena.open_task import ENDED, OpenTask, open_task
 from env_adapters.webarena.options import AccessOptions, EconomyOptions, ViewOptions
@@ -74,11 +74,7 @@ class WebArena(EnvAdapter):
         return source_requirements()
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """Return the items of `split`.
-
-        Raises:
-            ConfigError: the options do not allow the tasks to be played.
-        """
+        """Return the items of `split`."""
         if split not in EnvAdapter.splits:  # the source explains why it has no tasks for these two
             self.check_split(split)
         self.source.check()

@@ -15,9 +15,10 @@ from env_adapters.webarena.browser.screenshots import ScreenshotFolder
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.snapshot import Snapshot
 from env_adapters.webarena.grading import verified
-from env_adapters.webarena.grading.evaluators import FinalState, evaluate
+from env_adapters.webarena.grading.evaluators import evaluate
 from env_adapters.webarena.grading.judge import EndpointJudge
 from env_adapters.webarena.grading.redundancy import RedundancyTracker
+from env_adapters.webarena.grading.strict import FinalState
 from env_adapters.webarena.options import MAX_COST, EconomyOptions, ViewOptions
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment
 from verl_agent.envs.parsing import shorten
@@ -36,11 +37,6 @@ async def open_task(
     item: TaskItem, sites: SiteEnvironment, view: ViewOptions, economy: EconomyOptions, judge: EndpointJudge | None
 ) -> "OpenTask":
     """Open the start pages of a task in a fresh browser context; the sites are released after an error.
-
-    Args:
-        item: the task.
-        sites: its sites; the task releases them.
-        view, economy, judge: see `WebArena`.
 
     Raises:
         ConfigError: the browser rejects the login of the task.
@@ -73,9 +69,6 @@ class OpenTask:
     """Task that is being played.
 
     Attributes:
-        item: the task.
-        sites: its sites.
-        session: its browser session.
         snapshot: last snapshot of the page.
         pager: segment of the page's text that is shown.
         economy, judge: see `WebArena`.

@@ -18,8 +18,6 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-import verl_agent.training.estimators
-import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from tests.support.decision_process import SEEN, Play, Process, direction_error
 from verl_agent.config.algorithms import CRITICS
 from verl_agent.config.reward_shaping import RewardShaping

@@ -12,8 +12,6 @@ from verl.protocol import DataProto
 from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-import verl_agent.training.estimators
-import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.rollout.tokens import Segment
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, reply_spans

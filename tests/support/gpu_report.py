@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from verl_agent.config.algorithms import has_critic
 from verl_agent.platform.versions import installed_version
 from verl_agent.system.installation import load_kernel
 from verl_agent.trace.provenance import Provenance
-from verl_agent.training.preflight.algorithms import has_critic
 from verl_agent.training.preflight.estimates import estimate, shape_of
 
 REPORT = Path(os.environ.get("GPU_REPORT", "gpu_report.json"))

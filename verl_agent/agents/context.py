@@ -40,12 +40,7 @@ class Context(ABC):
 
     @abstractmethod
     def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
-        """Return the messages that the model reads.
-
-        Args:
-            messages: the conversation so far, which does not end with a reply.
-            prompt_length: number of messages before the first reply.
-        """
+        """Return the messages that the model reads."""
 
     def demo_prefix(self, actions: Sequence[DemoAction]) -> str:
         """Return the beginning of a demonstrated reply after these actions; "" for no text."""

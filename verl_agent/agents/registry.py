@@ -41,10 +41,6 @@ def load_agent(name: str) -> type[Agent]:
 def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:
     """Return an agent for one episode.
 
-    Args:
-        settings: section `agent`.
-        action_format: action format of the environment.
-
     Raises:
         ConfigError: `load_agent` rejects the name, or an option or the context is unknown or not allowed.
     """

@@ -49,11 +49,7 @@ ATTENTION = ("flash-attn", "kernels")
 
 
 def check_environments(adapters: Mapping[str, Iterable[Requirement] | Exception]) -> list[CheckResult]:
-    """Return the requirements of each environment.
-
-    Args:
-        adapters: requirements by the environment's name, or the error that importing or asking it raised.
-    """
+    """Return the requirements of each environment."""
     rows: list[CheckResult] = []
     for name, requirements in sorted(adapters.items()):
         if isinstance(requirements, Exception):
@@ -83,12 +79,7 @@ def read_requirements() -> dict[str, Sequence[Requirement] | Exception]:
 
 
 def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResult]:
-    """Check this machine; takes about seven seconds, and more on a machine with many GPUs.
-
-    Args:
-        folder: folder of the runs.
-        model: folder of the model to train; None for the small one in a package.
-    """
+    """Check this machine; takes about seven seconds, and more on a machine with many GPUs."""
     gpus = read_gpus()
     return [
         check_python(sys.version_info[:3]),

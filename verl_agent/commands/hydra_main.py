@@ -2,6 +2,7 @@
 
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,18 +18,14 @@ from verl_agent.errors import ConfigError
 
 
 def launch(main: Callable[[], None], base: str) -> None:
-    """Run a function decorated with `@hydra.main`; exit with code 2 if the recipe and its overrides do not compose.
-
-    Args:
-        main: the decorated function.
-        base: base YAML of the command's recipes, a key of `verl_agent.config.keys.KINDS`.
-    """
+    """Run a function decorated with `@hydra.main`; exit with code 2 if the recipe and its overrides do not compose."""
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of printing them
     try:
         register_config()
         if base != "agent_eval":
             verl_config()
         check_overlays(sys.argv)
+        _accept_lazy_help()
         sys.argv[1:] = [add_free_keys(argument) for argument in sys.argv[1:]]
         main()
     except (HydraException, MarkedYAMLError, ConfigError, ValueError) as error:
@@ -37,6 +34,15 @@ def launch(main: Callable[[], None], base: str) -> None:
             raise
         Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+def _accept_lazy_help() -> None:
+    """Let Hydra make its parser on Python 3.14, where argparse requires that each help is a string.
+
+    Source: `LazyCompletionHelp` in hydra/_internal/utils.py (Hydra 1.3.8), an object that is turned into a string late.
+    """
+    if sys.version_info >= (3, 14):
+        ArgumentParser._check_help = lambda parser, action: None  # type: ignore[attr-defined]
 
 
 def check_overlays(arguments: Sequence[str]) -> None:

@@ -31,10 +31,6 @@ MAX_NAME_CHARS = 30
 def write_package(name: str, into: Path) -> Path:
     """Write the package of the environment `name`.
 
-    Args:
-        name: name of the environment and of its Python package.
-        into: parent folder of the package's folder.
-
     Returns:
         The folder of the package.
 

@@ -38,10 +38,6 @@ def page() -> str:
 def explain(key: str, base: str) -> str:
     """Return what is known about a setting, one property a line.
 
-    Args:
-        key: dotted key, of this package or of verl.
-        base: base YAML of the command.
-
     Raises:
         ConfigError: there is no such key.
     """

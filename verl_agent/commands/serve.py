@@ -60,10 +60,6 @@ class ServeSettings:
 def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
     """Listen, print the URL, and serve until the server is stopped; all hosts have ended when this returns.
 
-    Args:
-        settings: options of the command.
-        report: prints a line.
-
     Raises:
         ConfigError: the environment, split or an option is unknown, the address cannot be used, the machine does not
             allow as many connections, or the approval policy is not allowed, or the environment fails to begin its
@@ -106,11 +102,7 @@ def new_pool(settings: ServeSettings) -> SessionPool:
 
 
 def approved_pool(settings: ServeSettings) -> SessionPool:
-    """Return the pool of `new_pool` behind the approval policy, if there is one.
-
-    Raises:
-        ConfigError: the policy is not allowed.
-    """
+    """Return the pool of `new_pool` behind the approval policy, if there is one."""
     if settings.approve is None:
         return new_pool(settings)
     env = make_env(settings.env, settings.options)

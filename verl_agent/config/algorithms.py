@@ -1,4 +1,6 @@
-"""Table of the advantage estimators: their groups, critics, and the rewards that they use."""
+"""Table of the advantage estimators: their groups, critics, the rewards that they use."""
+
+from typing import Any
 
 ESTIMATOR = "algorithm.adv_estimator"
 """Key that chooses the estimator."""
@@ -17,3 +19,8 @@ BY_TOKEN = ("gae", "reinforce_plus_plus")
 """Estimators whose result depends on the token that has the reward."""
 UNIFORM_IS_ZERO = ("grpo", "rloo")
 """Estimators with zero advantage for a group of equal rewards, independent of other groups."""
+
+
+def has_critic(config: Any) -> bool:
+    """Return True if verl will train a critic (trainer/ppo/utils.py, `need_critic`)."""
+    return bool(config.critic.enable or (config.critic.enable is None and config.algorithm.adv_estimator == "gae"))

@@ -132,7 +132,6 @@ def needed(condition: Values, get: Callable[[str], Any]) -> str:
     """Return a condition as text, such as `env.hosts.where='ray' or 'auto'`.
 
     Args:
-        condition: a condition of a row.
         get: returns the present or the default value of a key, whose type tells what `set` means.
     """
     texts = []
@@ -150,11 +149,7 @@ def written(value: object) -> str:
 
 
 def may_change(command: str) -> list[str]:
-    """Return the settings that a resumed run may change, as patterns of `verl_agent.runs.identity.claim`.
-
-    Args:
-        command: key of `COMMANDS`.
-    """
+    """Return the settings that a resumed run may change, as patterns of `verl_agent.runs.identity.claim`."""
     tables = [rows(), *(own_rows(base) for base in dict.fromkeys(one.base for one in all_sections()))]
     found = (key for table in tables for key, row in table.items() if set(row.resume) & set(COMMANDS[command]))
     return [key.removesuffix(".") for key in dict.fromkeys(found)]

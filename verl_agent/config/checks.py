@@ -40,10 +40,6 @@ OFFLINE = ("agent_sft", "agent_dpo")
 def check_keys(config: DictConfig, base: str) -> None:
     """Compare the keys of a config and their values with the base YAML of its recipe and with the catalogue.
 
-    Args:
-        config: config as Hydra composed it.
-        base: base YAML of the recipe, a key of `KINDS`.
-
     Raises:
         ConfigError: a key that neither verl nor this package reads, a value of another type than the base's, or a key
             without effect.
@@ -72,10 +68,6 @@ def check_effects(config: DictConfig, base: str) -> None:
 
     Args:
         config: whole config; its interpolations need not be resolved.
-        base: base YAML of the recipe.
-
-    Raises:
-        ConfigError: a key is set that has no effect.
     """
     known, shipped, views = defaults(config, base), _in_overlays(), environments(config)
     found: dict[str, dict[str, str]] = {}

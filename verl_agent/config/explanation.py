@@ -24,13 +24,7 @@ NUMBER_FOR_SECTION = re.compile(r"[\w/]*=(true|false|[-+.\de]+)", re.IGNORECASE)
 
 
 def explain_failure(error: Exception, arguments: Sequence[str], base: str) -> str | None:
-    """Return the message for a recipe or a command line that does not compose; None for an error of another origin.
-
-    Args:
-        error: error of Hydra, of the YAML parser or of this package.
-        arguments: the command line, which holds the folder and the name of the recipe.
-        base: base YAML of the recipe, a key of `verl_agent.config.keys.KINDS`.
-    """
+    """Return the message for a recipe or a command line that does not compose; None for an error of another origin."""
     if isinstance(error, HydraException):
         return _explain_override(error, arguments, base)
     if isinstance(error, MarkedYAMLError):

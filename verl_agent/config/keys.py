@@ -48,10 +48,6 @@ KINDS = {
 def check_kind(config: DictConfig, base: str) -> None:
     """Check that the recipe is one for this command.
 
-    Args:
-        config: config as Hydra composed it.
-        base: base YAML of the command, a key of `KINDS`.
-
     Raises:
         ConfigError: the recipe is for another command, or is built on no base.
     """
@@ -68,9 +64,6 @@ def check_complete(config: DictConfig) -> None:
 
     Args:
         config: config as Hydra composed it; interpolations need not be resolved.
-
-    Raises:
-        ConfigError: keys without a value (`???`).
     """
     try:
         without_value = OmegaConf.missing_keys(config)
@@ -89,7 +82,6 @@ def reference(base: str, *choices: str) -> dict[str, Any]:
     A field of a settings class that the YAML does not list has the default of the class.
 
     Args:
-        base: name of the base YAML.
         choices: overrides that choose options of config groups.
     """
     register_config()
@@ -134,7 +126,6 @@ def is_below(key: str, sections: Iterable[str]) -> bool:
     """Return True if a dotted key lies in one of the sections, at the top level or inside a nested recipe.
 
     Args:
-        key: dotted key.
         sections: dotted keys of sections, each with a dot at its end.
     """
     return any(f".{section}" in f".{key}" for section in sections)

@@ -91,9 +91,6 @@ class TurnRewards:
     def split(self, counts: Sequence[int]) -> list["TurnRewards"]:
         """Split the turns of an episode into those of its training rows.
 
-        Args:
-            counts: number of turns of each row, in order.
-
         Only the last row of an episode is bootstrapped.
 
         Raises:

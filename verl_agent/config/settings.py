@@ -22,12 +22,7 @@ from verl_agent.types import TaskItem
 
 @dataclass(frozen=True, kw_only=True)
 class AgentEnv:
-    """An environment and the agent that acts in it. The live environment and its tasks are made once, when needed.
-
-    Attributes:
-        env: section `env`.
-        agent: section `agent`.
-    """
+    """An environment and the agent that acts in it. The live environment and its tasks are made once, when needed."""
 
     env: EnvSettings
     agent: AgentSettings = field(default_factory=AgentSettings)
@@ -61,9 +56,6 @@ class RunEnv(AgentEnv):
     """One environment of a run, with the overrides of its entry in a mixture.
 
     Attributes:
-        horizon: section `horizon`.
-        episode: section `episode`.
-        credit: section `credit`.
         label: name in metrics and rows, unique in the run; the environment's own name if it is the only one.
         weight: weight of its tasks in a training step, relative to the other environments, > 0.
     """
@@ -92,7 +84,6 @@ def read_run_env(config: Mapping[str, Any], label: str = "", weight: float = 1.0
     Those of a mixture are built by `verl_agent.config.mixture.run_envs`.
 
     Args:
-        config: resolved config.
         label: see `RunEnv`; empty for the name of the environment.
         weight: see `RunEnv`.
 

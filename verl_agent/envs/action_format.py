@@ -67,7 +67,6 @@ class Tool:
     """One action as a function that a model may call.
 
     Attributes:
-        name: name of the function.
         description: effect of the function, for the model.
         action: the environment's own syntax, with the parameters in braces: `get {number} {item}`.
         parameters: parameters in the order in which the model reads them.
@@ -257,11 +256,7 @@ def action_format_to_json(action_format: ActionFormat) -> dict[str, Any]:
 
 
 def action_format_from_json(value: Any) -> ActionFormat:
-    """Return the format that `action_format_to_json` wrote.
-
-    Raises:
-        EnvError: `value` is not a format of this version.
-    """
+    """Return the format that `action_format_to_json` wrote."""
     try:
         fields = dict(value)
         kind = FORMATS[fields.pop("kind")]

@@ -73,13 +73,7 @@ class Requirement:
 
     @classmethod
     def package(cls, module: str, install: str, note: str = "") -> "Requirement":
-        """Return the requirement of a Python package.
-
-        Args:
-            module: top-level module of the package.
-            install: command that installs it.
-            note: what does not work without it.
-        """
+        """Return the requirement of a Python package."""
         spec = find_spec(module)
         folders = list(spec.submodule_search_locations or ()) if spec else []
         return cls(f"package {module}", spec is not None, install, folders[0] if folders else note)

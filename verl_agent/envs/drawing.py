@@ -31,7 +31,6 @@ class Grid:
     """Map of cells, such as a grid world.
 
     Attributes:
-        title: text above it.
         rows: cells by row, from the top.
     """
 
@@ -44,7 +43,6 @@ class Table:
     """Table of texts, such as an inventory.
 
     Attributes:
-        title: text above it.
         columns: heads of the columns; empty for none.
         rows: texts by row.
     """
@@ -59,9 +57,7 @@ class Node:
     """Node of a tree.
 
     Attributes:
-        label: text of the node.
         done: True or False for a step that is reached or not; None for other nodes.
-        children: nodes below it.
     """
 
     label: str
@@ -71,12 +67,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Tree of texts, such as a crafting plan.
-
-    Attributes:
-        title: text above it.
-        roots: topmost nodes.
-    """
+    """Tree of texts, such as a crafting plan."""
 
     title: str
     roots: Sequence[Node]

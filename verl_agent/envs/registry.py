@@ -59,11 +59,7 @@ def load_adapter(name: str) -> type[EnvAdapter]:
 
 
 def _import_module(entry: EntryPoint) -> ModuleType:
-    """Import the module that an entry point names.
-
-    Raises:
-        ConfigError: it does not exist, or an exception escapes from it.
-    """
+    """Import the module that an entry point names."""
     try:
         return import_module(entry.module)
     except Exception as error:  # boundary: the module is the author's code
@@ -118,10 +114,6 @@ def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
 
 def list_tasks(env: EnvAdapter, split: str) -> dict[str, TaskItem]:
     """Return the items of one split by id.
-
-    Args:
-        env: environment with its options.
-        split: name of the split.
 
     Raises:
         ConfigError: unknown split, no items, or an id that occurs twice.

@@ -98,10 +98,6 @@ class PooledEnv:
 
     The pool limits the time of each call, so the caller needs no limit of its own. The first reset waits for a free
     slot as long as the pool allows.
-
-    Args:
-        env: the environment with its options.
-        pool: pool that runs the session.
     """
 
     def __init__(self, env: EnvAdapter, pool: SessionPool) -> None:

@@ -70,7 +70,6 @@ class Result:
     """Episodes of one attack, compared with its baseline.
 
     Attributes:
-        attack: the attack.
         mean: mean return over the tasks.
         baseline: mean return of the policy with which it is compared.
         above: tasks on which it earned more than every episode of that policy.
@@ -92,9 +91,7 @@ class AttackReport:
     """Results of all attacks.
 
     Attributes:
-        tasks: number of tasks that were attacked, drawn at random.
         of: number of tasks of the environment.
-        results: one result for each attack.
     """
 
     tasks: int
@@ -143,10 +140,6 @@ def chance(attacked: Sequence[float], random_values: Sequence[Sequence[float]]) 
     """Return the probability of such a sum or a larger one if the attack were one more random episode of each task.
 
     A permutation test within tasks: each value of a task is equally likely to be the attack's.
-
-    Args:
-        attacked: value of the attack on each task.
-        random_values: values of the random episodes of each task, equally many.
     """
     pooled = np.column_stack([np.asarray(attacked), np.asarray(random_values)])
     observed = pooled[:, 0].sum()
@@ -165,14 +158,7 @@ def attack_env(name: str, env: EnvAdapter, items: int, turns: int, limit_s: floa
     """Attack the reward of an environment on tasks of all splits, drawn at random.
 
     Args:
-        name: registered name of the environment.
-        env: the environment with its options.
-        items: most tasks, for each split.
-        turns: turn limit.
         limit_s: seconds after which no further task begins; at least one is attacked.
-
-    Raises:
-        ConfigError: the environment cannot play.
     """
     everything = list({item.id: item for split in env.splits for item in env.tasks(split)}.values())
     chosen = sample_tasks(everything, items * len(env.splits))

@@ -38,10 +38,8 @@ class Known:
     """Knowledge of an attack about one task.
 
     Attributes:
-        action_format: action format of the environment.
         vocabulary: actions of other tasks' demonstrations; may be empty.
         demonstration: actions that solve the task; empty if it has no demonstration.
-        turns: turn limit.
     """
 
     action_format: ActionFormat
@@ -87,9 +85,7 @@ class Attack:
     """Policy without skill.
 
     Attributes:
-        family: kind of attack.
         variant: its difference from the others of the family.
-        act: returns its actions.
         raw: reply with the action alone, without its mark.
         baseline: `random`, `demonstration`, or `end`: with it, only what is earned after the task's end counts.
         most_turns: most turns, if the turn limit is higher.

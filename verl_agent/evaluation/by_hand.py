@@ -43,13 +43,10 @@ class Game:
 
     Attributes:
         config: sections of an evaluation.
-        item: task.
-        split: split of the task, for the record.
         model: value of `model.path` of the model that proposes actions; None for a person alone.
         samples: replies that the model draws at each turn.
         where: `terminal`; `browser`, where the person attends the episode over the folder's control socket; or `watch`,
             which lets the model play and shows what it does.
-        folder: folder of the record.
     """
 
     config: EvaluationConfig
@@ -62,13 +59,7 @@ class Game:
 
 
 class Player(TerminalPerson):
-    """Person who plays one episode.
-
-    Args:
-        console: console of the terminal.
-        copilot: policy whose candidates the person sees; None to play alone.
-        lines: see `TerminalPerson`.
-    """
+    """Person who plays one episode, alone or with the candidates of a copilot."""
 
     def __init__(self, console: Console, copilot: CandidatePolicy | None, lines: TerminalLines | None = None) -> None:
         super().__init__(console, lines, full=True, alone=copilot is None, copilot=copilot)
@@ -90,11 +81,7 @@ class Player(TerminalPerson):
 
 
 class Watcher(Overseer):
-    """Overseer that shows every turn and lets it pass.
-
-    Args:
-        console: console of the terminal.
-    """
+    """Overseer that shows every turn and lets it pass."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -148,11 +135,7 @@ def claim_folder(game: Game) -> None:
 
 
 def playable_model(game: Game) -> str:
-    """Return the model as the engine loads it.
-
-    Raises:
-        ConfigError: it cannot be played.
-    """
+    """Return the model as the engine loads it."""
     assert game.model is not None
     if is_model(game.model):
         return resolve_for_engine(game.model, game.config)

@@ -41,10 +41,8 @@ class Evaluation:
 
     Attributes:
         config: typed sections.
-        items: tasks to play.
         model: folder or hub id of the model, `oracle`, `random`, `python:MODULE:NAME`, or the label of a model behind
             an API, such as `openai:gpt-4o-mini`.
-        folder: output folder of records and results.
         earlier: recorded episodes of earlier starts in `folder`.
         baseline: episodes of the evaluation to compare with; empty for none.
         rules: rules of `evaluation.approve`; empty to carry out every action.
@@ -168,11 +166,7 @@ def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list
 
 
 def check_device(device: str) -> None:
-    """Check that the recipe is sized for the hardware of this machine.
-
-    Raises:
-        ConfigError: the recipe is for a GPU and the machine has none, or for a CPU and the machine has a GPU.
-    """
+    """Check that the recipe is sized for the hardware of this machine."""
     if device == "cuda" and use_cpu_device():
         raise ConfigError(
             "engine.device='cuda': this recipe is sized for a GPU, and the machine has none. Choose a recipe whose "

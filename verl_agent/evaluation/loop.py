@@ -29,7 +29,6 @@ class PlannedEpisode:
     """Episode of an evaluation that is not played yet.
 
     Attributes:
-        item: task of the episode.
         sample: index among the samples of the task, from 0.
     """
 
@@ -45,13 +44,9 @@ class EvaluationSetup:
         new_env: factory of sessions.
         new_agent: factory of the agent of one attempt.
         new_policy: factory of the policy of one attempt, from the task and the attempt's seed.
-        limits: limits of turns, seconds and retries.
-        tasks: `evaluation.tasks`, for the record.
-        model: name of the policy, for the record.
         seed: seed of the whole evaluation.
         concurrency: number of episodes played at once, >= 1.
         max_env_error_rate: largest allowed share of episodes that are not valid or have an action error, 0 to 1.
-        purpose: purpose of the episodes, for the record.
         oracle_turns: see `EnvAdapter.oracle_turns`.
         on_valid: called with the policy, the task and the sample of each episode that is valid and in
             which no person intervened; None for nothing.
@@ -103,12 +98,6 @@ async def play_all(
     """Play episodes concurrently; each is on disk before its worker starts the next one.
 
     An episode for which the policy's server gives no reply is not recorded, and the others continue.
-
-    Args:
-        planned: episodes to play.
-        setup: shared values.
-        writer: writer of the records; it gets every attempt.
-        on_episode: called with the last attempt of each episode.
 
     Raises:
         EnvErrorLimitError: the share of episodes that are not valid exceeds the limit, or the first ones all failed.

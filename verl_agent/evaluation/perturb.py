@@ -62,13 +62,7 @@ class PerturbSettings:
 
 
 class PerturbedSession(WrappedSession):
-    """Session of a perturbed environment. Its random choices depend on the seed, the task and the turn alone.
-
-    Args:
-        session: fresh session.
-        settings: the perturbations.
-        seed: seed of the evaluation.
-    """
+    """Session of a perturbed environment. Its random choices depend on the seed, the task and the turn alone."""
 
     def __init__(self, session: Session, settings: PerturbSettings, seed: int) -> None:
         super().__init__(session)

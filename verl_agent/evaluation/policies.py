@@ -60,14 +60,7 @@ def check_policy(path: str, env: EnvAdapter, items: Sequence[TaskItem]) -> None:
 async def start_policies(
     model: str, config: EvaluationConfig, items: Sequence[TaskItem], folder: Path
 ) -> AsyncIterator[NewPolicy]:
-    """Yield the factory of policies; while the block runs, an engine or a connection serves the model if there is one.
-
-    Args:
-        model: folder or hub id of a model, `oracle`, `random`, or `python:MODULE:NAME`.
-        config: sections of the evaluation.
-        items: tasks of the evaluation.
-        folder: folder of the evaluation, for the replies of an API.
-    """
+    """Yield the factory of policies; an engine or a connection serves the model while the block runs."""
     run = config.run
     if config.api is not None:
         log = ReplyLog(folder / FILE)
@@ -113,8 +106,6 @@ async def start_sessions(
 
     Args:
         model: model whose prompts are cut to their limit if the evaluation says so; None for a person.
-        config: sections of the evaluation.
-        hosts: most hosts; None for `env.hosts.count`.
     """
     live, data, evaluation = config.run.live, config.data, config.evaluation
     pool, count = local_pool(live, config.run.env, hosts), None
@@ -145,7 +136,6 @@ def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> Demonstr
     """Return up to `RANDOM_TASKS` tasks with the actions of their demonstrations.
 
     Args:
-        env: environment with its options.
         items: tasks of the evaluation. If there are too few, tasks of the first split are added, those of the same
             categories first.
 
@@ -169,14 +159,7 @@ def demonstrated_actions(env: EnvAdapter, items: Sequence[TaskItem]) -> Demonstr
 
 
 def random_policy(item: TaskItem, demonstrated: Demonstrated, agent: Agent, seed: int) -> Policy:
-    """Return a policy that draws uniformly from the distinct actions of other tasks' demonstrations.
-
-    Args:
-        item: task to play.
-        demonstrated: tasks with the actions of their demonstrations.
-        agent: agent that renders the replies.
-        seed: seed of the draws.
-    """
+    """Return a policy that draws uniformly from the distinct actions of other tasks' demonstrations."""
     vocabulary, draws = other_actions(item, demonstrated), random.Random(seed)
     return OraclePolicy(agent, lambda observation: DemoAction(draws.choice(vocabulary)))
 
@@ -189,13 +172,7 @@ def other_actions(item: TaskItem, demonstrated: Demonstrated) -> list[str]:
 
 
 def api_policies(api: ApiSettings, config: EvaluationConfig, client: ApiClient) -> NewPolicy:
-    """Return the factory of policies of a model behind an API.
-
-    Args:
-        api: section `model.api`.
-        config: sections of the evaluation.
-        client: open client of the model.
-    """
+    """Return the factory of policies of a model behind an API."""
     run, evaluation = config.run, config.evaluation
     tools = run.new_agent().tools
     budget = token_budget(config, api.max_output_tokens or run.episode.max_tokens_per_turn)
@@ -205,24 +182,13 @@ def api_policies(api: ApiSettings, config: EvaluationConfig, client: ApiClient) 
 
 
 def token_budget(config: EvaluationConfig, turn: int) -> TokenBudget:
-    """Return the token limits of an episode.
-
-    Args:
-        config: sections of the evaluation.
-        turn: most tokens of one reply.
-    """
+    """Return the token limits of an episode."""
     data, truncated = config.data, config.run.episode.on_truncated_turn
     return TokenBudget(data.max_prompt_length, data.max_response_length, turn, truncated == "play")
 
 
 def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPolicy:
-    """Return the factory of policies of a model: the token code of training with the sampling of the evaluation.
-
-    Args:
-        model: folder or hub id of the model.
-        config: sections of the evaluation.
-        engine: a `TokenEngine`.
-    """
+    """Return the factory of policies of a model: the token code of training with the sampling of the evaluation."""
     from verl_agent.rollout.chat_template import check_tools
     from verl_agent.rollout.engine_policy import EnginePolicy
     from verl_agent.rollout.tokens import EpisodeTokens

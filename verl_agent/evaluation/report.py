@@ -24,8 +24,6 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
     """Return a table with one row per category; success rates have their 95 % intervals.
 
     Args:
-        results: output of `verl_agent.results.results.summarize`.
-        title: title of the table.
         policy: file of the approval policy whose rules decided on actions, for the caption; None without one.
     """
     most = max((k for result in results for k in result.pass_at), default=1)
@@ -79,14 +77,7 @@ def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
 def write_report(
     path: Path, facts: Mapping[str, Any], results: Sequence[CategoryResult], comparisons: Sequence[Comparison]
 ) -> None:
-    """Write the JSON report atomically.
-
-    Args:
-        path: path of the file.
-        facts: further top-level fields: provenance, model, config.
-        results: output of `verl_agent.results.results.summarize`.
-        comparisons: output of `verl_agent.results.results.compare`; may be empty.
-    """
+    """Write the JSON report atomically."""
     report = {
         "version": REPORT_VERSION,
         **facts,

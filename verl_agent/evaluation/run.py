@@ -170,8 +170,6 @@ class EvaluationProgress:
     """Counter of ended episodes that shows itself. Use it as a context manager.
 
     Args:
-        console: output console.
-        total: number of episodes of the whole evaluation.
         done: number of episodes played by earlier starts.
         bar: show a bar in a terminal; False leaves the terminal to questions.
     """

@@ -155,10 +155,6 @@ class EvaluationConfig:
     Attributes:
         plain: whole config in plain values, for records and reports.
         model: `model.path`, or the label of a model behind an API, such as `openai:gpt-4o-mini`.
-        run: environment with the sections that training has, too.
-        data: section `data`.
-        engine: section `engine`.
-        evaluation: section `evaluation`.
         api: section `model.api`; None if `model.path` names the policy.
     """
 

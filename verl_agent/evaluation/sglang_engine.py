@@ -24,11 +24,7 @@ NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
 
 
 def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments of SGLang's `async_generate` for one reply.
-
-    Args:
-        sampling_params: see `verl_agent.evaluation.vllm_engine.request_options`.
-    """
+    """Return keyword arguments of SGLang's `async_generate` for one reply."""
     wanted = sampling_params.get("logprobs")
     sampling = {NAMES.get(key, key): value for key, value in sampling_params.items() if key != "logprobs"}
     return {
@@ -39,12 +35,7 @@ def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def generation(output: Mapping[str, Any], options: Mapping[str, Any]) -> Generation:
-    """Return a reply of SGLang.
-
-    Args:
-        output: dictionary of SGLang.
-        options: result of `request_options` for the request.
-    """
+    """Return a reply of SGLang."""
     meta, ids = output["meta_info"], list(output["output_ids"])
     log_probs, extra = None, {}
     if options["return_logprob"]:
@@ -57,11 +48,6 @@ def generation(output: Mapping[str, Any], options: Mapping[str, Any]) -> Generat
 
 class SglangEngine:
     """`TokenEngine` on SGLang's engine. Create it inside a running event loop, and close it.
-
-    Args:
-        model: folder or hub id of the model.
-        settings: section `engine`.
-        context: token limit of an episode, prompt included.
 
     Raises:
         ConfigError: SGLang is not installed, or the machine has too few GPUs.
@@ -101,13 +87,7 @@ class SglangEngine:
         )
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Generation:
-        """Generate one reply.
-
-        Args:
-            request_id: id of the episode.
-            prompt_ids: ids of the conversation so far.
-            sampling_params: see `request_options`.
-        """
+        """Generate one reply."""
         options = request_options(sampling_params)
         output = await self._engine.async_generate(
             input_ids=prompt_ids, routed_dp_rank=self._route.copy_for(request_id), **options

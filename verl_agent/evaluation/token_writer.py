@@ -17,11 +17,7 @@ ROWS = 32
 
 
 class TokenWriter:
-    """Writes `<folder>/tokens/*.parquet`. A failure is logged and ends the recording, not the evaluation.
-
-    Args:
-        folder: folder of the evaluation.
-    """
+    """Writes `<folder>/tokens/*.parquet`. A failure is logged and ends the recording, not the evaluation."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / FOLDER
@@ -63,10 +59,7 @@ def token_rows(
     """Return the rows of one episode.
 
     Args:
-        segments: segments of the episode.
         alternatives: most likely tokens at each token that the model wrote, in order.
-        group: group of the episode, as in its record.
-        sample: index of the episode in the group.
 
     Raises:
         ValueError: there is not one entry of `alternatives` for each written token, which is a bug.

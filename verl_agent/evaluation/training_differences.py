@@ -43,10 +43,6 @@ def training_differences(run: Path, config: EvaluationConfig) -> list[TrainingDi
     """Compare the settings of an evaluation with those recorded in the folder of a run.
 
     Settings that the run did not record are not compared, and for a mixture neither are those of its environments.
-
-    Args:
-        run: folder of the run, with its `run.json`.
-        config: sections of the evaluation.
     """
     evaluated = compared_settings(config)
     recorded = read_settings(run)

@@ -57,7 +57,6 @@ def most_likely(by_id: Mapping[int, Any], number: int) -> list[tuple[int, float]
 
     Args:
         by_id: vLLM's `Logprob` by id: the most likely tokens, and the sampled one.
-        number: number of tokens to return.
     """
     ordered = sorted(by_id.items(), key=lambda entry: -entry[1].logprob)
     return [(int(token), float(entry.logprob)) for token, entry in ordered[:number]]
@@ -67,9 +66,6 @@ class Route:
     """Assignment of episodes to copies of the model, in turn.
 
     All turns of an episode go to one copy, which has the earlier ones in its prefix cache.
-
-    Args:
-        copies: number of copies, >= 1.
     """
 
     def __init__(self, copies: int) -> None:
@@ -85,12 +81,6 @@ class Route:
 
 class VllmEngine:
     """`TokenEngine` on vLLM's asynchronous engine. Create it inside a running event loop, and close it.
-
-    Args:
-        model: folder or hub id of the model.
-        settings: section `engine`.
-        context: token limit of an episode, prompt included.
-        seed: seed of requests without one.
 
     Raises:
         ConfigError: vLLM is not installed, or the machine has too few GPUs.
@@ -132,11 +122,6 @@ class VllmEngine:
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Generation:
         """Generate one reply.
-
-        Args:
-            request_id: id of the episode.
-            prompt_ids: ids of the conversation so far.
-            sampling_params: see `request_options`.
 
         Raises:
             ConfigError: the engine's process has ended.

@@ -53,7 +53,6 @@ def find_damage(folder: Path, inside: str = "") -> str:
     """Compare a checkpoint with its manifest.
 
     Args:
-        folder: folder of the checkpoint.
         inside: folder in the checkpoint to which the comparison is limited.
 
     Returns:

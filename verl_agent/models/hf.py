@@ -15,10 +15,6 @@ HUB_TIMEOUT_S = 5.0
 def load_config(model: str, key: str) -> Any:
     """Return the `PretrainedConfig` of a model.
 
-    Args:
-        model: model folder or hub id, as `resolve_model` returns it.
-        key: setting that holds it, for messages.
-
     Raises:
         ConfigError: it cannot be downloaded, or transformers cannot read it.
     """
@@ -65,11 +61,7 @@ def hub_answers() -> bool:
 
 
 def positions(config: Any) -> int | None:
-    """Return the context length in tokens as verl counts it (verl/workers/rollout/utils.py); None if unknown.
-
-    Args:
-        config: config of the model, see `load_config`.
-    """
+    """Return the context length in tokens as verl counts it (verl/workers/rollout/utils.py); None if unknown."""
     length = getattr(config.get_text_config(), "max_position_embeddings", None)
     return None if length is None else int(length)
 
@@ -92,12 +84,6 @@ def context_length(config: Any) -> int | None:
 
 def check_context(longest: int | None, prompt: int, response: int, model: str) -> None:
     """Check that the model can read an episode that uses its whole token budget.
-
-    Args:
-        longest: context length in tokens; None if unknown.
-        prompt: `data.max_prompt_length`.
-        response: `data.max_response_length`.
-        model: setting of the model and its value, for the message.
 
     Raises:
         ConfigError: the episode is longer than the context.

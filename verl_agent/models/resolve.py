@@ -34,7 +34,6 @@ def resolve_model(path: str, key: str = "actor_rollout_ref.model.path", policies
 
     Args:
         path: a folder (see `resolve_checkpoint`), a hub id `owner/name`, or `smollm2-135m`.
-        key: setting that holds it, for messages.
         policies: other values that the setting allows, for messages (for example, `oracle`).
 
     Raises:

@@ -267,12 +267,7 @@ def predicting(micro_batch: TensorDict) -> Tensor:
 
 
 def targets(micro_batch: TensorDict, output_args: dict[str, Any]) -> Targets:
-    """Return the tokens of a micro-batch that are in the loss.
-
-    Args:
-        micro_batch: rows of verl.
-        output_args: those of `prepare_model_inputs`, with `temperature` `(B,)`.
-    """
+    """Return the tokens of a micro-batch that are in the loss."""
     ids = micro_batch["input_ids"]
     offsets, lengths = ids.offsets(), ids.offsets().diff()
     chosen = predicting(micro_batch).nonzero()[:, 0]

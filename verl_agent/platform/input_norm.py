@@ -25,7 +25,6 @@ class InputNorm(nn.Module):
 
     Attributes:
         weight: float32 `(H,)`.
-        variance_epsilon: addend of the mean square.
     """
 
     weight: Tensor

@@ -24,7 +24,6 @@ class Targets:
 
     Attributes:
         positions: bool `(B, T)`, True where the next token is wanted.
-        labels_N: int64, the wanted tokens, row by row.
         temperature_N: float32, divisor of their logits.
     """
 

@@ -40,13 +40,10 @@ def attend(
     """Return the attention's output, shape (1, tokens, heads, head size).
 
     Args:
-        module: attention layer.
         query: queries, shape (1, heads, tokens, head size).
         key: keys, shape (1, key-value heads, tokens, head size).
         value: values, shape as that of `key`.
-        attention_mask: None.
         position_ids: positions, shape (1, tokens); a row begins with each 0.
-        options: see `sdpa_attention_forward`.
     """
     if attention_mask is not None or position_ids is None or query.shape[0] != 1:
         raise ValueError("attention to packed rows needs one sequence with positions and no mask")

@@ -9,11 +9,7 @@ from verl_agent.platform.versions import check_versions
 
 
 def register_cpu_device() -> None:
-    """Make the CPU a device of verl: platform, training engines, version of vLLM, patches.
-
-    Raises:
-        ConfigError: an upstream package has a version that the CPU device was not tested with.
-    """
+    """Make the CPU a device of verl: platform, training engines, version of vLLM, patches."""
     check_versions()
     from verl.plugin.platform import set_platform
 

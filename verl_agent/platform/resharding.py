@@ -128,7 +128,6 @@ def own_part(name: str, written: Sequence[Any], like: Tensor) -> Any:
     """Return this rank's part of a tensor, a copy.
 
     Args:
-        name: name of the tensor, for messages.
         written: the values of all ranks that wrote it: DTensors sharded by rows, perhaps with replicas. Another value,
             such as a number of steps or a whole tensor of a single rank, is equal on all of them.
         like: tensor of this rank with the wanted shards: a DTensor sharded by rows, or a whole tensor.

@@ -83,9 +83,6 @@ class RequestGenerator(torch.Generator):
     It is a real generator, because vLLM's speculative decoding draws from it. `sample` does not. vLLM discards the
     sample after a part of a prompt and moves the offset back (v1/worker/gpu_model_runner.py:3825). Nothing was drawn
     then, and generators on a CPU have no offset.
-
-    Args:
-        request: vLLM's `CachedRequestState` of a request with a seed.
     """
 
     def __new__(cls, request: Any) -> Self:
@@ -138,11 +135,7 @@ def sample(unseeded: Sampler, probs: Tensor, generators: Mapping[int, torch.Gene
 
 
 def sample_with_seeds() -> None:
-    """Make vLLM choose the tokens of requests with a seed by `choose` in this process.
-
-    Raises:
-        ConfigError: vLLM has an untested version.
-    """
+    """Make vLLM choose the tokens of requests with a seed by `choose` in this process."""
     import vllm
     from vllm.v1.sample.ops import topk_topp_sampler
     from vllm.v1.worker.gpu_input_batch import CachedRequestState
@@ -168,11 +161,7 @@ def sample_with_seeds() -> None:
 
 
 def check_vllm(version: str) -> None:
-    """Check that the sampler of this version of vLLM is known.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Check that the sampler of this version of vLLM is known."""
     if version.partition("+")[0] not in TESTED:
         raise ConfigError(
             f"seeded sampling was not tested with vllm {version}. Tested versions: {', '.join(TESTED)}. Install one of "

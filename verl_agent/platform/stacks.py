@@ -50,10 +50,6 @@ _OPEN: list[Any] = []
 def write_stacks(file: Path, processes: Iterable[tuple[str, psutil.Process]]) -> None:
     """Append the stacks of processes to a file.
 
-    Args:
-        file: see `stacks_file`.
-        processes: name and process of each.
-
     Raises:
         OSError: the file cannot be written.
     """

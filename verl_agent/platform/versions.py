@@ -21,11 +21,7 @@ def installed_version(name: str) -> str | None:
 
 
 def check_versions(tested: Mapping[str, str] = TESTED) -> None:
-    """Check that the installed versions are the tested ones.
-
-    Raises:
-        ConfigError: a distribution is missing or has another version.
-    """
+    """Check that the installed versions are the tested ones."""
     differences = [
         f"{name} is {present or 'not installed'}, tested is {expected}"
         for name, expected in tested.items()

@@ -65,10 +65,6 @@ def create_memory(size: int, name: str) -> SharedMemory | FileMemory:
     """Create memory for a transfer, in a file if shared memory has no room.
 
     The kernel reserves nothing when shared memory is created. A process that later writes more than fits gets SIGBUS.
-
-    Args:
-        size: number of bytes.
-        name: name for the process that opens it.
     """
     with suppress(OSError):
         memory = SharedMemory(name, create=True, size=size)

@@ -24,8 +24,6 @@ class Divergence:
     """First action that is not in the rest of the oracle's plan.
 
     Attributes:
-        turn: its turn, from 1.
-        action: the action.
         planned: next action of the plan at that turn.
     """
 
@@ -39,16 +37,10 @@ class Failure:
     """One failed episode.
 
     Attributes:
-        task: id of the task.
         sample: index among the samples of the task.
-        category: category of the task.
-        stop: reason for which it ended.
-        reward: its return.
-        turns: number of its turns.
         behaviors: behaviors that at least one of its turns shows.
         divergence: first divergence from the oracle's plan; None without a plan, or if it follows it to its end.
         sub_goals: sub-goals as the environment counts them; empty if it has none.
-        max_turns: turn limit of the episode.
         plan_turns: number of actions in the oracle's plan; None without a plan.
         error_action: action that makes the environment fail each time; None for another stop reason.
         finishes: number of its replies that an API ended for a reason such as `refusal`, by reason.
@@ -79,8 +71,6 @@ class CategoryFailures:
     """Summary of the failed episodes of a category.
 
     Attributes:
-        category: name of the category.
-        failed: number of failed episodes.
         episodes: number of valid episodes.
         stops: number of failed episodes by stop reason.
         behaviors: by name, share of failed and of solved episodes that show the behavior; None without such episodes.
@@ -89,7 +79,6 @@ class CategoryFailures:
         taken: most frequent actions that were taken in their place, with their number.
         sub_goals: share of sub-goals that a failed episode reaches, with its interval over tasks; None without any.
         missed: most frequent kinds of the first missed sub-goal, with their number.
-        tasks: number of tasks with a failed episode.
         error_actions: most frequent actions that make the environment fail each time, with their number.
         finishes: number of replies of failed episodes that an API ended for a reason such as `refusal`, by reason.
         beyond_limit: number of these whose oracle needs more turns than the turn limit; None without a plan.
@@ -112,12 +101,7 @@ class CategoryFailures:
 
 
 def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Failure]:
-    """Return the failed episodes among the valid ones, in the order of their categories and tasks.
-
-    Args:
-        records: records of one evaluation.
-        env: its environment, for the plan of the oracle and the sub-goals.
-    """
+    """Return the failed episodes among the valid ones, in the order of their categories and tasks."""
 
     @cache
     def plan_of(task: str) -> tuple[str, ...]:

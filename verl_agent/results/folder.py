@@ -57,12 +57,7 @@ def planned_records(folder: Path) -> list[EpisodeRecord]:
 
 
 def unplayed(folder: Path, records: Sequence[EpisodeRecord]) -> str:
-    """Return how much of an evaluation was played, such as `12 of 60 episodes`; empty if it is finished.
-
-    Args:
-        folder: output folder.
-        records: its planned records.
-    """
+    """Return how much of an evaluation was played, such as `12 of 60 episodes`; empty if it is finished."""
     played = len({(record["task"], record["sample"]) for record in records})
     if not (folder / REPORT).is_file():
         return f"{counted(played, 'episode')} and no {REPORT}"

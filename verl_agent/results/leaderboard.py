@@ -49,11 +49,7 @@ class Row:
 
     Attributes:
         label: name of the model; with the folder if two rows have the same model.
-        model: policy of the evaluation.
-        folder: folder of the evaluation.
         commit: commit of this package that played the evaluation.
-        planned: planned episodes.
-        played: recorded episodes.
         results: results by category; the last one is over all tasks.
         macro: mean of the success rates of the categories; None without a valid episode.
         unmeasured: categories of the board in which no episode is valid; `macro` and the rate over all tasks lack them.
@@ -84,8 +80,6 @@ class Difference:
     """Comparison of two rows of a board, paired by task.
 
     Attributes:
-        first: label of the first row.
-        second: label of the second row.
         difference: success rate of the first minus that of the second.
         p_value: p value of the difference, by permutation of signs.
         adjusted: the p value after Holm's correction for all pairs of the board.
@@ -103,11 +97,9 @@ class Board:
     """Rows that are comparable: equal tasks, options, agent, horizon, budgets, sampling and version.
 
     Attributes:
-        env: name of the environment.
         key: hash of the conditions.
         conditions: settings that all rows share.
         rows: one row for each evaluation, the highest success rate first; rows that lack a category follow.
-        differences: all pairs of rows.
         published: published success rates of other models, 0 to 1. Their conditions differ.
     """
 

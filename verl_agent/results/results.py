@@ -33,7 +33,6 @@ class CategoryResult:
     Rates and means are over valid episodes; None without a valid episode.
 
     Attributes:
-        category: name of the category, or `ALL`.
         tasks: number of tasks with a valid episode.
         episodes: number of valid episodes.
         env_errors: number of episodes whose environment failed at the last attempt; excluded from all rates.
@@ -43,9 +42,7 @@ class CategoryResult:
         pass_at: by k, probability that at least one of k samples solves a task, over tasks with k valid episodes.
         pass_hat: by k, probability that all of k samples solve a task (pass^k), over the same tasks.
         reward_mean: mean return, in the environment's own units.
-        turns_mean: mean number of replies per episode.
         tokens_mean: mean number of generated tokens per episode; None if a server did not count those of a reply.
-        invalid_rate: invalid actions per turn.
         stops: number of episodes by stop reason, excluded ones included.
         cost_usd: cost of the valid episodes in US dollars; None without a model behind an API, or if the cost of one
             of their replies is unknown.
@@ -102,10 +99,6 @@ class Comparison:
     """Comparison of two evaluations on the tasks that both have played.
 
     Attributes:
-        category: name of the category, or `ALL`.
-        before: success rate of the first evaluation.
-        after: success rate of the second evaluation.
-        difference: `after` minus `before`, paired by task.
         unpaired: number of tasks that only one of them has played; these are left out.
     """
 

@@ -63,7 +63,6 @@ class ScalingCurve:
     Attributes:
         name: short name: `turns`, `pass@k`, `pass^k`, `tokens` or `cost`.
         meaning: definition of the rate.
-        unit: unit of the amount.
         points: success rate with its interval, by amount.
     """
 

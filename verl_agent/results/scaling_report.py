@@ -22,7 +22,6 @@ class Scaling:
     """Test-time scaling of one evaluation.
 
     Attributes:
-        model: policy of the evaluation.
         curves: success over turns, samples, tokens and cost.
         selections: success of best-of-n by selector.
     """

@@ -30,10 +30,8 @@ class Selection:
     """Success of a selector by the number of samples that it chooses from.
 
     Attributes:
-        name: name of the selector.
         meaning: episode that is chosen.
         upper_bound: True if the selector knows the outcome, which no agent does.
-        points: success rate with its interval, by number of samples.
         missing: reason for which the selector does not apply; empty otherwise.
     """
 
@@ -50,8 +48,6 @@ def best_of_n(records: Sequence[EpisodeRecord], folder: Path, seed: int = 0) -> 
     The value at k is the mean over subsets of k samples of a task, and over tasks.
 
     Args:
-        records: records of one evaluation.
-        folder: its folder, which may hold the tokens of the episodes.
         seed: seed of the subsets where there are more than `MOST_SUBSETS`.
     """
     by_task: dict[str, list[EpisodeRecord]] = defaultdict(list)

@@ -26,7 +26,6 @@ def paired_ratio(
     Args:
         values_by_task: 0.0 or 1.0 for each sample of each task.
         baseline_by_task: the same for the baseline, with the same tasks.
-        confidence: coverage of the interval, in 0 to 1.
 
     Returns:
         None if the ratio has no bounded interval, because the baseline solves too few tasks.
@@ -60,10 +59,6 @@ def sign_flip_p_value(differences: Sequence[float], seed: int = 0) -> float:
     Design of Experiments, section 21). The p value is the share of assignments of signs whose sum is at least as far
     from 0 as the observed one. All assignments are enumerated up to `EXACT` tasks with a difference. For more,
     `DRAWS` random ones are drawn, and the observed one is added (Phipson and Smyth 2010).
-
-    Args:
-        differences: difference of each task.
-        seed: seed of the random assignments.
     """
     values = [one for one in differences if one]
     if not values:

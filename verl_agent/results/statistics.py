@@ -19,9 +19,6 @@ class Estimate:
     """Mean with its confidence interval.
 
     Attributes:
-        mean: point estimate.
-        low: lower end of the interval.
-        high: upper end of the interval.
         tasks: number of tasks, the independent draws.
         trials: effective number of independent trials behind a success rate; None for other estimates.
         too_few: True if there are fewer than `MIN_TASKS` tasks; the interval then says little.
@@ -75,7 +72,6 @@ def clustered_wilson_interval(solved_by_task: Mapping[str, Sequence[float]], con
 
     Args:
         solved_by_task: 0.0 or 1.0 for each sample of each task; at least one task and one sample each.
-        confidence: coverage of the interval, in 0 to 1.
 
     Raises:
         ValueError: there is no task, or a task has no sample.
@@ -133,7 +129,6 @@ def macro_mean(rates: Sequence[Estimate], confidence: float = 0.95) -> Estimate:
 
     Args:
         rates: results of `wilson_interval` or `clustered_wilson_interval`, at least one.
-        confidence: coverage of the interval, in 0 to 1.
 
     Raises:
         ValueError: an estimate is not a success rate.
@@ -163,7 +158,6 @@ def mean_over_tasks(
 
     Args:
         values_by_task: samples of each task, at least one task and one sample each.
-        confidence: coverage of the interval, in 0 to 1.
         least: smallest possible value; the interval is clipped to it.
         most: largest possible value; the interval is clipped to it.
 
@@ -220,7 +214,6 @@ def difference_of_shares(
         trials: trials of that side, >= 1.
         baseline_successes: successes of the baseline.
         baseline_trials: trials of the baseline, >= 1.
-        confidence: coverage of the interval, in 0 to 1.
 
     Returns:
         The difference to the baseline; `tasks` is the smaller number of trials.

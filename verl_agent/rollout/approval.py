@@ -117,11 +117,6 @@ class RuleList:
 def read_rules(path: str, key: str, env: EnvAdapter) -> list[Rule]:
     """Read the YAML file of an approval policy.
 
-    Args:
-        path: path of the file.
-        key: setting that names it, for messages.
-        env: environment whose actions the rules name.
-
     Raises:
         ConfigError: the file cannot be read, a rule is not allowed, or `env` lacks an action or the elements of a rule.
     """
@@ -174,8 +169,6 @@ class Approval(Overseer):
     """Overseer that decides by the first rule that applies; an action that none applies to is rejected.
 
     Args:
-        rules: rules in order.
-        describe: returns the target of an action from the action and the last observation of the environment.
         person: person whom rules ask; None if no rule does, or none may be asked.
     """
 
@@ -231,7 +224,7 @@ class Approval(Overseer):
 
     async def _ask(self, rule: Rule, proposal: Proposal) -> Decision | None:
         if self._person is None:
-            return Decision(Review("rejected", "rule", "a person has to decide, and there is none."))
+            return Decision(Review("rejected", "rule", "a person has to decide, and no person is asked in this run."))
         limit = asyncio.timeout(rule.timeout_s)
         try:
             async with limit:

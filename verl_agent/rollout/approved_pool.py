@@ -15,7 +15,6 @@ class ApprovedPool(SessionPool):
     """A `SessionPool` whose sessions refuse actions by the rules of an approval policy.
 
     Args:
-        pool: pool that runs the sessions.
         approval: rules, none of which asks a person: the client of a server would not wait.
 
     Raises:

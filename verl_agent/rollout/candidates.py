@@ -15,7 +15,6 @@ class Candidate:
     """Action that some of the samples take.
 
     Attributes:
-        action: the action.
         share: share of the samples that take it, an estimate of its probability under the policy, above 0, up to 1.
         reply: first sample that takes it.
     """
@@ -29,11 +28,6 @@ class CandidatePolicy:
     """Policy of one episode that draws several replies at each turn and gives the one with the most frequent action.
 
     Each sample comes from a fresh policy that reads the whole conversation, so a person may change it in between.
-
-    Args:
-        new_policy: returns the policy of a sample, from its number, which differs at each turn.
-        agent: agent that reads the actions in the replies.
-        samples: number of samples, >= 1.
     """
 
     def __init__(self, new_policy: Callable[[int], Policy], agent: Agent, samples: int) -> None:

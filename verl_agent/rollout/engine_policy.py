@@ -32,11 +32,7 @@ class EnginePolicy:
     """Policy of one episode that samples from an engine.
 
     Attributes:
-        engine: verl's client.
-        tokenizer: decoder of replies.
         tokens: tokens of the episode; training reads them afterwards.
-        budget: token limits.
-        sampling: sampling parameters such as the temperature.
         end_ids: ids with which the model ends its reply.
         seed: source of the seed of each request; None to use the engine's own random numbers.
         seed_name: name of the seed among the engine's sampling parameters.
@@ -158,13 +154,7 @@ class EnginePolicy:
         return Reply(text, truncated_by, len(ids), force_closed, paused_s=said.get("paused_s", 0.0))
 
     def _truncation(self, ended: bool, output: Any, limit: int) -> tuple[StopReason | None, bool]:
-        """Return `truncated_by` and `force_closed` of a reply.
-
-        Args:
-            ended: True if the model ended the reply itself.
-            output: result of the engine.
-            limit: most tokens that the reply could have.
-        """
+        """Return `truncated_by` and `force_closed` of a reply."""
         if not ended and len(output.token_ids) < limit and output.stop_reason == FULL:
             return StopReason.EPISODE_TOKENS, False
         if ended or len(output.token_ids) < limit:

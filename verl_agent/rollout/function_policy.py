@@ -22,7 +22,6 @@ class FunctionPolicy:
 
     A sync function runs in a thread, so that other episodes continue. Several episodes may call it at the same time.
 
-    Args:
         function: function of the messages that returns a text or a `Reply`, or an awaitable of one.
         name: name of the function in error messages; None for its own.
     """
@@ -66,9 +65,6 @@ def load_policy(path: str, key: str = "model.path") -> Callable[[], Policy]:
     `NAME` is a function (see `FunctionPolicy`), or a class without constructor arguments whose `reply` method is such a
     function. Each attempt at an episode gets an instance of its own.
 
-    Args:
-        path: the path, prefix included.
-        key: setting that holds the path, for messages.
 
     Raises:
         ConfigError: the path is malformed, the module does not import, or the name is missing or not callable. The

@@ -27,7 +27,6 @@ class OraclePolicy(Policy):
     """Policy that replies with the actions of an oracle.
 
     Args:
-        agent: agent that renders the replies, with the settings of the episode's agent.
         actions: all actions in order, or a function that returns the next action for the latest observation. After a
             rejected action, a plan goes on with its next action, and a function is asked again about the same
             observation.
@@ -82,9 +81,6 @@ def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent, max_turns: int = 
     """Play `item` with the actions of `env.demonstration`, and return the episode.
 
     Args:
-        item: task to play.
-        env: environment of the task.
-        agent: agent that renders the actions.
         max_turns: turn limit, which an agent with `turns_left` tells; raised to the number of actions if it is below.
 
     Raises:

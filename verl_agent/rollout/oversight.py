@@ -24,10 +24,7 @@ class Proposal:
     """Turn whose action has not reached the environment.
 
     Attributes:
-        episode: episode up to the turn; only read.
-        agent: agent of the episode.
         reply: reply of the policy; None if the policy is not asked for this turn.
-        action: action in the reply; None if it has none.
         timeout_s: seconds after which the action is rejected if a person does not decide; None for no limit.
     """
 
@@ -58,10 +55,6 @@ class Proposal:
     def write(self, action: str, thought: str = "") -> str:
         """Return the reply with another action, in the form in which the agent's own replies are.
 
-        Args:
-            action: text that the environment takes.
-            thought: reason for the action; may be empty.
-
         Raises:
             ConfigError: no reply of the agent contains this action.
         """
@@ -80,9 +73,7 @@ class Decision:
     """Decision on a proposal.
 
     Attributes:
-        review: entry for the record.
         reply: reply to play instead of the policy's; None for the policy's own.
-        author: author of `reply`.
     """
 
     review: Review
@@ -121,10 +112,6 @@ class OverseenPolicy:
     """Policy of one episode whose replies an overseer sees, edits or writes. Its decision travels on the reply.
 
     Args:
-        policy: policy that proposes the replies.
-        overseer: decides on them.
-        episode: episode up to the present turn; only read.
-        agent: agent of the episode.
         keep_alive: keeps the session open while the overseer decides.
     """
 

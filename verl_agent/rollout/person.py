@@ -69,9 +69,7 @@ class Person(Overseer, ABC):
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
         """Return the person's answer.
 
-        Args:
-            proposal: the turn; without a reply in a turn that the person has taken over.
-            refusal: reason for which the last answer was not accepted; "" at first.
+        refusal: reason for which the last answer was not accepted; "" at first.
         """
 
     def take_over(self, episode: Episode, turns: int | None = None) -> None:
@@ -169,10 +167,6 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     """Return the answer in a line that a person typed: a command that begins with `/`, or another action.
 
     Commands may be shortened: `/a`, `/r the wrong shop`, `/t 3 click [4]`, `/b`, `/e`.
-
-    Args:
-        line: the line.
-        suitable: commands that messages name.
 
     Raises:
         ConfigError: the line is empty, its command is unknown, or it is `/help`, which the message answers.

@@ -14,9 +14,6 @@ class Policy(Protocol):
 
         If the token budget leaves no room for a reply, return one with `truncated_by` and without tokens.
 
-        Args:
-            messages: all messages that the model reads.
-
         Raises:
             OverlongPromptError: the prompt of the episode exceeds its budget.
         """

@@ -25,12 +25,7 @@ CountTokens = Callable[[Sequence[Message]], int]
 
 
 def token_counter(builder: "ContinuousTokenBuilder", new_agent: Callable[[], Agent]) -> CountTokens:
-    """Return a counter of the tokens of prompts.
-
-    Args:
-        builder: renderer of messages, see `verl_agent.rollout.chat_template.choose_builder`.
-        new_agent: factory of agents that build the prompts.
-    """
+    """Return a counter of the tokens of prompts."""
 
     def count(messages: Sequence[Message]) -> int:
         agent = new_agent()
@@ -46,7 +41,6 @@ def cut_observation(messages: Sequence[Message], kept: int) -> list[Message]:
     """Return the messages with only `kept` characters of the last one, half of its beginning and half of its end.
 
     Args:
-        messages: first messages of an environment; the last one has the first observation.
         kept: characters to keep, >= 0.
     """
     *rules, last = messages
@@ -79,8 +73,6 @@ class FittedSession(WrappedSession):
     """Session whose first observation is cut so that the prompt fits (`data.overlong_prompt=truncate_observation`).
 
     Args:
-        session: fresh session.
-        count: counter of the prompt's tokens.
         limit: most tokens of the prompt, `data.max_prompt_length`.
     """
 

@@ -25,10 +25,6 @@ class RetryingSession(WrappedSession):
     attempts. The return is that of the last attempt: the turn that ends an attempt also has the reward that
     brings the sum to 0. A task that its environment does not end, such as one that the turn limit ends, is not
     started again.
-
-    Args:
-        session: fresh session.
-        retries: most further attempts, >= 1.
     """
 
     def __init__(self, session: Session, retries: int) -> None:

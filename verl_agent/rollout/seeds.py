@@ -17,9 +17,6 @@ class EpisodeSeed:
     Attributes:
         run: seed of the run or of the evaluation.
         purpose: purpose of the episode, so that training and validation of a step differ.
-        env: label of the environment.
-        task: id of the task.
-        step: training step; 0 outside training.
         sample: index among the samples of the task, from 0.
         draw: number of earlier times that this step drew the task, >= 0; above 0 only where groups are replaced.
         attempt: number of the attempt, from 1. A retry draws other replies than the attempt that failed.

@@ -32,7 +32,6 @@ class GuardedSession(WrappedSession):
     """Session whose calls have a time limit and raise an `EnvError` for any exception of the environment.
 
     Args:
-        session: fresh session.
         timeout_s: most seconds of one call; None if the session limits its calls itself.
     """
 
@@ -81,7 +80,6 @@ class ReplayingSession(WrappedSession):
     against an action: a timeout, a lost host or a plain `EnvError` may have other reasons.
 
     Args:
-        new_session: factory of sessions.
         timeout_s: most seconds of one call; None if sessions limit their calls themselves.
         retries: further tries of a call, >= 0.
         count_action_errors: raise `ActionError` for a step whose action is the reason; False to raise `EnvError`.
@@ -153,7 +151,6 @@ class ReplayingSession(WrappedSession):
         """Play the task's actions so far and then `action` on the fresh session.
 
         Args:
-            action: action after those that were played.
             failures: by number of the call, 0 for the reset, how often it failed in a row; success sets it to 0.
 
         Raises:
@@ -208,10 +205,6 @@ def _text(error: EnvError) -> str:
 @asynccontextmanager
 async def _env_call(name: str, timeout_s: float | None) -> AsyncIterator[None]:
     """Limit the time of one call into an environment, and raise an EnvError for any exception of its own.
-
-    Args:
-        name: name of the call, for messages.
-        timeout_s: most seconds of the call, or None for no limit.
 
     Raises:
         EnvTimeoutError: the call exceeds the limit.

@@ -81,9 +81,6 @@ class EpisodeTokens:
         """Append the messages that are new since the last call, with mask 0: first the prompt, later observations.
 
         A reply among them that another author wrote begins a new segment, whose prompt has it.
-
-        Args:
-            visible: all messages that the model reads before its next reply.
         """
         messages = list(visible)
         known = len(self._messages)
@@ -107,9 +104,6 @@ class EpisodeTokens:
         """Append a reply, with mask 1 or, if it is not trained on, 0.
 
         Args:
-            text: the reply as it stands in the conversation.
-            token_ids: ids that the engine returned, at least one.
-            log_probs: one value for each id, or None if the engine returned none.
             versions: training step of the weights that sampled each id; None for 0.
             trained: False if another author than those to learn from wrote the reply.
         """
@@ -205,10 +199,6 @@ def render_episode(
     """Return the tokens that a played episode is trained on; see `add_given_reply` for truncated replies.
 
     Args:
-        tokens: an empty sequence with the agent's tools.
-        tokenizer: encodes the replies.
-        agent: an agent with the settings of the one that played the episode.
-        episode: the played episode.
         trained: True for each turn whose reply is trained on; None for all turns.
     """
     messages, chosen = episode.messages, [True] * len(episode.turns) if trained is None else trained
@@ -225,9 +215,6 @@ def add_given_reply(tokens: EpisodeTokens, tokenizer: Any, reply: Reply, trained
     where the truncation ended the episode.
 
     Args:
-        tokens: tokens of the episode up to the reply; changed.
-        tokenizer: encodes the reply.
-        reply: the reply.
         trained: see `EpisodeTokens.add_reply`.
     """
     ids = encode_reply(tokenizer, reply.text, tokens.end_of_turn)

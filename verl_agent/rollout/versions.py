@@ -8,11 +8,7 @@ from itertools import groupby
 
 
 def expand(runs: Iterable[Sequence[int]]) -> list[int]:
-    """Return the version of each token.
-
-    Args:
-        runs: pairs of a version and a number of tokens.
-    """
+    """Return the version of each token."""
     return [version for version, tokens in runs for _ in range(tokens)]
 
 

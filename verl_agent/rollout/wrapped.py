@@ -6,11 +6,7 @@ from verl_agent.types import Message, StepResult, TaskItem
 
 
 class WrappedSession:
-    """Session that checks and passes on all calls; subclasses override those that they change.
-
-    Args:
-        session: fresh session.
-    """
+    """Session that checks and passes on all calls; subclasses override those that they change."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -28,8 +28,6 @@ class Best:
 
     Attributes:
         step: training step of the checkpoint.
-        measure: measure that was compared: `success` or `reward` on held-out tasks, or `loss` on held-out episodes.
-        value: value of the measure.
     """
 
     step: int
@@ -83,11 +81,7 @@ def keep_best(run: Path) -> Best | None:
 
 
 class BestKeeper:
-    """Poller of a run that updates its best checkpoint.
-
-    Args:
-        folder: folder of the run at this start.
-    """
+    """Poller of a run that updates its best checkpoint."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder

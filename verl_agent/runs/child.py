@@ -116,10 +116,6 @@ class Child:
     def wait(self, stop: Stop, hangs: HangWatch | None = None) -> Death | None:
         """Wait until the child ends, or a process dies or hangs that it needs; the child has ended when this returns.
 
-        Args:
-            stop: request to stop, which is passed on as SIGINT.
-            hangs: watch on the progress of the run; None for none.
-
         Returns:
             The death; None if the child ended by itself or was stopped.
         """
@@ -160,7 +156,6 @@ class Child:
         """Return the death behind a signal that ended the child; Ray aborts its driver when it loses a service.
 
         Args:
-            status: exit status of the child.
             seen: death of another process; if the signal was not Ray's, it followed from the child's.
         """
         lost = (seen or self._check()) if status == -signal.SIGABRT else None

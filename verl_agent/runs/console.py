@@ -110,13 +110,7 @@ def redirect_output(log: Path) -> Iterator[Console]:
 
 
 def progress_bar(console: Console, unit: str, disable: bool = False) -> Progress:
-    """Return a progress bar for terminals from 80 columns: the description wraps, counts and times are never cut.
-
-    Args:
-        console: output console.
-        unit: what is counted, in the plural.
-        disable: show nothing.
-    """
+    """Return a progress bar for terminals from 80 columns: the description wraps, counts and times are never cut."""
     return Progress(
         TextColumn("{task.description}", table_column=Column()),
         BarColumn(None, table_column=Column(max_width=20)),

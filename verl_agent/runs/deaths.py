@@ -98,12 +98,7 @@ def count_oom_kills(files: Iterable[Path] = OOM_COUNTERS) -> int:
 
 
 class MemoryWatch:
-    """Watch on the memory of this machine or container, which has the evidence after a death.
-
-    Args:
-        read: function that returns the present memory.
-        count: function that returns the number of processes that the kernel has killed for lack of memory.
-    """
+    """Watch on the memory of this machine or container, which has the evidence after a death."""
 
     def __init__(
         self, read: Callable[[], Memory | None] = read_memory, count: Callable[[], int] = count_oom_kills

@@ -31,11 +31,7 @@ MAX_BYTES = 4 << 20
 
 
 def first_error(text: str) -> str:
-    """Return the message of the first error in the output of a process; "" without one.
-
-    Args:
-        text: output with stack traces, and prefixes of Ray and vLLM.
-    """
+    """Return the message of the first error in the output of a process; "" without one."""
     lines = [PREFIX.sub("", COLOUR.sub("", line), count=1).rstrip() for line in text.splitlines()]
     for number, line in enumerate(lines):
         if ALONE.search(line):

@@ -31,10 +31,6 @@ LATER = f"{TRACKER} names an earlier one"
 def check_resume(trainer: Mapping[str, Any], model_key: str) -> None:
     """Reject resuming from a checkpoint in another folder, because nothing there records its recipe.
 
-    Args:
-        trainer: section `trainer`.
-        model_key: setting that names the model to start from.
-
     Raises:
         ConfigError: `resume_mode` is unknown, or `resume_from_path` is set.
     """
@@ -54,7 +50,6 @@ class RunFolder:
     """Paths of one run. Each start writes its own log and metrics files.
 
     Attributes:
-        root: root directory of the run, `trainer.default_local_dir`.
         started: time of this start in UTC, part of the names of its files.
     """
 
@@ -137,7 +132,6 @@ class RunFolder:
         Checkpoints after the chosen one are renamed, and unfinished ones removed.
 
         Args:
-            settings: see `verl_agent.runs.identity.claim`.
             may_change: see `verl_agent.runs.identity.claim`; other settings must be those of the checkpoint.
             mode: one of `RESUME_MODES`.
 

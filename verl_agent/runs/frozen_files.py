@@ -20,11 +20,7 @@ def within(timeout_s: float, call: Callable[[], Answer], otherwise: Answer) -> A
 
 
 class Reader:
-    """Calls one after the other; while one waits for the file system, no other is made.
-
-    Args:
-        timeout_s: seconds to wait for an answer.
-    """
+    """Calls one after the other; while one waits for the file system, no other is made."""
 
     def __init__(self, timeout_s: float = ANSWER_S) -> None:
         self._timeout_s = timeout_s

@@ -69,11 +69,7 @@ class HangWatch:
         self._since_s = self._looked_s = time.monotonic()
 
     def check(self, root: psutil.Process) -> Death | None:
-        """Return the process that hangs; None while there is progress, or still time for it.
-
-        Args:
-            root: process whose descendants are the run.
-        """
+        """Return the process that hangs; None while there is progress, or still time for it."""
         now_s = time.monotonic()
         if not self._timeout_s or now_s - self._looked_s < self._look_s:
             return None

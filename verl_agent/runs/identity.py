@@ -80,10 +80,6 @@ def claim(
 def make_folder(folder: Path, key: str) -> None:
     """Create the folder of a run, if it is missing.
 
-    Args:
-        folder: the folder.
-        key: setting that names it, for messages.
-
     Raises:
         ConfigError: it cannot be created or written to.
     """

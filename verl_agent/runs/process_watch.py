@@ -18,9 +18,6 @@ class ProcessWatch:
     """Watch on the engines and Ray services that a process has started, directly or not.
 
     Ray actors are watched by `verl_agent.training.actor_watch`, because only Ray knows which of them ended on purpose.
-
-    Args:
-        root: process whose descendants are watched.
     """
 
     def __init__(self, root: psutil.Process) -> None:

@@ -39,7 +39,6 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
 
     Args:
         run: trains to the end of `config`; it needs to resume from its folder when it is called again.
-        config: composed config of a training run.
     """
     adopt_orphans()
     restarts, hangs = 0, _hang_watch(config)
@@ -149,14 +148,7 @@ def _progress(config: DictConfig) -> tuple[int, int] | None:
 
 
 def _describe(death: Death, config: DictConfig, lack: str, error: str) -> str:
-    """Return the message about a death, which the run's log gets too.
-
-    Args:
-        death: the death.
-        config: composed config of the run.
-        lack: evidence for a lack of memory; empty without one.
-        error: first error that the process has written; empty if it wrote none.
-    """
+    """Return the message about a death, which the run's log gets too."""
     folder = RunFolder.at(config.trainer.default_local_dir)
     log = within(ANSWER_S, lambda: max(folder.log.parent.glob("*.log"), default=folder.log), folder.log)
     cause = lack or (

@@ -25,11 +25,7 @@ CLOSED = "the terminal was closed."
 
 
 class TerminalLines:
-    """Lines of a terminal, read without blocking the event loop. Text typed before a question is discarded.
-
-    Args:
-        descriptor: file descriptor of the terminal.
-    """
+    """Lines of a terminal, read without blocking the event loop. Text typed before a question is discarded."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
@@ -60,8 +56,6 @@ class TerminalPerson(Person):
     """Person at a terminal. Questions of several episodes are asked one after another.
 
     Args:
-        console: console of the terminal.
-        lines: lines that the person types.
         full: show whole observations, not only their last lines.
         alone, copilot: see `Person`.
     """
@@ -146,7 +140,6 @@ def question(
     """Return the text of a question: task, turn, history, observation, reply, action, commands and time limit.
 
     Args:
-        proposal: the turn.
         commands: commands that suit the turn, see `Person.commands`; empty if nobody is asked.
         most_lines: most lines of the observation, the last ones; None for all, to a person who has seen all turns.
         told: True if the person has read the goal and the rules.
@@ -178,10 +171,6 @@ def question(
 
 def check_terminal(setting: str, instead: str = "let rules decide (by: rule)") -> None:
     """Check that a person can be asked at the terminal of this process.
-
-    Args:
-        setting: setting or command that needs the person, for the message.
-        instead: advice for a process without a terminal.
 
     Raises:
         ConfigError: the standard input is no terminal.

@@ -37,9 +37,6 @@ class CheckResult:
     """Row of the table of `verl-agent doctor`.
 
     Attributes:
-        name: subject of the check.
-        status: result.
-        details: version, path or size, or the problem.
         fix: command that solves the problem; "" without one.
     """
 
@@ -119,7 +116,6 @@ def check_accelerator(gpus: Gpus, on_cpu: bool = False) -> CheckResult:
     """Check that the installed torch can use the GPUs with the installed driver.
 
     Args:
-        gpus: GPUs of this machine.
         on_cpu: True if verl would use the CPU, because the GPUs have no device file that is known.
     """
     if not gpus.names:
@@ -142,11 +138,7 @@ def check_accelerator(gpus: Gpus, on_cpu: bool = False) -> CheckResult:
 
 
 def check_attention(packages: Mapping[str, str | None]) -> CheckResult:
-    """Check the attention of training on a GPU.
-
-    Args:
-        packages: installed version of flash-attn and kernels; None if it is not installed.
-    """
+    """Check the attention of training on a GPU."""
     if packages["flash-attn"]:
         return CheckResult("attention", Status.OK, f"flash-attn {packages['flash-attn']}")
     details = "PyTorch's (sdpa), because flash-attn is not installed"
@@ -175,14 +167,7 @@ def check_toolkit(toolkit: str, torch_cuda: str, transformer_engine: str | None)
 
 
 def check_package(name: str, version: str | None, supported: str = "", purpose: str = "") -> CheckResult:
-    """Check a package that training needs.
-
-    Args:
-        name: name of the distribution.
-        version: installed version; None if it is not installed.
-        supported: the only supported version; "" for any.
-        purpose: use of the package, for the message.
-    """
+    """Check a package that training needs."""
     if not version:
         return CheckResult(name, Status.MISSING, f"not installed{f'; {purpose}' if purpose else ''}", SETUP)
     if supported and version != supported:
@@ -195,7 +180,6 @@ def check_engine(versions: Mapping[str, str | None], error: str | None = None) -
     """Check the rollout engine.
 
     Args:
-        versions: installed version of each distribution of `ENGINES`; None if it is not installed.
         error: reason why its operators cannot be loaded; None if they can.
     """
     name = "rollout engine"
@@ -252,11 +236,7 @@ def check_model(model: Path | None, packaged: bool) -> CheckResult:
 
 
 def check_plugin(plugins: Sequence[str]) -> CheckResult:
-    """Check that verl loads this package in every process.
-
-    Args:
-        plugins: values of the entry points in the group `verl.plugins`.
-    """
+    """Check that verl loads this package in every process."""
     mine = [value for value in plugins if value.split(":")[0] == "verl_agent.platform.plugin"]
     if not mine:
         return CheckResult(

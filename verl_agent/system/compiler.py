@@ -49,7 +49,6 @@ def compilation_variables(
     """Return the variable that turns torch.compile off where it cannot work; else nothing.
 
     Args:
-        report: receives a line about it.
         prefix: folder of the environment with torch.
     """
     if os.environ.get(DISABLED) == "1" or (error := compiler_error(prefix=prefix)) is None:

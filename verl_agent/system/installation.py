@@ -32,9 +32,6 @@ def check_installation(
     """Check packages, driver and GPUs.
 
     Args:
-        config: whole config in plain values, resolved.
-        has_critic: True if the run trains a critic.
-        installed: see `Installed`.
         gpus: GPUs of this machine; None to look them up. The CPU device ignores them.
 
     Raises:
@@ -62,11 +59,6 @@ def check_installation(
 def check_kernel(setting: str, name: str, load: Callable[[str], object]) -> None:
     """Check that an attention from the hub can be downloaded and loaded; each worker loads it in the same way.
 
-    Args:
-        setting: key and value, for the message.
-        name: attention, as in `attn_implementation`.
-        load: function that loads it.
-
     Raises:
         ConfigError: it cannot be loaded.
     """
@@ -88,12 +80,6 @@ def load_kernel(name: str) -> None:
 
 def check_engine(key: str, name: str, on_cpu: bool, installed: Installed = installed_version) -> None:
     """Check that a rollout engine is installed.
-
-    Args:
-        key: setting that names the engine, for messages.
-        name: name of the engine.
-        on_cpu: True if it runs on a CPU.
-        installed: see `Installed`.
 
     Raises:
         ConfigError: the engine is unknown, not installed, or on a CPU not the tested version.
@@ -161,12 +147,6 @@ def check_megatron_attention(key: str, megatron: Mapping[str, Any], gpus: Gpus, 
     Rows are packed. Transformer Engine 2.11, dot_product_attention/utils.py, has no unfused attention for them, and
     cuDNN has one from compute capability 9.0 on.
 
-    Args:
-        key: section of Megatron's settings, for messages.
-        megatron: this section, resolved.
-        gpus: GPUs of this machine.
-        installed: see `Installed`.
-
     Raises:
         ConfigError: no kernel would be left, so that the first pass would fail.
     """
@@ -225,13 +205,6 @@ def check_attention(
     installed: Installed = installed_version,
 ) -> None:
     """Check that the attention of a model is installed and suits the parallelism.
-
-    Args:
-        key: name of the model's section, for messages.
-        model: section of the model.
-        engine: section of its training engine.
-        on_gpu: True if the model is trained on a GPU.
-        installed: see `Installed`.
 
     Raises:
         ConfigError: the attention is unknown or not installed, cannot be loaded, or does not suit the parallelism.

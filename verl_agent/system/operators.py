@@ -66,20 +66,12 @@ def first_operators_error(stamps: Path | None = None) -> str | None:
 
 
 def engine_checks(engine: str) -> list[Check]:
-    """Return the checks of what a rollout engine needs on a CPU.
-
-    Args:
-        engine: name of the engine, as in `actor_rollout_ref.rollout.name`.
-    """
+    """Return the checks of what a rollout engine needs on a CPU."""
     return [check_operators] if engine == "vllm" else []
 
 
 def check_operators() -> None:
-    """Check that vLLM's own operators load.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Check that vLLM's own operators load."""
     if error := first_operators_error():
         raise ConfigError(_with_advice("the operators of vLLM cannot be loaded", error))
 

@@ -46,7 +46,6 @@ class Memory:
     Attributes:
         total: memory of the machine, or the limit of its container.
         free: free part of the total.
-        limited: True if the limit of a container is the total.
     """
 
     total: int
@@ -141,11 +140,7 @@ def spell_gb(size: float) -> str:
 
 
 def require_memory(memory: Memory | None, needed_gb: float, purpose: str = "training this model on the CPU") -> None:
-    """Raise if the memory does not suffice.
-
-    Raises:
-        ConfigError: less memory is free than `purpose` needs.
-    """
+    """Raise if the memory does not suffice."""
     if memory is None or memory.free >= needed_gb * 1e9:
         return
     owner = "this container" if memory.limited else "this machine"
@@ -156,11 +151,7 @@ def require_memory(memory: Memory | None, needed_gb: float, purpose: str = "trai
 
 
 def require_disk(free_bytes: int, needed_gb: float, folder: Path) -> None:
-    """Raise if the disk has no room for what will be written.
-
-    Raises:
-        ConfigError: less disk is free than needed.
-    """
+    """Raise if the disk has no room for what will be written."""
     if free_bytes < needed_gb * 1e9:
         raise ConfigError(
             f"{folder} has {spell_gb(free_bytes / 1e9)} of free disk space, but {spell_gb(needed_gb)} will be written "

@@ -42,11 +42,7 @@ INTENDED = "INTENDED"
 
 @contextmanager
 def watch_actors(link: Link | None) -> Iterator[None]:
-    """Report the first death of an actor to the supervisor while the block runs, and then that the run ends.
-
-    Args:
-        link: connection to the supervisor; None to watch nothing.
-    """
+    """Report the first death of an actor to the supervisor while the block runs, and then that the run ends."""
     if link is None:
         yield
         return
@@ -76,9 +72,6 @@ class WorkerStart:
     """Wait for the first worker process of a Ray that this process has started.
 
     Ray starts a worker that fails again and again, while whoever asked for it waits forever.
-
-    Args:
-        limit_s: seconds in which a worker process has to start; Ray too gives each of them a minute.
     """
 
     def __init__(self, limit_s: float = START_S) -> None:

@@ -124,10 +124,6 @@ class EpisodeLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> list[AgentLoopOutput]:
         """Play the episode of one row.
 
-        Args:
-            sampling_params: sampling parameters of verl.
-            columns: see `RolloutRow.from_columns`.
-
         Returns:
             One row for each segment of the episode; an empty list if the episode is not valid.
         """
@@ -238,13 +234,6 @@ def add_last_state(
 
     The critic's value of that state is then the value at the last token of the row. If the state does not fit, the
     row still ends with the last reply. The value there is that of the state before the reply's last token.
-
-    Args:
-        segments: segments of the episode.
-        episode: truncated episode.
-        agent: agent that played it.
-        tokens: tokens of the episode; changed.
-        max_tokens: most tokens of a row, prompt included.
     """
     if not segments:
         return segments

@@ -37,9 +37,6 @@ def order_batch(rows: Sequence[BatchRow], mini_batch: int, ranks: int, seed: int
     Args:
         rows: rows of the batch; their number is a multiple of `mini_batch`.
         mini_batch: rows of a mini-batch of all ranks together, a multiple of `ranks`.
-        ranks: number of ranks that split the batch.
-        seed: seed of the run.
-        step: training step.
 
     Returns:
         Index in `rows` of each row of the ordered batch.

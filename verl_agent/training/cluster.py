@@ -75,9 +75,6 @@ def join_cluster(config: DictConfig) -> None:
     Keys and tokens of the environment go to the processes directly: they are in no config, record or log of the run.
     Who may use the cluster can read them.
 
-    Args:
-        config: complete config, as verl gets it.
-
     Raises:
         ConfigError: no Ray can be reached, its machines cannot serve the run, or the run's own Ray has too few CPUs.
     """
@@ -110,10 +107,6 @@ def quote_executable(runtime_env: DictConfig, executable: str = sys.executable) 
 
     ray 2.60.0, _private/runtime_env/context.py:48 hands this path to a shell as it is. Without the quotes no worker
     starts.
-
-    Args:
-        runtime_env: section `ray_kwargs.ray_init.runtime_env`, changed in place.
-        executable: path of Python.
     """
     quoted = shlex.quote(executable)
     if quoted != executable and runtime_env.get("py_executable") is None:
@@ -122,11 +115,7 @@ def quote_executable(runtime_env: DictConfig, executable: str = sys.executable) 
 
 
 def check_own_cpus(config: DictConfig) -> None:
-    """Check the logical CPUs of the Ray that the run starts for itself.
-
-    Raises:
-        ConfigError: they are too few, so that verl would wait for ever.
-    """
+    """Check the logical CPUs of the Ray that the run starts for itself."""
     given = OmegaConf.select(config, "ray_kwargs.ray_init.num_cpus")
     cpus = len(os.sched_getaffinity(0)) if given is None else given
     if cpus < (needed := needed_cpus(config)):
@@ -137,11 +126,7 @@ def check_own_cpus(config: DictConfig) -> None:
 
 
 def check_cluster(config: DictConfig) -> None:
-    """Check that the connected cluster has free resources for the run, and that its machines see its files.
-
-    Raises:
-        ConfigError: it does not; the message names the machine and what to change.
-    """
+    """Check that the connected cluster has free resources for the run, and that its machines see its files."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     free = ray.available_resources()
     total = ray.cluster_resources()
@@ -165,16 +150,7 @@ def check_cluster(config: DictConfig) -> None:
 
 
 def check_machines(nodes: list[dict[str, Any]], folder: Path, model: str) -> None:
-    """Check that all machines have this package, and see the folder of the run and the model.
-
-    Args:
-        nodes: alive nodes, as `ray.nodes()` describes them.
-        folder: folder of the run, absolute.
-        model: folder of the model.
-
-    Raises:
-        ConfigError: a machine does not.
-    """
+    """Check that all machines have this package, and see the folder of the run and the model."""
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f".seen-by-all-{uuid.uuid4().hex[:8]}"
     probe.touch()

@@ -43,13 +43,8 @@ class TaskDataset(Dataset[dict[str, Any]]):
 
     Args:
         data_files: purpose of the tasks, a key of `TASKS_OF`.
-        tokenizer: unused, required by verl.
         config: verl's section `data`, of which `seed` is read.
-        processor: unused, required by verl.
         max_samples: most tasks of each source, chosen by a stable hash of their ids; -1 for all.
-
-    Raises:
-        ConfigError: `data_files` is not a purpose.
     """
 
     def __init__(

@@ -36,12 +36,6 @@ def follow_run(folder: RunFolder, steps: int, keep: int | None, console: Console
     """Show the phases of start-up, then one line a step, while the block runs.
 
     At each checkpoint, older ones are removed and the curves are plotted.
-
-    Args:
-        folder: folder of the run.
-        steps: number of steps of the whole run.
-        keep: most checkpoints to keep; None for all.
-        console: console to print on.
     """
     shown, position, saved = -1, 0, folder.last_step
     keeper = BestKeeper(folder)
@@ -71,13 +65,7 @@ def follow_run(folder: RunFolder, steps: int, keep: int | None, console: Console
 
 
 def finish(folder: RunFolder, envs: Sequence[EnvSettings], console: Console) -> None:
-    """Plot the curves and print the results of a run and their paths, if the run has logged any step.
-
-    Args:
-        folder: folder of the run.
-        envs: section `env` of each environment of the run.
-        console: console to print on.
-    """
+    """Plot the curves and print the results of a run and their paths, if the run has logged any step."""
     if any(path.stat().st_size for path in folder.all_metrics):
         console.print(f"curves: {folder.curves}" if plot_run(folder) else "no curves to plot yet", soft_wrap=True)
         tests = show_success(folder, console)
@@ -129,14 +117,7 @@ def show_success(folder: RunFolder, console: Console) -> list[EpisodeRecord]:
 
 
 def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tests: Sequence[EpisodeRecord], console: Console) -> None:
-    """Print the best checkpoint, the tasks that chose it, and its test or how to test it.
-
-    Args:
-        folder: folder of the run.
-        envs: section `env` of each environment of the run.
-        tests: records of all tests.
-        console: console to print on.
-    """
+    """Print the best checkpoint, the tasks that chose it, and its test or how to test it."""
     try:
         best = keep_best(folder.root)
     except OSError:  # a full disk has its own message; the next start repeats it
@@ -166,13 +147,7 @@ def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tests: Sequence[Ep
 
 
 def evaluation_command(env: EnvSettings, model: Path, cpu: bool) -> str:
-    """Return the command that plays the test tasks of an environment with another model.
-
-    Args:
-        env: section `env`.
-        model: folder of the model.
-        cpu: True to evaluate without a GPU.
-    """
+    """Return the command that plays the test tasks of an environment with another model."""
     recipe = Path("recipes") / env.name / ("eval_cpu.yaml" if cpu else "eval.yaml")
     known = recipe if recipe.is_file() else f"EVALUATION_RECIPE_OF_{env.name.upper()}"
     return f"verl-agent eval {known} model.path={model} env.eval_tasks={env.eval_tasks}"

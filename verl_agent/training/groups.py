@@ -29,20 +29,12 @@ def row_order(key: str) -> tuple[str, int, int]:
 
 
 def uniform_groups(returns: Mapping[str, float]) -> set[str]:
-    """Return the groups whose episodes all have the same return.
-
-    Args:
-        returns: return of each episode, by its key `<group>_<sample>`.
-    """
+    """Return the groups whose episodes all have the same return."""
     return {group for group, values in by_group(returns).items() if is_uniform(values)}
 
 
 def by_group(values: Mapping[str, T]) -> dict[str, list[T]]:
-    """Return the values of episodes by group.
-
-    Args:
-        values: value of each episode, by its key `<group>_<sample>`.
-    """
+    """Return the values of episodes by group."""
     of_group: dict[str, list[T]] = defaultdict(list)
     for episode, value in values.items():
         of_group[group_of(episode)].append(value)

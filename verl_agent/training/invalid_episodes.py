@@ -23,14 +23,7 @@ PARTITION = "invalid_{}"
 
 
 async def report_invalid(partition_id: str, group: str, sample: int, summary: EpisodeSummary) -> None:
-    """Report an episode that is not valid.
-
-    Args:
-        partition_id: verl's partition of the episode, `train` or `val`.
-        group: uid of its prompt.
-        sample: number of the episode in its group.
-        summary: summary of its last attempt.
-    """
+    """Report an episode that is not valid."""
     await tq.async_kv_put(f"{group}_{sample}", PARTITION.format(partition_id), tag=summary.to_fields())
 
 
@@ -44,8 +37,6 @@ def take_reports(
 
     Args:
         partitions: tags by key, by partition, as the replay buffer has polled them.
-        partition_id: verl's partition of the episodes.
-        groups: uids of the prompts.
         others: uids of the prompts that are played or wait for a later step; their reports stay.
     """
     name = PARTITION.format(partition_id)
@@ -62,10 +53,6 @@ def check_invalid_rate(
     """Check the share of episodes that are not valid or ended with an action error.
 
     Args:
-        lost: number of episodes without a row.
-        total: number of episodes, >= 1.
-        reports: summaries of the episodes without a row.
-        allowed: `env.max_env_error_rate`.
         action_errors: number of the others that ended with an action error. If every action fails, the environment is
             broken.
 

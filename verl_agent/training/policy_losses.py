@@ -114,15 +114,7 @@ RATIO_UNITS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 def clip_counts(
     log_ratio_BT: Tensor, advantages_BT: Tensor, mask_BT: Tensor, low: float, high: float
 ) -> dict[str, float]:
-    """Return the number of clipped and of written tokens by band of turns, for `clip_fractions`.
-
-    Args:
-        log_ratio_BT: float `(B, T)`, logarithm of the ratio that the loss clips.
-        advantages_BT: float `(B, T)`.
-        mask_BT: 0/1 `(B, T)`, 1 where the model wrote the token. A turn is a run of ones.
-        low: `clip_ratio_low`.
-        high: `clip_ratio_high`.
-    """
+    """Return the number of clipped and of written tokens by band of turns, for `clip_fractions`."""
     ratio_BT = log_ratio_BT.exp()
     clipped_BT = torch.where(advantages_BT > 0, ratio_BT > 1 + high, (advantages_BT < 0) & (ratio_BT < 1 - low))
     first_K = torch.tensor(list(TURN_BANDS.values()), device=mask_BT.device)
@@ -136,12 +128,7 @@ def clip_counts(
 
 
 def with_clip_counts(loss: Loss, unit: Callable[[Tensor, Tensor], Tensor]) -> Loss:
-    """Return a loss that also reports `clip_counts`.
-
-    Args:
-        loss: policy loss.
-        unit: value of `RATIO_UNITS`.
-    """
+    """Return a loss that also reports `clip_counts`."""
 
     @wraps(loss)
     def counting(

@@ -19,10 +19,6 @@ class Rejection:
     verl applies them before (trainer/ppo/v1/trainer_base.py, `_compute_advantage`). GAE and REINFORCE++ read rewards
     through the mask, so they lose the outcome of an episode whose last token is rejected. GRPO then gives no advantage
     to the other rows of an episode whose last row is rejected.
-
-    Attributes:
-        criteria: `rollout_rs`.
-        limits: `rollout_rs_threshold`.
     """
 
     criteria: str
@@ -30,11 +26,7 @@ class Rejection:
 
     @classmethod
     def taken_from(cls, correction: Any) -> Self | None:
-        """Return the rejection of a config section and switch it off there; None if it is off.
-
-        Args:
-            correction: section `algorithm.rollout_correction`, a `DictConfig`; changed.
-        """
+        """Return the rejection of a config section and switch it off there; None if it is off."""
         if correction.rollout_rs is None or correction.bypass_mode:
             return None
         rejection = cls(correction.rollout_rs, correction.rollout_rs_threshold)
@@ -43,16 +35,7 @@ class Rejection:
         return rejection
 
     def mask(self, old_BT: Tensor, engine_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """Return the mask without the rejected tokens, and metrics.
-
-        Args:
-            old_BT: float `(B, T)`, log-probs of the trainer before the update.
-            engine_BT: float `(B, T)`, log-probs of the engine.
-            mask_BT: 0/1 `(B, T)`, 1 where the model wrote the token.
-
-        Returns:
-            0/1 `(B, T)`, and metrics `rollout_corr/...`.
-        """
+        """Return the mask without the rejected tokens, and metrics."""
         kept_BT, metrics = compute_rollout_rejection_mask(old_BT - engine_BT, mask_BT, self.criteria, self.limits)
         return kept_BT, {f"rollout_corr/{name}": float(value) for name, value in metrics.items()}
 

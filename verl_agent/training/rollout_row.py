@@ -15,9 +15,7 @@ class RolloutRow:
         purpose: train, validation or test.
         env_label: label of the environment, see `verl_agent.config.mixture`.
         tasks: name of the selection that the task belongs to.
-        task_id: id of the task.
         step: training step, from 1.
-        group: uid of the prompt; all samples of a group have the same one.
         sample: number of the episode in its group, from 0.
         max_turns: turn limit that the trainer decided; None in validation.
         draw: number of earlier times that the step drew the task.

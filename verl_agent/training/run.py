@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from verl_agent.config.algorithms import has_critic
 from verl_agent.config.catalogue import may_change
 from verl_agent.config.checks import check_keys
 from verl_agent.config.keys import check_kind
@@ -25,7 +26,6 @@ from verl_agent.system.gpus import read_gpus
 from verl_agent.system.installation import describe_attention
 from verl_agent.system.resources import most_checkpoints, spell_gb
 from verl_agent.training.follow import finish, follow_run
-from verl_agent.training.preflight.algorithms import has_critic
 from verl_agent.training.preflight.estimates import CARD_GB, cpu_step_s, estimate, shape_of, spell
 from verl_agent.training.preflight.loggers import check_loggers
 from verl_agent.training.preflight.machine import needed_gb
@@ -37,10 +37,6 @@ BASE = "agent_base"
 
 def run(config: DictConfig, link: Link | None = None) -> None:
     """Train to the last step of a composed recipe, or resume from its last checkpoint.
-
-    Args:
-        config: composed recipe.
-        link: connection to the supervisor, which ends the run if one of its processes dies; None without one.
 
     Raises:
         ConfigError: a check before the start fails, or verl rejects the config.
@@ -95,9 +91,7 @@ def choose_dev_tasks(config: DictConfig, earlier: Mapping[str, Any], report: Cal
     """Replace `env.dev_tasks: auto` by null where no checkpoint is chosen, or where the run has trained on all tasks.
 
     Args:
-        config: recipe with its overrides; changed in place.
         earlier: settings that the run began with; empty for a new run.
-        report: receives a line that tells the user why a resumed run keeps null.
     """
     if config.env.get("dev_tasks") != AUTO:
         return
@@ -145,12 +139,6 @@ def show_estimate(run: TrainingRun, console: Console) -> None:
 
 def hand_to_verl(run: TrainingRun, folder: RunFolder, before_end: Callable[[], None], link: Link | None) -> None:
     """Hand the config to verl, in this process and the Ray processes that it starts.
-
-    Args:
-        run: checked run.
-        folder: folder of the run.
-        before_end: called before Ray ends its processes.
-        link: connection to the supervisor; None without one.
 
     Raises:
         ConfigError: verl rejects the config.

@@ -51,12 +51,7 @@ def cut_padding(batch: KVBatchMeta) -> None:
 
 @contextmanager
 def shortened(batch: KVBatchMeta, chosen: Sequence[bool]) -> Iterator[None]:
-    """Cut rows of a batch in TransferQueue for a block of code.
-
-    Args:
-        batch: batch with all columns of the update.
-        chosen: True for each row to cut.
-    """
+    """Cut rows of a batch in TransferQueue for a block of code."""
     keys = [key for key, cut in zip(batch.keys, chosen, strict=True) if cut]
     before = _read(batch, keys) if keys else []
     if keys:

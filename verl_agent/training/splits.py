@@ -21,7 +21,6 @@ class TaskSplits:
     """Tasks of one environment of a run, in the order of their sources.
 
     Attributes:
-        train: tasks to train on.
         dev: tasks of the validations during training, on which the best checkpoint is chosen.
         dev_source: split or file that holds the tasks of `dev`.
         test: tasks to play before the first and after the last step; empty if `dev` are the tasks of `env.eval_tasks`.
@@ -39,9 +38,6 @@ def split_tasks(envs: Sequence[AgentEnv]) -> list[TaskSplits]:
     With `dev_tasks: auto` a tenth of the training tasks, at most `MOST_DEV_TASKS`, is held out: those with the smallest
     hashes of their ids, which are the same on every machine. Of fewer than 100 tasks, up to `FEW_DEV_TASKS` are held
     out, at most a fifth. No entry of a mixture trains on a task that another entry of the same environment holds out.
-
-    Args:
-        envs: environments of the run.
 
     Raises:
         ConfigError: a source is invalid, or no task is left to train on.

@@ -33,11 +33,7 @@ class TokenRecorder:
     """Writes `tokens/step_N.parquet` in the folder of a run.
 
     Attributes:
-        settings: `episode.record_tokens`.
-        run: folder of the run.
-        tokenizer: gives the text of each token.
         bypass_mode: True if the engine's log-probs are also verl's old ones; the trainer's are then unknown.
-        boundary: ends the recording at its first failure.
     """
 
     settings: TokenRecording
@@ -50,11 +46,6 @@ class TokenRecorder:
         """Write the first groups of a batch if its step is due, and return the metric `SECONDS`.
 
         A failure is logged and ends the recording: the run does not need it.
-
-        Args:
-            batch: batch after its advantages were estimated.
-            turn_batch: turns of the batch.
-            step: training step, from 1.
         """
         if self.boundary.failed or not self.settings.due(step):
             return {}

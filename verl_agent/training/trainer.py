@@ -22,8 +22,6 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
 
-import verl_agent.training.estimators
-import verl_agent.training.turn_critic  # noqa: F401 - both register estimators
 from verl_agent.config.algorithms import BY_TOKEN, TURN_CRITICS
 from verl_agent.config.mixture import ENVS, run_envs, running
 from verl_agent.errors import ConfigError
@@ -36,11 +34,10 @@ from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.phases import marking_phases
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
-from verl_agent.training.staleness import staleness_metrics
 from verl_agent.training.token_recorder import TokenRecorder
 from verl_agent.training.turn_batch import MASKS, Columns, TurnBatch, computed, read_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
-from verl_agent.training.turn_metrics import COLUMNS, clip_fractions, turn_metrics
+from verl_agent.training.turn_metrics import COLUMNS, clip_fractions, staleness_metrics, turn_metrics
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns
 
 STATE_FILE = "horizon.json"
@@ -274,11 +271,7 @@ class EpisodeTraining(GroupedBatches):
 
 
 class FinishingCallback(CheckpointCallback):
-    """Checkpoint callback of verl that writes the manifest before it calls the callback of the recipe.
-
-    Args:
-        then: callback of the recipe, or that of verl without any.
-    """
+    """Checkpoint callback of verl that writes the manifest before it calls the callback of the recipe."""
 
     def __init__(self, then: CheckpointCallback) -> None:
         super().__init__(then.config)

@@ -40,10 +40,6 @@ def computed(names: Iterable[str], bypass_mode: bool) -> list[str]:
 
     With `algorithm.rollout_correction.bypass_mode` verl copies the engine's log-probs to `old_log_probs`, where the
     trainer's are otherwise.
-
-    Args:
-        names: names of verl's columns.
-        bypass_mode: that setting.
     """
     return [name for name in names if not (bypass_mode and name == "old_log_probs")]
 
@@ -119,9 +115,6 @@ class TurnBatch:
         verl sums the loss over `response_mask` and divides a mean over tokens by the sum of `loss_mask`. One token of
         each dropped row stays in the latter. The loss of a mini-batch in which all rows are dropped is then 0 and not
         0 / 0.
-
-        Args:
-            present: columns `MASKS` as the update would use them.
         """
         masked = {
             name: [row * (not out) for row, out in zip(present[name], self.dropped, strict=True)] for name in MASKS
@@ -132,11 +125,7 @@ class TurnBatch:
         return masked
 
     def masks_of_first_tokens(self, present: Columns) -> Columns:
-        """Return the masks of the loss of a critic of turns: only the first token of each reply.
-
-        Args:
-            present: columns `MASKS` as the update would use them.
-        """
+        """Return the masks of the loss of a critic of turns: only the first token of each reply."""
         keep = [torch.zeros_like(mask) for mask in self.masks]
         for turn in self.turns:
             keep[turn.row][turn.start] = 1

@@ -14,11 +14,7 @@ MIXTURE_METRICS = ("env/{}/success_rate", "env/{}/turn_limit")
 
 
 class TurnLimits:
-    """Turn limits of a run. Adaptive horizons have a state, the others are functions of the step.
-
-    Args:
-        envs: environments of the run.
-    """
+    """Turn limits of a run. Adaptive horizons have a state, the others are functions of the step."""
 
     def __init__(self, envs: Sequence[RunEnv]) -> None:
         self._horizons = {env.label: env.horizon for env in envs}

@@ -1,4 +1,4 @@
-"""Metrics by the number of the turn: from the tokens of a batch before its update, and the clip fraction in it."""
+"""Metrics of tokens by the number of their turn, and by the age of the weights that sampled them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from verl_agent.trace.metrics import TURN_BANDS, turn_band
+from verl_agent.training.groups import episode_key
 from verl_agent.training.turns import TurnSpan, values_on_tokens
 
 COLUMNS = ("advantages", "entropy", "old_log_probs", "ref_log_prob", "rollout_log_probs")
@@ -25,7 +26,6 @@ def clip_fractions(metrics: Mapping[str, Any], by_turn: bool) -> dict[str, Any]:
     verl averages both counts over the micro-batches of the update, so a fraction weighs its tokens equally.
 
     Args:
-        metrics: metrics of the update.
         by_turn: True if the turns of a row are those of an episode from its first one, and each is a run of ones in the
             mask of the loss; else the fractions are left out.
     """
@@ -51,7 +51,6 @@ def turn_metrics(
     `clip_fractions` has the tokens that the update clips.
 
     Args:
-        turns: turns of the batch.
         columns: those of `COLUMNS` that the batch has, float `(T,)` for each row.
         clip: `clip_ratio_low` and `clip_ratio_high` of the actor; None if its loss does not clip ratios of tokens.
     """
@@ -82,4 +81,47 @@ def turn_metrics(
         for index, label in enumerate(TURN_BANDS):
             if counts_K[index]:
                 metrics[f"turn/{label}/{name}"] = (sums_K[index] / counts_K[index]).item()
+    return metrics
+
+
+def staleness_metrics(
+    keys: Sequence[str],
+    versions: Sequence[Tensor],
+    present: int,
+    log_probs: tuple[Sequence[Tensor], Sequence[Tensor]] | None,
+) -> dict[str, float]:
+    """Return the metrics `staleness/...` of `verl_agent.trace.metrics`.
+
+    The policy changes with each update. Tokens of older weights therefore differ between engine and trainer even where
+    both compute the same, so the two are compared by staleness: the number of updates since the token was sampled.
+
+    Args:
+        versions: int64 `(T,)` of each row, see `TurnBatch.versions`.
+        present: version of the trainer's weights before the update.
+        log_probs: float `(T,)` of each row, those of the trainer before the update and those of the engine; None if
+            the trainer did not compute its own.
+    """
+    known = [versions_T >= 0 for versions_T in versions]
+    stale_N = torch.cat([present - versions_T[kept] for versions_T, kept in zip(versions, known, strict=True)])
+    if not len(stale_N):
+        return {}
+    seen: dict[str, set[int]] = {}
+    for key, versions_T, kept in zip(keys, versions, known, strict=True):
+        if kept.any():
+            seen.setdefault(episode_key(key), set()).update(versions_T[kept].unique().tolist())
+    metrics = {
+        "staleness/mean": stale_N.float().mean().item(),
+        "staleness/max": float(stale_N.max()),
+        "staleness/mixed_episodes": sum(len(found) > 1 for found in seen.values()) / len(seen),
+    }
+    for staleness in stale_N.unique().tolist():
+        chosen_N = stale_N == staleness
+        metrics[f"staleness/{staleness}/tokens"] = chosen_N.float().mean().item()
+        if log_probs:
+            trainer_N, engine_N = (
+                torch.cat([row_T[kept] for row_T, kept in zip(rows, known, strict=True)]).float()[chosen_N]
+                for rows in log_probs
+            )
+            metrics[f"staleness/{staleness}/rollout_kl"] = divergence(trainer_N - engine_N).mean().item()
+            metrics[f"staleness/{staleness}/probs_diff"] = (trainer_N.exp() - engine_N.exp()).abs().mean().item()
     return metrics

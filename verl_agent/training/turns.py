@@ -23,7 +23,6 @@ class TurnSpan:
         row: index of the row in the batch.
         start: index of the reply's first token in the row's response.
         end: index after its last token.
-        group: uid of the prompt.
         episode: key of the episode, unique in the batch.
         number: number of the turn in its episode, from 0.
         reward: shaped reward of the turn.
@@ -123,11 +122,6 @@ def locate_turns(
 def values_on_tokens(turns: Sequence[TurnSpan], values: Sequence[float], like_BT: Tensor) -> Tensor:
     """Return a tensor in which every token of a turn has the turn's value.
 
-    Args:
-        turns: turns of the batch.
-        values: one value for each turn.
-        like_BT: tensor `(B, T)` with the device of the result.
-
     Returns:
         Float `(B, T)`, 0 outside of the turns.
     """
@@ -142,11 +136,6 @@ def rewards_on_last_tokens(turns: Sequence[TurnSpan], like_BT: Tensor, gamma: fl
 
     A bootstrapped episode also has the discounted value of its last state there. That is the target of partial-episode
     bootstrapping, r + gamma * V(s') (arXiv 1712.00378, section 4).
-
-    Args:
-        turns: turns of the batch.
-        like_BT: tensor `(B, T)` with the device of the result.
-        gamma: discount per token.
 
     Returns:
         Float `(B, T)`, 0 elsewhere.

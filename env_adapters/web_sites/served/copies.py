@@ -36,9 +36,7 @@ class Copies:
     """WSGI application that selects the copy of a request and forwards the request to the site.
 
     Attributes:
-        app: application of the site.
         seed: folder with the initial state of copies.
-        folder: folder of the copies.
         parts: names of files or folders in `seed` that the site writes to.
         static: folders with static files, by the prefix of their path.
         answers: cache for unchanged copies; None for a site that does not keep its state in one SQLite file.

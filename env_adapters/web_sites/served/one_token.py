@@ -13,12 +13,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 class OneToken:
-    """WSGI application that adds the shared token to requests without one.
-
-    Attributes:
-        app: Django's application.
-        cookie: name of the token's cookie.
-    """
+    """WSGI application that adds the shared token to requests without one."""
 
     def __init__(self, app: App, cookie: str) -> None:
         self.app, self.cookie = app, cookie

@@ -67,7 +67,6 @@ def open_review(review: Review) -> list[str]:
 
 @template(TRAIN, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name only.")
 def order_customer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the customer of an order."""
     for one in orders(world, split):
         yield question(one.number, {"order": one.number}, open_order(one), text(one.customer.name))
 
@@ -78,21 +77,18 @@ def order_customer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "What is the email address of the customer who placed order {{order}}? Answer with the address only.",
 )
 def order_email(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the e-mail address of the customer of an order."""
     for one in orders(world, split):
         yield question(one.number, {"order": one.number}, open_order(one), text(one.customer.email))
 
 
 @template(TRAIN, "shopping_admin", "What is the total of order {{order}}? Answer with the amount only.")
 def any_order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the total of an order."""
     for one in orders(world, split)[::-1]:
         yield question(one.number, {"order": one.number}, open_order(one), money(one.total))
 
 
 @template(TRAIN, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title only.")
 def product_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the product with a UPC."""
     for one in products(world, split):
         steps = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
         yield question(one.name, {"upc": one.upc}, steps, text(one.title))
@@ -100,7 +96,6 @@ def product_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping_admin", "What is the UPC of the {{product}}? Answer with the UPC only.")
 def upc_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the UPC of a product."""
     for one in products(world, split):
         steps = [*PRODUCTS, f'type [textbox "Product title:"] [{one.title}] [1]']
         yield question(one.name, {"product": one.title}, steps, text(one.upc))
@@ -108,7 +103,6 @@ def upc_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping_admin", "How many orders has the customer {{name}} placed? Answer with the number only.")
 def orders_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the number of orders of a customer."""
     for one in world.shop.customers[1:]:
         if side(one.email) == split:
             steps = [*CUSTOMERS, f'type [textbox "Email:"] [{one.email}] [1]']
@@ -123,7 +117,6 @@ def orders_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "Answer as in: 3, Loud and slow",
 )
 def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for a customer's review of a product."""
     chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.name) == split]
     for one in sorted(chosen, key=lambda review: rank(f"stars {review.pk}")):
         words = {"name": one.customer.name, "product": one.product.title}
@@ -145,7 +138,6 @@ def show_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping_admin", "Open the page on which the {{product}} can be edited.")
 def show_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the page of a product in the dashboard."""
     for one in products(world, split)[10:]:
         steps = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', f'click [link "{one.title}"]']
         yield visit(one.name, {"product": one.title}, steps, f"{ADMIN}/catalogue/products/{one.pk}/", ignored=FILTERS)
@@ -153,7 +145,6 @@ def show_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping_admin", "Change the status of order {{order}} to {{status}}.", changes=True)
 def advance_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to set the next status of an order."""
     listed = [one for one in orders(world, split) if one.status in NEXT_STATUS]
     for one, other in neighbours(listed):
         yield status_change(one, NEXT_STATUS[one.status], other)
@@ -161,7 +152,6 @@ def advance_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping_admin", "Cancel order {{order}}.", changes=True)
 def cancel_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to cancel an order."""
     listed = [one for one in orders(world, split) if one.status in ("Pending", "Processing")]
     for one, other in neighbours(listed):
         yield status_change(one, "Cancelled", other)
@@ -207,14 +197,12 @@ def status_change(order: Order, status: str, other: Order) -> Draft:
 
 @template(TRAIN, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
 def approve_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to approve a review."""
     for one, other in neighbours(pending(world, split)):
         yield moderation(one, "Approved", "Rejected", other)
 
 
 @template(TEST, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
 def reject_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to reject a review."""
     for one, other in neighbours(pending(world, split)):
         yield moderation(one, "Rejected", "Approved", other)
 

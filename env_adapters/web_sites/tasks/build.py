@@ -66,14 +66,7 @@ def reference_value(evaluation: Evaluation) -> object:
 
 
 def complete(draft: Draft, other: Draft, drafts: Sequence[Draft], site: str) -> Draft:
-    """Return a draft with the wrong scripts that all templates have, and with a corrected mistake.
-
-    Args:
-        draft: draft to complete.
-        other: another draft of its template.
-        drafts: all drafts of its template.
-        site: site on which the task starts.
-    """
+    """Return a draft with the wrong scripts that all templates have, and with a corrected mistake."""
     wrong: dict[str, Script] = {"stop at once": [stop()]}
     if "single_answer" in draft.evaluation:
         wrong |= {name: [stop(said)] for name, said in wrong_answers(draft, other, drafts).items()}

@@ -42,14 +42,12 @@ def take_out(product: Product) -> list[str]:
 
 @template(TRAIN, "shopping", "Put one {{product}} and nothing else into my cart.", changes=True)
 def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to add a product to the cart."""
     for one, other in neighbours(in_stock(world, split)):
         yield cart_draft(world, one.name, {"product": one.title}, [], (one, other))
 
 
 @template(TEST, "shopping", "Put two of the {{product}} and nothing else into my cart.", changes=True)
 def add_two(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to add two pieces of a product to the cart."""
     for one, other in neighbours(in_stock(world, split)):
         if one.stock > 2:
             yield cart_draft(world, one.name, {"product": one.title}, [], (one, other), units=2)
@@ -66,12 +64,8 @@ def cart_draft(
     """Return the draft of a task that adds a product to the cart.
 
     Args:
-        world: generated data.
-        entity: subject of the task.
-        words: values of the placeholders of the intent.
         steps: script that finds out which product it is.
         pair: the product, and another one that is in stock.
-        units: number of units.
     """
     one, other = pair
     return Draft(
@@ -98,7 +92,6 @@ def in_cart(world: GeneratedWorld, product: Product, units: int = 1) -> Evaluati
 
 @template(TRAIN, "shopping", 'Add the {{product}} to my wish list "Birthday ideas".', changes=True)
 def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to add a product to the wish list."""
     listed = [one for one in products(world, split) if one not in world.shop.wishes]
     for one, other in neighbours(listed):
         values = {"customer": world.shop.shopper.email, "list": "Birthday ideas", "product": one.title, "quantity": 1}
@@ -126,7 +119,6 @@ CONFIRM = 'click [button "Remove"]'
 
 @template(TEST, "shopping", "Order one {{product}} and nothing else, to my default address.", changes=True)
 def buy(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to place an order."""
     place = world.shop.random("other address")
     for one, other in neighbours(in_stock(world, split)):
         stranger = someone(place, "Greta", "Moss")
@@ -177,7 +169,6 @@ def ordered(customer: Person, product: Product) -> Evaluation:
     changes=True,
 )
 def add_address(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to add an address to the address book."""
     random = world.shop.random("addresses")
     names = (("Nils", "Ek"), ("Maja", "Strand"), ("Ingrid", "Dahl"), ("Jonas", "Bergman"), ("Siri", "Nyberg"))
     for first, last in names:

@@ -56,7 +56,6 @@ def words_of(project: Project, ticket: Ticket) -> dict[str, str]:
     "Answer as in: Paused, 2025-01-31",
 )
 def ticket_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the status of a ticket and its date, both in the list of tickets."""
     for project, one in tickets(world, split):
         steps = [*open_project(project), *ALL_TICKETS]
         said = (text(one.status), text(f"{one.moment:%Y-%m-%d}"))
@@ -65,7 +64,6 @@ def ticket_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "gitlab", 'Who is the ticket "{{ticket}}" of {{project}} assigned to? Answer with the login only.')
 def ticket_assignee(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the assignee of a ticket."""
     for project, one in tickets(world, split):
         if one.assignee:
             yield question(one.uuid[:10], words_of(project, one), open_ticket(project, one), text(one.assignee))
@@ -77,7 +75,6 @@ def ticket_assignee(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     'Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority? Answer as in: login, Urgent',
 )
 def ticket_reporter(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the reporter of a ticket and its priority."""
     for project, one in tickets(world, split, "reporter"):
         said = (text(one.reporter), text(one.priority))
         yield question(one.uuid[:10], words_of(project, one), open_ticket(project, one), *said)
@@ -90,7 +87,6 @@ def ticket_reporter(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "Answer as in: 12, Wrong colours",
 )
 def closed_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the number of closed tickets and the latest of them."""
     for one in projects(world, split):
         closed = [ticket for ticket in one.tickets if ticket.status == "Closed"]
         latest = max(closed, key=lambda ticket: ticket.moment)
@@ -104,7 +100,6 @@ def closed_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "Which version of Python does {{project}} need at least, and which port does it open? Answer as in: 2.7, 80",
 )
 def python_version(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for two facts on a wiki page."""
     for one in projects(world, split):
         said = (text(one.facts["python"]), number(one.facts["port"]))
         yield question(one.name, {"project": one.name}, wiki(one, "Installation"), *said)
@@ -117,7 +112,6 @@ def python_version(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "wiki, as in: Sunday, a bank",
 )
 def team_meeting(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for two facts on another wiki page."""
     for one in projects(world, split):
         said = (text(one.facts["meeting"]), text(one.facts["funder"]))
         yield question(one.name, {"project": one.name}, wiki(one, "Team"), *said)
@@ -130,7 +124,6 @@ def wiki(project: Project, title: str) -> list[str]:
 
 @template(TRAIN, "gitlab", 'Who made the check-in "{{message}}" in {{project}}? Answer with the login only.')
 def checkin_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the author of a check-in."""
     found = [(project, one) for project in projects(world, split) for one in project.checkins[1:]]
     for project, one in sorted(found, key=lambda pair: rank(pair[0].name + pair[1].message)):
         steps = [*open_project(project), 'click [link "Timeline"]']
@@ -140,7 +133,6 @@ def checkin_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "gitlab", "What does the check-in tagged {{tag}} in {{project}} say? Answer with its message only.")
 def tagged(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the message of a tagged check-in."""
     for project in projects(world, split):
         for tag in project.tags[:3]:
             steps = [*open_project(project), 'click [link "Tags"]', f'click [link "{tag.name}"]']
@@ -150,7 +142,6 @@ def tagged(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "gitlab", 'Open the ticket "{{ticket}}" of {{project}}.')
 def show_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the page of a ticket."""
     for project, one in tickets(world, split, "show"):
         paths = ("tktview/", "tktview?name=", "info/")
         urls = [f"{HOST}/{project.name}/{path}{name}" for path in paths for name in (one.uuid[:10], one.uuid)]

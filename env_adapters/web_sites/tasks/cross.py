@@ -78,7 +78,6 @@ def to_topic(topic: Topic) -> list[str]:
     "{{category}}? Answer with the price only.",
 )
 def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the price of a product from a topic of the forum."""
     for topic, product in praised(world, split):
         steps = [*to_topic(topic), *to_shop(product)]
         yield question(f"{topic.pk}", words_of(topic), steps, money(product.price))
@@ -91,7 +90,6 @@ def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "{{category}}? Answer with the number only.",
 )
 def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the stock of a product from a topic of the forum."""
     for topic, product in praised(world, split):
         if product.stock:
             steps = [*to_topic(topic), *to_shop(product)]
@@ -106,7 +104,6 @@ def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     changes=True,
 )
 def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to add a product from a topic of the forum to the cart."""
     listed = [pair for pair in praised(world, split, "buy") if pair[1].stock]
     for (topic, product), (_, other) in neighbours(listed):
         steps = [*to_topic(topic), f"goto [{SHOP}]"]
@@ -121,7 +118,6 @@ def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     changes=True,
 )
 def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to post the price of a product in the forum."""
     prices = ", ".join(sorted({product.price for product in world.shop.products}))
     for (topic, product), (elsewhere, other) in neighbours(praised(world, split, "post")):
         opened, reopened = [*to_shop(product), *to_topic(topic)], to_topic(topic)
@@ -155,7 +151,6 @@ def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "{{category}}, in which {{other}} replied first, and who reported it? Answer as in: Paused, Urgent, login",
 )
 def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for three facts about a ticket from a topic of the forum."""
     for topic, project, ticket in mentioned(world, split):
         said = (text(ticket.status), text(ticket.priority), text(ticket.reporter))
         yield question(f"{topic.pk}", with_reply(topic), to_ticket(topic, project, ticket), *said)
@@ -168,7 +163,6 @@ def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "{{other}} replied first? Answer with the login only.",
 )
 def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the reporter of a ticket from a topic of the forum."""
     for topic, project, ticket in mentioned(world, split):
         steps = to_ticket(topic, project, ticket)
         yield question(f"{topic.pk}", with_reply(topic), steps, text(ticket.reporter))
@@ -187,7 +181,6 @@ def to_ticket(topic: Topic, project: Project, ticket: Ticket) -> list[str]:
     changes=True,
 )
 def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to add a remark to a ticket from a topic of the forum."""
     said = "There is a topic about this on the forum."
     for (topic, project, ticket), (_, elsewhere, other) in neighbours(mentioned(world, split, "comment")):
         draft = tickets.comment_draft((project, ticket), (elsewhere, other), said, "See the forum.")
@@ -203,7 +196,6 @@ def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     changes=True,
 )
 def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to add a product to the cart whose UPC only the dashboard shows."""
     for one, other in neighbours(shopping.in_stock(world, split)[10:]):
         steps = [*admin.PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
         yield cart.cart_draft(world, one.name, {"upc": one.upc}, [*steps, f"goto [{SHOP}]"], (one, other))
@@ -215,7 +207,6 @@ def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "What is the UPC of the most expensive product in the shop's category {{category}}? Answer with the UPC only.",
 )
 def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the UPC of a product; the dashboard shows it, and the shop sorts by price."""
     for category in shopping.categories(world, split):
         dearest = shopping.of_category(world, category)[-1]
         steps = [

@@ -78,7 +78,6 @@ def open_topic(topic: Topic) -> list[str]:
 
 @template(TRAIN, "reddit", 'Who started the topic "{{topic}}"? Answer with the name only.')
 def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the author of a topic."""
     for one in topics(world, split):
         yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.author))
 
@@ -101,14 +100,12 @@ def reply_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"? Answer with the name only.')
 def first_reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the author of the first reply."""
     for one in topics(world, split):
         yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.replies[0].member))
 
 
 @template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"? Answer with the name only.')
 def most_liked(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the author of the post with the most likes."""
     for one in topics(world, split, "liked"):
         ordered = sorted(one.comments, key=lambda comment: len(comment.likes), reverse=True)
         if len(ordered[0].likes) > len(ordered[1].likes):
@@ -117,7 +114,6 @@ def most_liked(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title only.")
 def last_active(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the topic of a category with the latest post."""
     for name in categories(world, split):
         listed = [topic for topic in world.forum.topics if topic.category == name]
         latest = max(listed, key=lambda topic: topic.comments[-1].moment)
@@ -126,21 +122,18 @@ def last_active(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "reddit", 'Open the topic "{{topic}}".')
 def show_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the page of a topic."""
     for one in topics(world, split, "show"):
         yield visit(f"{one.pk}", {"topic": one.title}, open_topic(one), FORUM + one.path)
 
 
 @template(TEST, "reddit", "Show me the topics of the category {{category}}.")
 def show_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the page of a category."""
     for name in categories(world, split):
         yield visit(name, {"category": name}, open_category(name), FORUM + world.forum.category_path(name))
 
 
 @template(TRAIN, "reddit", "At what time does the {{topic}} begin? Answer with the time only.")
 def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the time of a meetup."""
     for one in topics(world, split):
         if one.category == "Meetups":
             yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), time_of_day(one.facts["hour"]))
@@ -152,7 +145,6 @@ def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May",
 )
 def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the place of a meetup."""
     for one in topics(world, split):
         if one.category == "Meetups":
             said = (text(one.facts["place"]), text(one.facts["day"]))
@@ -161,7 +153,6 @@ def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with exactly this text: {{text}}', changes=True)
 def reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to reply in a topic."""
     for place, (one, other) in enumerate(neighbours(topics(world, split, "reply"))):
         said = ANSWERS[place % len(ANSWERS)]
         another = ANSWERS[(place + 1) % len(ANSWERS)]
@@ -198,7 +189,6 @@ def posted(topic: Topic, said: str) -> Evaluation:
     changes=True,
 )
 def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to create a topic."""
     names = categories(world, split)
     for place, ((title, said), (_, another)) in enumerate(neighbours(POSTS)):
         name, other = names[place % len(names)], names[(place + 1) % len(names)]
@@ -234,7 +224,6 @@ def new_values(category: str, title: str, said: str, participants: str = "") -> 
 
 @template(TRAIN, "reddit", 'Like the first post of the topic "{{topic}}" and no other post.', changes=True)
 def like(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to like the first post of a topic."""
     for one, other in neighbours(topics(world, split, "like")):
         opened, (first, second) = open_topic(one), (like_post(one, place) for place in (0, 1))
         taken_back = f'click [link "remove like ({len(one.comments[1].likes) + 1})"]'
@@ -267,7 +256,6 @@ def like_post(topic: Topic, place: int) -> str:
     changes=True,
 )
 def private_message(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to send a private message."""
     chosen = [name for name in world.forum.members[1:] if side(name) == split]
     for ((title, said), (_, another)), (member, other) in zip(neighbours(POSTS), neighbours(chosen), strict=False):
         script = send(member, title, said)

@@ -95,14 +95,12 @@ def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
 
 @template(TRAIN, "shopping", f"What is the price of the {{{{product}}}}? {PRICE_ONLY}")
 def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the price of a product."""
     for one in products(world, split):
         yield question(one.name, {"product": one.title}, find(one), money(one.price))
 
 
 @template(TRAIN, "shopping", f"How many units of the {{{{product}}}} are in stock? {NUMBER_ONLY}")
 def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the stock of a product."""
     for one in in_stock(world, split):
         yield question(one.name, {"product": one.title}, find(one), number(one.stock))
 
@@ -111,7 +109,6 @@ def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     TRAIN, "shopping", "How many reviews does the {{product}} have, and what is its price? Answer as in: 3, $12.50"
 )
 def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the number of reviews of a product and its price."""
     for one in products(world, split):
         count = number(len(world.shop.reviews_of(one)))
         yield question(one.name, {"product": one.title}, find(one), count, money(one.price))
@@ -119,7 +116,6 @@ def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping", f'Who wrote the review "{{{{title}}}}" of the {{{{product}}}}? {NAME_ONLY}')
 def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the author of a review."""
     for one in products(world, split):
         for review in world.shop.reviews_of(one)[:1]:
             words = {"title": review.title, "product": one.title}
@@ -128,7 +124,6 @@ def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping", f"What is the weight of the {{{{product}}}} in grams? {NUMBER_ONLY}")
 def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the weight of a product."""
     for one in products(world, split):
         yield question(one.name, {"product": one.title}, find(one), grams(one.grams))
 
@@ -139,7 +134,6 @@ def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "What colour is the {{product}}, and how many years of warranty does it have? Answer as in: Pink, 7 years",
 )
 def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for two facts about a product."""
     for one in products(world, split):
         said = (text(one.colour), text(f"{one.warranty} years"))
         yield question(one.name, {"product": one.title}, find(one), *said)
@@ -147,13 +141,11 @@ def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", f"Which product in the category {{{{category}}}} is the cheapest? {NAME_ONLY}")
 def cheapest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the cheapest product of a category."""
     yield from by_price(world, split, 0, "Price low to high")
 
 
 @template(TEST, "shopping", f"Which product in the category {{{{category}}}} costs the most? {NAME_ONLY}")
 def dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the most expensive product of a category."""
     yield from by_price(world, split, -1, "Price high to low")
 
 
@@ -167,7 +159,6 @@ def by_price(world: GeneratedWorld, split: str, place: int, order: str) -> Itera
 
 @template(TRAIN, "shopping", "Show me all products of the category {{category}}.")
 def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the page of a category."""
     for one in categories(world, split):
         where = SHOP + category_path(world, one)
         yield visit(one.name, {"category": one.name}, [f'click [link "{one.name}"]'], where, ignored=SORTING)
@@ -175,7 +166,6 @@ def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "shopping", "Open the page of the {{product}}.")
 def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to open the page of a product."""
     for one in products(world, split):
         yield visit(one.name, {"product": one.title}, find(one), SHOP + one.path)
 
@@ -193,21 +183,18 @@ def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TRAIN, "shopping", "What is the total of my order {{order}}? Answer with the amount only.")
 def order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the total of an order."""
     for one in orders(world, split):
         yield question(one.number, {"order": one.number}, open_order(one), money(one.total))
 
 
 @template(TEST, "shopping", "What are the status and the total of my order {{order}}? Answer as in: Refunded, $12.50")
 def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the status and the total of an order."""
     for one in orders(world, split):
         yield question(one.number, {"order": one.number}, open_order(one), text(one.status), money(one.total))
 
 
 @template(TRAIN, "shopping", f"What is the number of my order with the {{{{product}}}}? {NUMBER_ONLY}")
 def order_with(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks that ask for the order with a product, among those of one page."""
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper]
     for order in own[-20:]:
         for product, _ in order.lines[:1]:

@@ -49,7 +49,6 @@ class Template:
     """Template of tasks.
 
     Attributes:
-        name: stable and unique name.
         split: split of all its tasks.
         sites: WebArena's names of the sites; the tasks start with one tab for each.
         intent: intent with placeholders, for example `{{product}}`.
@@ -123,10 +122,6 @@ def visit(entity: str, words: Mapping[str, str], steps: Script, *urls: str, igno
     """Return the draft of a task to open a page.
 
     Args:
-        entity: subject of the task.
-        words: values of the placeholders of the intent.
-        steps: script that opens the page.
-        urls: URLs of the page.
         ignored: names of parameters of the URL that do not matter.
     """
     reference = {"urls": list(urls), "ignored": list(ignored)}

@@ -39,7 +39,6 @@ NEW = (
 
 @template(TRAIN, "gitlab", 'Close the ticket "{{ticket}}" of {{project}}.', changes=True)
 def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to close a ticket."""
     listed = [pair for pair in tickets(world, split, "close") if pair[1].status != "Closed"]
     for pair, other in neighbours(listed):
         another = "In Progress" if pair[1].status == "Open" else "Open"
@@ -49,7 +48,6 @@ def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "gitlab", 'Assign the ticket "{{ticket}}" of {{project}} to {{login}}.', changes=True)
 def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to assign a developer to an unassigned ticket."""
     listed = [pair for pair in tickets(world, split, "assign") if not pair[1].assignee]
     for (project, one), other in neighbours(listed):
         place = len(one.title) % len(project.team)
@@ -64,7 +62,6 @@ def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 @template(TEST, "gitlab", 'Set the priority of the ticket "{{ticket}}" of {{project}} to {{priority}}.', changes=True)
 def set_priority(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to set the priority of a ticket."""
     for pair, other in neighbours(tickets(world, split, "priority")):
         wanted = PRIORITY_OF[pair[1].priority]
         another = next(name for name in PRIORITIES if name not in (wanted, pair[1].priority))
@@ -127,7 +124,6 @@ def field_draft(pair: TicketOf, other: TicketOf, field: Field, words: dict[str, 
     changes=True,
 )
 def comment_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to add a remark to a ticket."""
     for place, (pair, other) in enumerate(neighbours(tickets(world, split, "comment"))):
         said, another = (REMARKS[(place + step) % len(REMARKS)] for step in (0, 1))
         yield comment_draft(pair, other, said, another)
@@ -168,7 +164,6 @@ def write_comment(said: str) -> str:
     changes=True,
 )
 def new_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Yield tasks to create a ticket."""
     listed = projects(world, split)
     for place, ((title, said), (_, another)) in enumerate(neighbours(NEW)):
         project, elsewhere = listed[place % len(listed)], listed[(place + 1) % len(listed)]

@@ -45,9 +45,8 @@ DAY = "{day}"
 class Comment:
     """Comment of a member.
 
-    Attributes:
-        pk: its key in the database.
-        likes: members who like it.
+    pk: its key in the database.
+    likes: members who like it.
     """
 
     pk: int

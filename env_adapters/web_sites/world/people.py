@@ -34,10 +34,8 @@ class Person:
     """Somebody with a name and an address in the world.
 
     Attributes:
-        first: first name.
         last: last name; the pair is unique in its list.
         line1: house number and street.
-        city: town.
         postcode: five digits, which Oscar accepts for the United States.
     """
 

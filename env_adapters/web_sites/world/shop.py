@@ -53,8 +53,6 @@ class Product:
         upc: unique article number, drawn independently of `pk`.
         cents: price in US cents, unique in its category.
         stock: units that can be bought.
-        grams: weight.
-        warranty: years.
     """
 
     pk: int

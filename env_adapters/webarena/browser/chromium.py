@@ -33,11 +33,7 @@ def installed_chromiums() -> list[str]:
 
 
 def find_chromium() -> str:
-    """Return the command of the preferred Chromium.
-
-    Raises:
-        ConfigError: no Chromium is installed, or the command that `CHROMIUM` names does not exist.
-    """
+    """Return the command of the preferred Chromium."""
     named = os.environ.get(OVERRIDE)
     if named and not shutil.which(named):
         raise ConfigError(
@@ -55,11 +51,7 @@ def find_chromium() -> str:
 
 
 def chromium_requirement(installed: Sequence[str] | None = None) -> Requirement:
-    """Return the requirement of a browser.
-
-    Args:
-        installed: commands that start one; None for those of `installed_chromiums()`.
-    """
+    """Return the requirement of a browser."""
     commands = installed_chromiums() if installed is None else installed
     install = f"{GET_CHROMIUM}, or {GET_WITHOUT_ROOT}"
     return Requirement("Chromium", bool(commands), install, commands[0] if commands else "the browser")

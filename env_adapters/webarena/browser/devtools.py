@@ -10,11 +10,7 @@ T = TypeVar("T")
 
 
 class DevToolsSession:
-    """Session of the DevTools protocol with one page.
-
-    Args:
-        session: Playwright's session.
-    """
+    """Session of the DevTools protocol with one page."""
 
     def __init__(self, session: CDPSession) -> None:
         self._session = session
@@ -27,9 +23,7 @@ class DevToolsSession:
         """Send a command and return its result.
 
         Args:
-            method: name of the command.
             result_type: type of the result; a struct of `msgspec` is filled without the other fields.
-            parameters: parameters of the command.
 
         Raises:
             Error: the command failed, or the page has closed.

@@ -24,7 +24,6 @@ def close_after(fields: bytes, added: Mapping[str, str] | None = None) -> bytes:
     """Return header fields that close the connection after the message, without the fields for a proxy.
 
     Args:
-        fields: header fields of the message.
         added: further fields, which replace those of the same name. Fields with an underscore in their name are then
             dropped, because a site may take `X_Site_Copy` for `X-Site-Copy`.
     """

@@ -15,11 +15,7 @@ LOADED_EVENTS = ("Page.frameStoppedLoading", "Page.frameDetached")
 class Navigation:
     """URL and loading state of a page.
 
-    Args:
-        on_document: called when the main frame has another document.
-
     Attributes:
-        url: URL of the page, "" if it is not known yet.
         requested_url: URL that the main frame has requested and that has not come yet, else "".
         uncommitted: True if a frame has started to load since the last document came.
         window_deadline: monotonic time in seconds until which a window that the page opens is awaited.
@@ -39,12 +35,7 @@ class Navigation:
         return bool(self._loading_frames) or time.monotonic() < self.window_deadline
 
     def subscribe(self, session: DevToolsSession, main_frame: str) -> None:
-        """Follow the events of a session, which start with its command `Page.enable`.
-
-        Args:
-            session: DevTools session of the page.
-            main_frame: id of its main frame.
-        """
+        """Follow the events of a session, which start with its command `Page.enable`."""
         self._main_frame, self.url = main_frame, ""
         for name in LOADING_EVENTS:
             session.on(name, self._on_loading)

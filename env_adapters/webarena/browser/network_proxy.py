@@ -43,8 +43,6 @@ class Address:
     """Network address of a site.
 
     Attributes:
-        host: host name or IP address.
-        port: TCP port.
         headers: headers added to each request, for example to select a copy of the site's state. Pages cannot
             override them.
     """
@@ -221,9 +219,6 @@ class NetworkProxy:
         """Forward the body of a request and the response to it, which ends the connection.
 
         Args:
-            reader, writer: connection to the browser.
-            site_reader, site_writer: connection to the site.
-            url: URL of the request.
             required: True if a failed response is an error of the site. This holds for all requests to embedded
                 sites, and for documents of other sites.
         """

@@ -16,9 +16,6 @@ MAX_NOTES = 5
 class PageEvents:
     """Reactions of a session to the events of its pages.
 
-    Args:
-        tabs: open tabs of the session; a window that opens is added to them.
-
     Attributes:
         notes: sentences about the events since the last action, for the next observation.
         popups: number of windows and dialogs since the last action.

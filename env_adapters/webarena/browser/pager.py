@@ -7,11 +7,7 @@ from collections.abc import Sequence
 
 
 class Pager:
-    """Segments of a text and the one that is shown.
-
-    Args:
-        max_chars: characters of a segment.
-    """
+    """Segments of a text and the one that is shown."""
 
     def __init__(self, max_chars: int) -> None:
         self.max_chars = max_chars
@@ -22,7 +18,6 @@ class Pager:
         """Show a text, from its first segment unless the text is unchanged.
 
         Args:
-            lines: lines of the text.
             keep_position: stay at the current segment even if the text has changed, because it is the text of the
                 same page at the same scroll position.
         """

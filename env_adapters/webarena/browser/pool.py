@@ -38,11 +38,7 @@ class RefusedStateError(EnvError):
 
 
 class BrowserPool:
-    """Pool of Chromiums that are started on demand.
-
-    Args:
-        limits: limits of each browser.
-    """
+    """Pool of Chromiums that are started on demand."""
 
     def __init__(self, limits: BrowserLimits) -> None:
         self.limits = limits
@@ -67,9 +63,6 @@ class BrowserPool:
         """Return a lease of a fresh context, isolated from all others.
 
         Args:
-            proxy: URL of the proxy for all traffic of the context.
-            size: width and height of its viewport in CSS pixels.
-            state: initial cookies and local storage.
             network_log: file for the requests, which is written when the context closes; None for no file.
 
         Raises:

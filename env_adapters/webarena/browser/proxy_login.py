@@ -16,12 +16,7 @@ from env_adapters.webarena.browser.network_proxy import USER, NetworkProxy
 
 @asynccontextmanager
 async def proxy_login(page: Page, proxy: NetworkProxy) -> AsyncIterator[None]:
-    """Log in to the proxy with the page that is opened inside the `async with` block.
-
-    Args:
-        page: tab that opens the page.
-        proxy: network proxy of the context.
-    """
+    """Log in to the proxy with the page that is opened inside the `async with` block."""
     client = await page.context.new_cdp_session(page)
 
     def send(command: str, request: dict[str, Any], **arguments: Any) -> None:

@@ -13,10 +13,6 @@ class ScreenshotFolder:
 
     Its name holds the task and the second (UTC) at which the episode began, as `started_at` in the episode's record.
     `actions.txt` has one line for each step, which tells apart episodes of the same task that began together.
-
-    Args:
-        root: folder of the screenshots of all episodes.
-        task: id of the task.
     """
 
     def __init__(self, root: Path, task: str) -> None:
@@ -38,8 +34,6 @@ class ScreenshotFolder:
         """Return the screenshots before and after a step that were written.
 
         Args:
-            step: number of the step, from 1.
-            action: action of the step.
             box: place of the element that the action used, on the screenshot before it.
         """
         earlier = [one for one in range(step) if self.path(one).is_file()]

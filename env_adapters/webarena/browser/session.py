@@ -27,9 +27,6 @@ class BrowserSession:
     """Browser session of one episode. Call `start` first, `close` last, and all methods on the loop of the pool.
 
     Args:
-        browser_pool: pool that provides the context.
-        routes: address of each allowed site, see `NetworkProxy`.
-        view: settings with which pages are shown.
         network_log: file for all requests but those of styles, scripts, images and fonts, in the format HAR. `close`
             writes it.
     """
@@ -68,10 +65,6 @@ class BrowserSession:
 
     async def start(self, urls: Sequence[str], state: StorageState | None = None) -> Snapshot:
         """Open each start page in a tab and return a snapshot of the first.
-
-        Args:
-            urls: URLs of the start pages, at least one.
-            state: initial cookies and local storage.
 
         Raises:
             ConfigError: Chromium is not installed.

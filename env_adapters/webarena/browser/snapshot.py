@@ -35,8 +35,6 @@ class Snapshot:
 
     Attributes:
         tabs: line with the titles of the open tabs.
-        page: text of the page in the current tab.
-        url: URL of that page.
         notes: sentences about other events during the action.
         taken_at: monotonic time in seconds at which the page was read.
     """

@@ -38,9 +38,7 @@ class Tab:
     """One tab of a session. Call `attach` before any other method.
 
     Args:
-        page: Playwright's page of the tab.
         paint_scale: size at which the page is painted, relative to the viewport. Its layout does not change.
-
     """
 
     def __init__(self, page: Page, paint_scale: float = 1.0) -> None:
@@ -61,11 +59,7 @@ class Tab:
         return self._navigation.url
 
     async def attach(self) -> None:
-        """Subscribe to the events of the page; a second call has no effect.
-
-        Raises:
-            EnvError: the page does not answer.
-        """
+        """Subscribe to the events of the page; a second call has no effect."""
         if self._session is None:
             self._session = await self._in_time("attaching", self._attach())
 
@@ -105,10 +99,6 @@ class Tab:
     async def settle(self, busy: Callable[[], bool], timeout_s: float) -> None:
         """Wait until nothing loads, the network is idle and the document is stable, but at most `timeout_s`.
 
-        Args:
-            busy: returns True while the network is in use.
-            timeout_s: maximum time to wait, in seconds.
-
         Raises:
             EnvError: the page does not answer, or a requested document has not loaded.
         """
@@ -134,11 +124,6 @@ class Tab:
         self, size: tuple[int, int] | None, show_options: bool = False, browser_numbers: bool = False
     ) -> tuple[str, PageText]:
         """Return the title and the text of the page.
-
-        Args:
-            size: width and height of the viewport in CSS pixels; None to read the whole page.
-            show_options: show the options of closed lists.
-            browser_numbers: use the browser's node numbers.
 
         Raises:
             EnvError: the page cannot be read.

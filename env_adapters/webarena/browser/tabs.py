@@ -13,9 +13,6 @@ MAX_TABS = 8
 class Tabs:
     """Open tabs, in the order in which they were opened.
 
-    Args:
-        paint_scale: size at which pages are painted, see `Tab`.
-
     Attributes:
         current_index: index of the current tab, which actions apply to.
     """

@@ -31,9 +31,6 @@ async def read_nodes(
     """Return the accessibility nodes of a page, without most of those outside the viewport; the first is the root.
 
     Args:
-        session: DevTools session of the page.
-        snapshot: DOM snapshot of the page.
-        rects: result of `layout_rects` for this snapshot.
         size: width and height of the viewport in CSS pixels; None to read all nodes.
 
     Raises:

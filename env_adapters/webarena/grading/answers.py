@@ -53,8 +53,6 @@ def must_include(reference: str, answer: str, as_word: bool = False) -> float:
     """Return 1.0 if the answer contains the reference, else 0.0.
 
     Args:
-        reference: text to find.
-        answer: text to search.
         as_word: a reference of a single character must be a word of its own, as NLTK separates words.
 
     Example:
@@ -76,8 +74,6 @@ def fuzzy_match(references: Sequence[str], answer: str, known: str = "") -> floa
     further words. Beside a duration or a distance, further numbers must have another unit.
 
     Args:
-        references: texts with which the answer must agree.
-        answer: answer of the agent.
         known: text whose words and numbers the answer may repeat, for example the question.
 
     Example:

@@ -9,13 +9,11 @@ import html
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from playwright.async_api import Error, Page
 
-from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.tab import Tab
 from env_adapters.webarena.grading import strict
 from env_adapters.webarena.grading.answers import (
@@ -26,38 +24,45 @@ from env_adapters.webarena.grading.answers import (
     must_include,
     normalize,
 )
-from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.grading.helpers import LAST_URL, call_helper
-from env_adapters.webarena.grading.late_content import LATE_CONTENT_S, let_time_pass
+from env_adapters.webarena.grading.strict import FinalState
 from env_adapters.webarena.grading.urls import EXACT_URL, OR, url_match
 from verl_agent.errors import EnvError
+
+LATE_CONTENT_S = 3.0
+"""Seconds after loading, or after the last action, at which a page is evaluated; WebArena sleeps this long."""
+
+
+async def let_time_pass(page: Page, since: float) -> None:
+    """Return when `LATE_CONTENT_S` have passed on a page, whose clock then stands still.
+
+    A page with a request that never ends (for example, an event stream) is waited for in real time.
+
+    Args:
+        since: monotonic time in seconds at which the page was loaded or acted on.
+
+    Raises:
+        playwright.async_api.Error: the page was closed.
+    """
+    left = LATE_CONTENT_S - (time.monotonic() - since)
+    if left <= 0 or not page.url.startswith("http"):
+        return
+    client = await page.context.new_cdp_session(page)
+    passed = asyncio.Event()
+    client.on("Emulation.virtualTimeBudgetExpired", lambda _: passed.set())
+    await client.send(
+        "Emulation.setVirtualTimePolicy", {"policy": "pauseIfNetworkFetchesPending", "budget": 1000 * left}
+    )
+    with suppress(TimeoutError):
+        async with asyncio.timeout(left):
+            await passed.wait()
+
 
 Judge = Callable[[str, str, str], Awaitable[float]]
 """Scores from 0 to 1 how well an answer agrees with a reference: `judge(answer, reference, question)`."""
 NOT_ACHIEVABLE = "N/A"
 LOAD_TIMEOUT_S = 15.0
 SCRIPT_TIMEOUT_S = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class FinalState:
-    """Final state of an episode, which the evaluators score.
-
-    Attributes:
-        answer: answer of the agent, "" if it gave none.
-        session: browser session as the agent left it.
-        intent: objective of the task.
-        site_urls: URL of each site by its placeholder, for checks on other pages than the last one.
-        acted_at: monotonic time in seconds after the last action, since which the last page may add content.
-        changes: function that reads the changes of the sites' state; None for sites that are not embedded.
-    """
-
-    answer: str
-    session: BrowserSession
-    intent: str
-    site_urls: Mapping[str, str]
-    acted_at: float = 0.0
-    changes: Callable[[], Sequence[Change]] | None = None
 
 
 def reference_texts(references: Mapping[str, Any]) -> list[str]:
@@ -72,8 +77,6 @@ async def string_match(references: Mapping[str, Any], note: str, final: FinalSta
         references: reference of each match: `exact_match`, `must_include`, `fuzzy_match`. The fuzzy reference N/A
             means that the task cannot be done. Then the answer must be N/A or, with a judge, agree with `note`.
         note: reason why the task cannot be done.
-        final: final state of the episode.
-        judge: judge for `fuzzy_match`, or None.
     """
     score, answer = 1.0, normalize(final.answer)
     for match, reference in references.items():
@@ -178,8 +181,6 @@ async def evaluate(evaluation: Mapping[str, Any], final: FinalState, judge: Judg
 
     Args:
         evaluation: field `eval` of a valid task, with the URLs of the sites filled in.
-        final: final state of the episode.
-        judge: judge for `fuzzy_match`; None for the rule of `fuzzy_match`.
 
     Raises:
         EnvError: a check could not be made.

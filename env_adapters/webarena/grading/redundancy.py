@@ -76,10 +76,6 @@ class RedundancyTracker:
     def record_refused(self, action: str, state: str) -> Mapping[str, float]:
         """Record an action that was not carried out.
 
-        Args:
-            action: text of the action.
-            state: current state.
-
         Returns:
             Metrics as in `record`. The first refused action is not redundant. Another one right after it is, if the
             state is unchanged.

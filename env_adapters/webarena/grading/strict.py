@@ -9,7 +9,8 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from env_adapters.webarena.browser.session import BrowserSession
@@ -40,23 +41,25 @@ TIME = re.compile(r"([01]?\d|2[0-3])(?:[:.]([0-5]\d))? ?(?:([ap])\.?m)?", re.ASC
 Value = str | int
 
 
-class FinalState(Protocol):
-    """Final state of an episode, see `evaluators.FinalState`."""
+@dataclass(frozen=True, slots=True)
+class FinalState:
+    """Final state of an episode, which the evaluators score.
 
-    @property
-    def answer(self) -> str:
-        """Answer of the agent."""
-        ...
+    Attributes:
+        answer: answer of the agent, "" if it gave none.
+        session: browser session as the agent left it.
+        intent: objective of the task.
+        site_urls: URL of each site by its placeholder, for checks on other pages than the last one.
+        acted_at: monotonic time in seconds after the last action, since which the last page may add content.
+        changes: function that reads the changes of the sites' state; None for sites that are not embedded.
+    """
 
-    @property
-    def session(self) -> BrowserSession:
-        """Browser session as the agent left it."""
-        ...
-
-    @property
-    def changes(self) -> Callable[[], Sequence[Change]] | None:
-        """Function that reads the changes of the sites."""
-        ...
+    answer: str
+    session: BrowserSession
+    intent: str
+    site_urls: Mapping[str, str]
+    acted_at: float = 0.0
+    changes: Callable[[], Sequence[Change]] | None = None
 
 
 def text_value(text: str) -> Value:
@@ -126,7 +129,6 @@ def single_answer(reference: Sequence[Mapping[str, str]], answer: str) -> float:
 
     Args:
         reference: kind and text of each part; parts are separated by commas in the answer.
-        answer: answer of the agent.
     """
     kinds = [part["kind"] for part in reference]
     values = answer_values(kinds, answer)
@@ -140,7 +142,6 @@ def final_page(reference: Mapping[str, Any], url: str) -> float:
 
     Args:
         reference: `urls`, the URLs that are right, and `ignored`, names of parameters that do not matter.
-        url: URL of the agent's last page.
     """
     return float(url_value(url, reference["ignored"]) in [url_value(right) for right in reference["urls"]])
 
@@ -161,7 +162,6 @@ def state_change(expected: Sequence[Mapping[str, Any]], changes: Sequence[Change
 
     Args:
         expected: expected changes; a key of "" stands for any key.
-        changes: changes of the sites, in the order in which records of a kind were added.
     """
     left = list(changes)
     for one in expected:

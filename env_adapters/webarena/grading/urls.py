@@ -15,7 +15,6 @@ def url_match(reference: str, url: str, exact: bool = False) -> float:
 
     Args:
         reference: URLs joined by ` |OR| `.
-        url: URL of the agent's last page.
         exact: require host and path of a reference, and only allowed values of its parameters.
 
     Example:

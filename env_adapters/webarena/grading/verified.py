@@ -40,11 +40,8 @@ def score(task_id: int, answer: str, network_log: Path, sites: Mapping[str, str]
     """Return the score of an episode, 0.0 or 1.0.
 
     Args:
-        task_id: id of the task.
         answer: answer of the agent, a JSON object with `task_type`, `status` and `retrieved_data`; see
             `plain_response`.
-        network_log: log of the episode's requests in the format HAR.
-        sites: URL of each site by its name.
 
     Raises:
         ConfigError: the package or one of its dependencies is not installed.

@@ -77,11 +77,7 @@ def make_item(task: Mapping[str, Any]) -> TaskItem:
 
 
 def installed_task_file() -> Path:
-    """Return the file with WebArena's 812 tasks in an installed package.
-
-    Raises:
-        ConfigError: neither package is installed.
-    """
+    """Return the file with WebArena's 812 tasks in an installed package."""
     for path in PACKAGES:
         package, *folders = path.split("/")
         spec = find_spec(package)
@@ -96,10 +92,6 @@ def installed_task_file() -> Path:
 
 def validate_task(task: Mapping[str, Any], label: str) -> None:
     """Check that a task can be started and evaluated.
-
-    Args:
-        task: task in WebArena's format.
-        label: name of the task in error messages.
 
     Raises:
         ConfigError: a field is missing or of the wrong type, or an evaluator is unknown.

@@ -6,7 +6,7 @@ that of the task and that the attribute is 1.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from env_adapters.webarena.browser.network_proxy import Address
+from env_adapters.webarena.tasks.items import named_item
+from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
 from env_adapters.webarena.tasks.miniwob_pages import CHECKS, CLICK_ALL_PAGES, EXCLUDED, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.site_urls import SiteEnvironment
+from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError
+from verl_agent.types import TaskItem
 
 INSTALL_COMMAND = "pip install --no-deps miniwob==1.1.0"
 SITE, URL = "miniwob", "http://miniwob.test"
@@ -73,11 +79,7 @@ CORE = b'<script src="../core/core.js"></script>'
 
 
 def pages_folder() -> Path:
-    """Return the folder of the pages.
-
-    Raises:
-        ConfigError: the package `miniwob` is not installed.
-    """
+    """Return the folder of the pages."""
     spec = find_spec("miniwob")
     if spec is None or spec.origin is None:
         raise ConfigError(f"The MiniWoB tasks need the package miniwob. Install it: {INSTALL_COMMAND}")
@@ -89,9 +91,6 @@ def miniwob_tasks(split: str) -> Sequence[Mapping[str, Any]]:
     """Return the tasks of a split of `SEEDS`; the splits have no page in common.
 
     The tasks have the further keys `id`, `split` and `category`, as those of the embedded sites.
-
-    Raises:
-        ConfigError: the split is unknown.
     """
     if split not in SEEDS:
         raise ConfigError(f"MiniWoB has no split {split!r}. Allowed: {', '.join(SEEDS)}.")
@@ -192,9 +191,32 @@ def is_page(path: str) -> bool:
 
 @cache
 def page_server() -> PageServer:
-    """Return the server of this process; the first call starts it.
-
-    Raises:
-        ConfigError: the package `miniwob` is not installed.
-    """
+    """Return the server of this process; the first call starts it."""
     return PageServer(pages_folder())
+
+
+class MiniWobTasks:
+    """Tasks on MiniWoB's pages, in the splits `train`, `test` and `click_all`."""
+
+    splits = tuple(SEEDS)
+    deterministic = True
+
+    @staticmethod
+    def requirements() -> list[Requirement]:
+        return [Requirement.package("miniwob", INSTALL_COMMAND, "tasks of env.options.tasks=miniwob")]
+
+    def items(self, split: str) -> Sequence[TaskItem]:
+        pages_folder()  # raises ConfigError if the package is not installed
+        return [named_item(task) for task in miniwob_tasks(split)]
+
+    def check(self) -> None:
+        """Checks nothing, because `items` checks that the pages are installed."""
+
+    async def open(self, item: TaskItem) -> SiteEnvironment:
+        header = {PAGE_HEADER: item.id.split(":")[1]}
+        routes = {name: Address(host, port, header) for name, (host, port) in page_server().routes.items()}
+        return SiteEnvironment({SITE: URL}, routes)
+
+    def oracle(self, item: TaskItem) -> Callable[[str], str] | None:
+        """Only pages with a complete instruction have an oracle."""
+        return page_oracle() if item.id.split(":")[1] in SOLVED else None

@@ -44,11 +44,7 @@ SOLVED = frozenset(_SOLVED.split())
 
 
 def script_for(observation: str) -> list[str]:
-    """Return the script for the first observation of a page.
-
-    Raises:
-        OracleError: no rule matches the instruction.
-    """
+    """Return the script for the first observation of a page."""
     instruction = " ".join(node.name for node in parse_nodes(observation) if node.role == "StaticText")
     for pattern, lines in RULES.items():
         match = re.match(pattern, instruction)

@@ -34,7 +34,6 @@ class Node:
     """Node in a line of an observation.
 
     Attributes:
-        id: number of the element.
         role: accessibility role, for example `link`.
         name: name without icons and outer white space.
     """
@@ -59,8 +58,6 @@ def find_node(observation: str, role: str, name: str, number: int = 1, after: st
     """Return the id of a node, or None if it is not in view.
 
     Args:
-        observation: observation to search.
-        role: role of the node.
         name: name of the node, or its beginning followed by `*`.
         number: number of the node among those that match, from 1.
         after: text in the name of a node above it.
@@ -79,12 +76,7 @@ def find_node(observation: str, role: str, name: str, number: int = 1, after: st
 
 
 class ScriptOracle:
-    """Plays a script, one action for each observation.
-
-    Args:
-        lines: lines of the script.
-        urls: URL of each site by its name in WebArena.
-    """
+    """Plays a script, one action for each observation."""
 
     def __init__(self, lines: Sequence[str], urls: Mapping[str, str]) -> None:
         self.lines = [fill_placeholders(line, urls) for line in lines]
@@ -97,11 +89,7 @@ class ScriptOracle:
         return self.next_line >= len(self.lines)
 
     def act(self, observation: str) -> str:
-        """Return the next action.
-
-        Raises:
-            OracleError: the script has no more lines, or its element is not on the page.
-        """
+        """Return the next action."""
         if self.done:
             raise OracleError("the script has ended before the task.")
         line = self.lines[self.next_line]

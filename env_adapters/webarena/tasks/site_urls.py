@@ -37,7 +37,6 @@ class SiteEnvironment:
 
     Attributes:
         urls: URL of each site, without a slash at its end, by its name.
-        routes: network address of each site, see `NetworkProxy`.
         storage_state: initial cookies and local storage.
         release: function that releases the sites; it may block and runs in a thread.
         login_file: file that `storage_state` was read from, or "" if it was created.

@@ -1,5 +1,6 @@
 """Sources of tasks and of the sites they are played on, selected by `env.options.tasks`."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,24 +11,52 @@ from typing import Protocol
 from typing_extensions import override
 
 from env_adapters.webarena.browser.chromium import chromium_requirement
-from env_adapters.webarena.grading.verified import INSTALL_COMMAND, KIND
+from env_adapters.webarena.grading.verified import INSTALL_COMMAND, KIND, data_file
 from env_adapters.webarena.options import AccessOptions
 from env_adapters.webarena.tasks import items as webarena_items
 from env_adapters.webarena.tasks.items import (
     ENV,
     installed_task_file,
+    make_item,
     read_items,
     select_by_sites,
     with_brief_answer,
     with_exact_url,
 )
-from env_adapters.webarena.tasks.miniwob_source import MiniWobTasks
-from env_adapters.webarena.tasks.site_urls import SiteEnvironment, UserSites, login_file_name
+from env_adapters.webarena.tasks.miniwob import MiniWobTasks
+from env_adapters.webarena.tasks.site_urls import TABS, SiteEnvironment, UserSites, login_file_name
 from env_adapters.webarena.tasks.splits import SPLITS
-from env_adapters.webarena.tasks.verified import HARD, hard_items, verified_items
 from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
+
+FILE = "webarena-verified.json"
+ORIGINAL_FILE = "test.raw.json"
+HARD_FILE = "subsets/webarena-verified-hard.json"
+HARD = "hard"
+"""Split with the 258 tasks that the authors select as difficult."""
+START_FIELDS = ("require_login", "storage_state", "geolocation", "require_reset")
+"""Fields that only the original tasks have."""
+
+
+@cache
+def verified_items() -> Sequence[TaskItem]:
+    """Return all tasks, in the order of the package."""
+    originals = {task["task_id"]: task for task in json.loads(data_file(ORIGINAL_FILE).read_text(encoding="utf-8"))}
+    items = []
+    for task in json.loads(data_file(FILE).read_text(encoding="utf-8")):
+        fields = {name: originals[task["task_id"]].get(name) for name in START_FIELDS}
+        fields |= {name: task[name] for name in ("task_id", "sites", "intent", "intent_template_id")}
+        fields |= {"start_url": TABS.join(task["start_urls"]), "eval": {"eval_types": [KIND]}}
+        items.append(make_item(fields))
+    return tuple(items)
+
+
+def hard_items(items: Sequence[TaskItem]) -> list[TaskItem]:
+    """Return the tasks of the split `hard`."""
+    ids = set(map(str, json.loads(data_file(HARD_FILE).read_text(encoding="utf-8"))["task_ids"]))
+    return [item for item in items if item.id in ids]
+
 
 ENTRY_POINT_GROUP = "env_adapters.webarena.sources"
 FILE_SPLITS = ("train", "test", "all")
@@ -41,7 +70,6 @@ class SourceOptions:
     Attributes:
         tasks: name of the source, or path of a task file in WebArena's format.
         sites: URL of each site by its name, or None.
-        access: options for the use of these sites.
     """
 
     tasks: str = ENV
@@ -199,11 +227,7 @@ def own_sources() -> Mapping[str, Callable[[], TaskSource]]:
 
 
 def make_source(options: SourceOptions) -> TaskSource:
-    """Return the task source that the options define.
-
-    Raises:
-        ConfigError: `options.tasks` is neither the name of a source nor a file, or the source rejects an option.
-    """
+    """Return the task source that the options define."""
     for name in ("exact_urls", "brief_answers"):
         if getattr(options.access, name) and options.tasks in (KIND, *own_sources()):
             raise ConfigError(

@@ -1,11 +1,13 @@
 """Test that a recipe or command line that does not compose is explained in one message, without a traceback."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal import utils as hydra_utils
 from typer.testing import CliRunner
 
 from tests import ROOT
@@ -47,33 +49,16 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["grpo_cpu", "trainer.total_training_step=3"],
-            "trainer.total_training_step is not a setting of this recipe. Did you mean 'total_training_steps'?",
-        ),
-        (
-            ["grpo_cpu", "train_batch_size=3"],
-            "train_batch_size is not a setting of this recipe. Did you mean data.train",
-        ),
+        (["grpo_cpu", "trainer.total_training_step=3"], "trainer.total_training_step is not a setting of this recipe."),
+        (["grpo_cpu", "train_batch_size=3"], "train_batch_size is not a setting of this recipe. Did you mean data.t"),
         (["grpo_cpu", "data.seed"], "'data.seed' has no value. Allowed: KEY=VALUE, such as data.seed=VALUE."),
         (["grpo_cpuu"], f"Cannot find primary config 'grpo_cpuu' in {RECIPES}. Did you mean 'grpo_cpu'?"),
-        (
-            ["ppo"],
-            f"there is no recipe 'ppo' in {RECIPES}. 'ppo' is an overlay for any recipe: run grpo, for example, with "
-            "+overlay/algorithm=ppo trainer.experiment_name=NAME",
-        ),
-        (
-            ["grpo_cpu", "env.hosts=[1]"],
-            "env.hosts=[1] is not allowed. Allowed: a section with the keys where, count, sessions, ",
-        ),
+        (["ppo"], f"there is no recipe 'ppo' in {RECIPES}. 'ppo' is an overlay for any recipe: run grpo, for example,"),
+        (["grpo_cpu", "env.hosts=[1]"], "env.hosts=[1] is not allowed. Allowed: a section with the keys where, count"),
         (["grpo_cpu", "horizon.max_turns={a: 1}"], "horizon.max_turns={a: 1} is not allowed. Allowed: a list."),
         (["grpo_cpu", "data=3"], "data=3 is not allowed. Allowed: SECTION.KEY=VALUE, such as data.seed=1."),
         (["grpo_cpu", "=3"], "=3 is not allowed. Allowed: SECTION.KEY=VALUE"),
-        (
-            ["grpo_cpu", "+overlay/ratio=gsp"],
-            "In 'grpo_cpu': Could not find 'overlay/ratio/gsp'\n\nAvailable options in 'overlay/ratio':\n\tgspo\n"
-            "\tturn Did you mean 'gspo'?",
-        ),
+        (["grpo_cpu", "+overlay/ratio=gsp"], "In 'grpo_cpu': Could not find 'overlay/ratio/gsp'"),
         (["grpo_cpu", "+overlay/algo=rloo"], "+overlay/algo=rloo: there is no group 'overlay/algo'. Groups: overlay/"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
@@ -98,36 +83,20 @@ def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides
 
 
 @pytest.mark.parametrize(
-    ("command", "recipe", "override", "message"),
+    ("command", "override", "message"),
     [
-        (
-            "train",
-            "grpo_cpu",
-            "env.options.tolerat=true",
-            "env.options.tolerat is not an option of 'guess_number'. Did you mean 'tolerant'?",
-        ),
-        (
-            "train",
-            "grpo_cpu",
-            "agent.options.instrctions=a",
-            "agent.options.instrctions is not an option of 'raw'. Did you mean 'instructions'?",
-        ),
-        (
-            "train",
-            "grpo_cpu",
-            "env=textcraft",
-            "env='textcraft' is not allowed. Allowed: a section with the keys name,",
-        ),
+        ("train", "env.options.tolerat=true", "env.options.tolerat is not an option of 'guess_number'. Did you mean"),
+        ("train", "agent.options.instrctions=a", "agent.options.instrctions is not an option of 'raw'. Did you mean"),
+        ("train", "env=textcraft", "env='textcraft' is not allowed. Allowed: a section with the keys name,"),
         (
             "evaluate",
-            "grpo_cpu",
             "model.path=oracle",
-            "this is not a recipe for `verl-agent eval`: it has no section 'evaluation'. Run it with",
+            "this is not a recipe for `verl-agent eval`: it has no section 'evaluation'.",
         ),
     ],
 )
-def test_a_command_that_cannot_start_prints_one_message(command, recipe, override, message, tmp_path):
-    assert launched(command, RECIPES, recipe, override, cwd=tmp_path).startswith(message)
+def test_a_command_that_cannot_start_prints_one_message(command, override, message, tmp_path):
+    assert launched(command, RECIPES, "grpo_cpu", override, cwd=tmp_path).startswith(message)
 
 
 def test_a_folder_in_place_of_a_recipe_lists_its_recipes():
@@ -145,26 +114,13 @@ BASE = "defaults: [agent_grpo, cpu, _self_]\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            f"{BASE}env:\n  name: a\n   train_tasks: b\n",
-            f"{{file}}, line 4, column 15 is not valid YAML: mapping values are not allowed here. {HINT}\n"
-            "     train_tasks: b\n                ^",
-        ),
-        (
-            f"{BASE}env: {{name: a\nepisode: {{}}\n",
-            f"{{file}}, line 3, column 8 is not valid YAML: expected ',' or '}}', but got ':', while parsing a flow "
-            f"mapping. {HINT}\n  episode: {{}}\n         ^",
-        ),
+        (f"{BASE}env:\n  name: a\n   train_tasks: b\n", "{file}, line 4, column 15 is not valid YAML: mapping values"),
         (f"{BASE}env:\n\tname: a\n", "{file}, line 3, column 1 is not valid YAML: found character '\\t' that cannot "),
         (f"{BASE}env: {{}}\nenv: {{}}\n", "{file}, line 3, column 1 is not valid YAML: found duplicate key env, while"),
         (f"{BASE}env: {{name: '${{a'}}\n", "env.name: no viable alternative at input '${a'"),
         ("defaults: [agent_grpoo]\n", "In 'mine': Could not load 'agent_grpoo'. Did you mean 'agent_grpo'?"),
         ("defaults: agent_grpo\n", "Invalid defaults list in 'mine', defaults must be a list (got str)"),
-        (
-            "env: {name: guess_number}\n",
-            "this is not a recipe for `verl-agent train`: it has no section 'actor_rollout_ref'. A recipe begins with "
-            "`defaults: [agent_base]`.",
-        ),
+        ("env: {name: guess_number}\n", "this is not a recipe for `verl-agent train`: it has no section 'actor_roll"),
     ],
 )
 def test_an_invalid_recipe_is_explained(text, message, tmp_path):
@@ -175,3 +131,8 @@ def test_an_invalid_recipe_is_explained(text, message, tmp_path):
 
 def test_an_error_of_another_origin_is_not_explained():
     assert explain_failure(ValueError("a bug"), [], "agent_base") is None
+
+
+def test_hydra_still_gives_its_parser_a_help_that_is_no_string():
+    """If this fails, `_accept_lazy_help` can go: Hydra's parser works on Python 3.14 without it."""
+    assert "help=LazyCompletionHelp()" in inspect.getsource(hydra_utils.get_args_parser)

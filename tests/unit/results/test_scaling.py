@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,10 @@ from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.cli import app
 from verl_agent.envs.registry import make_env
 from verl_agent.results.results import summarize
-from verl_agent.results.scaling import ScalingCurve, interval_of_shares, scaling_curves
+from verl_agent.results.scaling import ScalingCurve, scaling_curves
 from verl_agent.results.scaling_report import describe_ends
 from verl_agent.results.selectors import best_of_n, majority
-from verl_agent.results.statistics import pass_at_k, pass_hat_k, wilson_interval
+from verl_agent.results.statistics import pass_at_k, wilson_interval
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
@@ -137,22 +136,6 @@ def test_the_log_prob_selector_reads_the_recorded_tokens(tmp_path):
     write_tokens(tmp_path / "tokens" / "a.parquet", rows, str)
     (chosen,) = (one for one in best_of_n(records, tmp_path) if one.name == "log-prob")
     assert (chosen.points[1].mean, chosen.points[2].mean) == (0.5, 1.0)
-
-
-@pytest.mark.parametrize("estimator", [pass_at_k, pass_hat_k])
-@pytest.mark.parametrize("k", [1, 2, 4])
-def test_the_interval_of_shares_covers_at_least_as_often_as_it_says(estimator, k):
-    """200 simulated evaluations of 20 tasks with four samples; the rate of a task is uniform in 0 to 1."""
-    draws, covered, runs = random.Random(k), 0, 200
-    truth = 1 / (k + 1) if estimator is pass_hat_k else k / (k + 1)
-    for _ in range(runs):
-        shares = {}
-        for task in range(20):
-            rate = draws.random()
-            shares[str(task)] = estimator(4, sum(draws.random() < rate for _ in range(4)), k)
-        found = interval_of_shares(shares)
-        covered += found.low <= truth <= found.high
-    assert covered / runs >= 0.93
 
 
 def test_the_ends_of_a_curve_have_their_unit_in_the_right_number():

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from verl_agent.platform.stacks import STACKS_FILE, write_stacks
+from verl_agent.platform.stacks import STACKS_FILE
 from verl_agent.runs.hang_watch import FACTOR, PHASE_FILE, PLAYING, UNMEASURED, HangWatch, find_hung, mark_phase
 
 TIMEOUT_S = 0.1
@@ -140,17 +140,27 @@ waiting_for_a_device()
 """
 
 
+WRITING = """
+import sys
+from pathlib import Path
+import psutil
+from verl_agent.platform.stacks import write_stacks
+write_stacks(Path(sys.argv[1]), [("a worker", psutil.Process(int(sys.argv[2])))])
+"""
+
+
 @pytest.mark.parametrize("has_file", [True, False])
-def test_a_process_writes_its_stacks_where_py_spy_is_missing(tmp_path, monkeypatch, has_file):
-    file = tmp_path / "logs" / "stacks.txt"
-    monkeypatch.setenv(STACKS_FILE, str(file) if has_file else "")
-    command = subprocess.Popen([sys.executable, "-c", ANSWERING], stdout=subprocess.PIPE)
+def test_a_process_writes_its_stacks_where_py_spy_is_missing(tmp_path, has_file):
+    """The process that writes has an interpreter in a folder of its own, without py-spy beside it or in its PATH."""
+    file, python = tmp_path / "logs" / "stacks.txt", tmp_path / "python"
+    python.symlink_to(sys.executable)
+    known = {**os.environ, STACKS_FILE: str(file) if has_file else ""}
+    command = subprocess.Popen([sys.executable, "-c", ANSWERING], stdout=subprocess.PIPE, env=known)
     try:
         assert command.stdout is not None
         command.stdout.readline()
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-        write_stacks(file, [("a worker", psutil.Process(command.pid))])
+        alone = {**os.environ, "PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run([python, "-c", WRITING, file, str(command.pid)], env=alone, check=True)
         assert command.poll() is None  # the signal would end a process that does not handle it
     finally:
         command.kill()

@@ -100,10 +100,6 @@ def test_a_key_that_a_newer_version_added_is_no_difference(section):
     assert list(differences(nested(section, {"a": 1}), nested(section, {"a": 1, "b": 2}))) == []
 
 
-def test_a_section_in_place_of_null_is_a_difference():
-    assert list(differences({"adaptive": None}, {"adaptive": {"window": 2}})) == [("adaptive", None, {"window": 2})]
-
-
 RL_MAY_CHANGE, EVALUATION = may_change("train"), may_change("eval")
 EVOLVE_MAY_CHANGE = (
     *may_change("evolve"),

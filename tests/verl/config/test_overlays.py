@@ -17,12 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe, written_in
 from tests.support.gpu_report import ROLLOUTS, SMALL, TRAINERS
+from verl_agent.config.algorithms import has_critic
 from verl_agent.config.checks import check_keys
 from verl_agent.config.keys import reference
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.algorithms import has_critic
-from verl_agent.training.preflight.asynchrony import check_places
 from verl_agent.training.preflight.condition_table import CONDITIONS
 from verl_agent.training.preflight.conditions import check_conditions
 from verl_agent.training.preflight.estimates import (
@@ -37,7 +36,7 @@ from verl_agent.training.preflight.estimates import (
     offline_estimate,
     shape_of,
 )
-from verl_agent.training.preflight.lengths import check_micro_batches, data_parallel
+from verl_agent.training.preflight.lengths import check_micro_batches, check_places, data_parallel
 from verl_agent.training.preflight.megatron import check_megatron
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]

@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
 from tests.support.partial import sampler
-from verl_agent.training.resuming_client import ResumingClient
-from verl_agent.training.staleness import staleness_metrics
+from verl_agent.training.partial import ResumingClient
+from verl_agent.training.turn_metrics import staleness_metrics
 
 
 @pytest.mark.parametrize("warmup", [1, 2, 4])

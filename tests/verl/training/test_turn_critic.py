@@ -13,8 +13,8 @@ from verl.trainer.ppo.core_algos import compute_gae_advantage_return, get_adv_es
 from tests.support.estimators import TurnRow, batch_turns, padded_mask
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.rollout.tokens import Segment
+from verl_agent.training.estimators import turn_advantages, turn_gae
 from verl_agent.training.turn_batch import TurnBatch
-from verl_agent.training.turn_critic import turn_advantages, turn_gae
 from verl_agent.training.turns import reply_spans, rewards_on_last_tokens
 
 

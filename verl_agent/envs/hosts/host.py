@@ -71,14 +71,7 @@ class _Session:
 
 
 class Host:
-    """Sessions of one environment in this process.
-
-    Args:
-        env: the environment with its options.
-        hosting: limits of the host; it reads the number of threads.
-        limits: time limits of the sessions.
-        memory_mb: returns the memory of the process in MiB.
-    """
+    """Sessions of one environment in this process."""
 
     def __init__(
         self,

@@ -17,9 +17,8 @@ from typing import Any
 
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
-from verl_agent.envs.hosts.link import answer
+from verl_agent.envs.hosts.link import answer, frame, read_frame
 from verl_agent.envs.hosts.memory import MemoryGauge
-from verl_agent.envs.hosts.wire import frame, read_frame
 from verl_agent.errors import EnvError, describe_exception
 
 EXIT_S = 20.0
@@ -32,8 +31,6 @@ class Setup:
 
     Attributes:
         env: the environment; pickled as its class name and its options.
-        hosting: limits of the host.
-        limits: time limits of the sessions.
         frozen_s: seconds without progress of its event loop after which the process ends itself.
     """
 
@@ -44,11 +41,7 @@ class Setup:
 
 
 def main(descriptor: int) -> None:
-    """Run a host.
-
-    Args:
-        descriptor: file descriptor of the inherited socket.
-    """
+    """Run a host."""
     orphaned = threading.Event()
     atexit.register(_kill_group, orphaned)  # registered first, so it runs last
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)

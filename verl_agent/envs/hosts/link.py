@@ -1,6 +1,9 @@
 """Connection of a pool to one host, and the one to a host in the pool's own process."""
 
+import asyncio
 import logging
+import pickle
+import struct
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -60,3 +63,29 @@ class InlineLink(HostLink):
     async def end(self, reason: str) -> None:
         """Pending calls raise `UnknownSessionError`."""
         await self._host.shutdown()
+
+
+LENGTH = struct.Struct("!Q")
+MAX_BYTES = 16 * 2**20
+"""Largest message in bytes; a larger action or observation ends its episode."""
+
+
+def frame(message: object) -> bytes:
+    """Return a message as bytes."""
+    try:
+        body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # boundary: the message holds the adapter's objects
+        raise EnvError(f"a message cannot be sent between processes: {type(error).__name__}: {error}") from error
+    if len(body) > MAX_BYTES:
+        raise EnvError(f"a message has {len(body):,} bytes; at most {MAX_BYTES:,} are sent between processes.")
+    return LENGTH.pack(len(body)) + body
+
+
+async def read_frame(reader: asyncio.StreamReader) -> Any:
+    """Return the next message.
+
+    Raises:
+        asyncio.IncompleteReadError, OSError: the other process closed the connection.
+    """
+    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    return pickle.loads(await reader.readexactly(length))

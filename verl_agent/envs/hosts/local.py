@@ -10,14 +10,7 @@ from verl_agent.envs.settings import EnvSettings
 
 
 def process_pool(env: EnvAdapter, calls: CallLimits, limits: PoolLimits, hosting: Hosting | None = None) -> HostPool:
-    """Return a pool of host processes. They end with the pool or with this process.
-
-    Args:
-        env: the environment; its class must be importable by name.
-        calls: limits of calls and sessions.
-        limits: limits of the pool.
-        hosting: limits of a host; None for those of the adapter.
-    """
+    """Return a pool of host processes. They end with the pool or with this process."""
     hosting = hosting or env.hosting
 
     async def start() -> ProcessLink:
@@ -27,10 +20,7 @@ def process_pool(env: EnvAdapter, calls: CallLimits, limits: PoolLimits, hosting
 
 
 def inline_pool(env: EnvAdapter, calls: CallLimits, limits: PoolLimits, hosting: Hosting | None = None) -> HostPool:
-    """Return a pool without processes, for tests and for adapters that cannot be pickled.
-
-    Args: see `process_pool`; the class may be defined anywhere.
-    """
+    """Return a pool without processes, for tests and for adapters that cannot be pickled."""
     hosting = hosting or env.hosting
 
     async def start() -> InlineLink:
@@ -40,13 +30,7 @@ def inline_pool(env: EnvAdapter, calls: CallLimits, limits: PoolLimits, hosting:
 
 
 def local_pool(env: EnvAdapter, settings: EnvSettings, count: int | None = None) -> HostPool:
-    """Return the pool that section `env` describes, on this machine.
-
-    Args:
-        env: the environment.
-        settings: section `env`.
-        count: most hosts; None for `env.hosts.count`.
-    """
+    """Return the pool that section `env` describes, on this machine."""
     hosts = settings.hosts
     new_pool = inline_pool if hosts.where == "inline" else process_pool
     limits = PoolLimits(count=count or hosts.count or HOSTS, wait_s=hosts.wait_s)

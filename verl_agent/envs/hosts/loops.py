@@ -48,11 +48,6 @@ class InlineLoop(EventLoopThread):
 class Call(Generic[T]):
     """Coroutine that runs in another event loop, while the caller's loop continues.
 
-    Args:
-        thread: loop that runs the coroutine.
-        name: name of the call, for messages.
-        limit_s: most seconds of the call, from its start.
-
     Attributes:
         answer: future in the caller's loop with the result or the exception.
         began_at: monotonic time in seconds at which the coroutine started, None while it waits.

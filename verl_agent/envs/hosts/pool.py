@@ -34,11 +34,6 @@ class HostPool(SessionPool):
     """A `SessionPool` that starts hosts on demand.
 
     It belongs to the event loop in which it is first used.
-
-    Args:
-        start: starts a host.
-        hosting: limits of a host.
-        limits: limits of the pool.
     """
 
     def __init__(self, start: Callable[[], Awaitable[HostLink]], hosting: Hosting, limits: PoolLimits) -> None:
@@ -97,11 +92,7 @@ class HostPool(SessionPool):
             await asyncio.shield(in_background(self._close(session, slot), self._background))
 
     def link(self, session: int) -> HostLink:
-        """Return the connection to the host of a session.
-
-        Raises:
-            UnknownSessionError: the session does not exist.
-        """
+        """Return the connection to the host of a session."""
         if session not in self._slot_of:
             raise UnknownSessionError(
                 f"no session {session}: it was closed, was idle for too long, or ended with its host."

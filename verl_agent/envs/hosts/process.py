@@ -20,8 +20,7 @@ from typing_extensions import override
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.host_main import Setup
-from verl_agent.envs.hosts.link import HostLink
-from verl_agent.envs.hosts.wire import frame, read_frame
+from verl_agent.envs.hosts.link import HostLink, frame, read_frame
 from verl_agent.errors import AgentError, ConfigError, HostLostError
 
 BOOT = (
@@ -52,12 +51,7 @@ class ProcessLink(HostLink):
         return self._process.pid
 
     async def begin(self, setup: bytes) -> None:
-        """Send the first message and wait until the host is ready.
-
-        Raises:
-            HostLostError: the process ended at once.
-            EnvError: it could not import or construct the adapter.
-        """
+        """Send the first message and wait until the host is ready."""
         reader, self._writer = await asyncio.open_connection(sock=self._stream)
         self._writer.write(setup)
         try:
@@ -133,12 +127,6 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 async def start_process(env: EnvAdapter, hosting: Hosting, limits: CallLimits, frozen_s: float) -> ProcessLink:
     """Start a host process.
 
-    Args:
-        env: the environment; its class must be importable by name.
-        hosting: limits of the host.
-        limits: time limits of the sessions.
-        frozen_s: seconds without progress of its event loop after which the process ends itself.
-
     Raises:
         ConfigError: the class or its options cannot be pickled.
         HostLostError: the process ended at once.
@@ -163,11 +151,7 @@ async def start_process(env: EnvAdapter, hosting: Hosting, limits: CallLimits, f
 
 
 def packed(setup: Setup) -> bytes:
-    """Return the first message as bytes.
-
-    Raises:
-        ConfigError: the class or its options cannot be pickled.
-    """
+    """Return the first message as bytes."""
     adapter = type(setup.env)
     if adapter.__module__ == "__main__":
         raise ConfigError(

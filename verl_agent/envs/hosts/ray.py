@@ -49,10 +49,6 @@ class RayPool(SessionPool):
     """A `SessionPool` whose hosts are Ray actors.
 
     Instances with the same settings in one run share one `PoolActor`; the first one that is used starts it.
-
-    Args:
-        env: the environment.
-        settings: section `env`.
     """
 
     def __init__(self, env: EnvAdapter, settings: EnvSettings) -> None:
@@ -125,12 +121,7 @@ class RayPool(SessionPool):
 
 
 class PoolActor:
-    """Opens sessions in hosts that it starts and monitors. Runs as an asynchronous Ray actor.
-
-    Args:
-        env: the environment.
-        settings: section `env`.
-    """
+    """Opens sessions in hosts that it starts and monitors. Runs as an asynchronous Ray actor."""
 
     def __init__(self, env: EnvAdapter, settings: EnvSettings) -> None:
         hosts = settings.hosts
@@ -165,13 +156,7 @@ class PoolActor:
 
 
 class HostActor:
-    """A `Host` in a Ray actor.
-
-    Args:
-        env: the environment.
-        hosting: limits of the host.
-        limits: time limits of the sessions.
-    """
+    """A `Host` in a Ray actor."""
 
     def __init__(self, env: EnvAdapter, hosting: Hosting, limits: CallLimits) -> None:
         self._host = Host(env, hosting, limits, MemoryGauge())
@@ -232,11 +217,7 @@ def start_pool_actor(env: EnvAdapter, settings: EnvSettings) -> ActorHandle:
 
 
 async def start_host(env: EnvAdapter, settings: EnvSettings, hosting: Hosting) -> RayLink:
-    """Start a host on a machine with free CPUs, if possible not on that of the previous host.
-
-    Raises:
-        EnvError: the actor ended at once.
-    """
+    """Start a host on a machine with free CPUs, if possible not on that of the previous host."""
     calls = CallLimits(settings.timeout_s, settings.hosts.idle_s)
     actor = ray.remote(HostActor).options(**placement(settings.hosts)).remote(env, hosting, calls)
     try:

@@ -49,7 +49,6 @@ class HostSlot:
     Attributes:
         started: task that returns the link once the host has started.
         sessions: open sessions, including those that are being closed.
-        opening: number of sessions that are being opened.
         retired: True if the host takes no more sessions and stops after its last one.
         health: answer to the last health check.
     """

@@ -30,7 +30,6 @@ class Dialect:
     Attributes:
         session_field: field of requests with the id of the session.
         created_field: field with the session id in the answer to `/create`; empty if the whole answer is the id.
-        create_body: body of `/create`.
         item_field: field of `/reset` with the number of the item.
         reset_fields: further fields of `/reset`.
         prompt_fields: fields of the answer to `/reset` that form the first observation; empty if the client has to
@@ -93,15 +92,7 @@ DIALECTS: Mapping[str, Dialect] = {
 
 
 class AgentGymProtocol(ServerProtocol):
-    """Protocol of one of AgentGym's servers. Items are `<env>_<number>`.
-
-    Args:
-        env: AgentGym's name of the environment.
-        instructions: first message of an episode, or None for the default one of `env`.
-
-    Raises:
-        ConfigError: the environment is unknown.
-    """
+    """Protocol of one of AgentGym's servers. Items are `<env>_<number>`."""
 
     def __init__(self, env: str, instructions: str | None = None) -> None:
         if env not in DIALECTS:

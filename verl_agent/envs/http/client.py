@@ -38,17 +38,7 @@ class HttpEnv(EnvAdapter):
         timeout_s: float = 300.0,
         success_reward: float | None = None,
     ) -> None:
-        """Check the options without a request to the servers.
-
-        Args:
-            env: environment of the servers, such as `textcraft`.
-            urls: base URLs of servers that offer the same tasks, such as `http://node7:8000`.
-            protocol: `verl-agent` for servers of `verl-agent serve`, `agentgym` for AgentGym's own.
-            items: for `agentgym`: item numbers of each split, such as `{train: 0-373, test: 374-473}`.
-            instructions: for `agentgym`: first message of the episode; null for the default one of `env`.
-            timeout_s: timeout of one call in seconds; `env.timeout_s` applies too.
-            success_reward: for `agentgym`: return from which a task counts as solved; null for the default of `env`.
-        """
+        """Check the options, which are those of `HttpSettings`, without a request to the servers."""
         options = {"env": env, "urls": urls, "protocol": protocol, "items": items, "instructions": instructions}
         numbers = {"timeout_s": timeout_s, "success_reward": success_reward}
         self.settings = section("env.options", HttpSettings, options | numbers)

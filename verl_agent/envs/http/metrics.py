@@ -12,11 +12,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 
 
 class Gauges(Collector):
-    """Gauges of the server's state at the time of each scrape.
-
-    Args:
-        read: returns the values by name.
-    """
+    """Gauges of the server's state at the time of each scrape."""
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
         self._read = read
@@ -28,11 +24,7 @@ class Gauges(Collector):
 
 
 class Metrics:
-    """Counters, durations and gauges of one server, in a registry of their own.
-
-    Args:
-        read: returns the values of the gauges by name.
-    """
+    """Counters, durations and gauges of one server, in a registry of their own."""
 
     def __init__(self, read: Callable[[], Mapping[str, float]]) -> None:
         self._registry = CollectorRegistry()

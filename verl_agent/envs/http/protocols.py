@@ -31,12 +31,7 @@ class ServerProtocol(Protocol):
         ...
 
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
-        """Return the prompt.
-
-        Args:
-            answer: answer to `/reset`.
-            observation: answer to `/observation`; None unless `needs_observation`.
-        """
+        """Return the prompt."""
         ...
 
     def step_body(self, action: str) -> dict[str, Any]:
@@ -44,12 +39,7 @@ class ServerProtocol(Protocol):
         ...
 
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
-        """Return the result of a step and the score after it.
-
-        Args:
-            answer: answer to `/step`.
-            score: score before the step.
-        """
+        """Return the result of a step and the score after it."""
         ...
 
 

@@ -71,12 +71,7 @@ def allow_connections(count: int) -> None:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn server of an environment that lets running episodes end before it stops.
-
-    Args:
-        server: server of the environment.
-        listener: socket from `bind`.
-    """
+    """uvicorn server of an environment that lets running episodes end before it stops."""
 
     def __init__(self, server: EnvServer, listener: socket.socket) -> None:
         config = uvicorn.Config(

@@ -62,10 +62,7 @@ class EnvServer:
     """HTTP server of one environment.
 
     Args:
-        tasks: tasks of the environment.
         pool: pool that runs the sessions; the server shuts it down when the app ends.
-        limits: limits of the server.
-        token: token that clients must send, or None.
     """
 
     def __init__(self, tasks: TaskIndex, pool: SessionPool, limits: ServerLimits, token: str | None = None) -> None:

@@ -23,11 +23,7 @@ as the last one."""
 
 
 class ServerPool:
-    """Servers of one list of URLs. Use it in the event loop of the transport only.
-
-    Args:
-        urls: base URLs, at least one.
-    """
+    """Servers of one list of URLs. Use it in the event loop of the transport only."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self.load = dict.fromkeys(urls, 0)

@@ -18,7 +18,6 @@ class SessionState:
 
     Attributes:
         last_call_s: time of the last call, in seconds of the table's clock.
-        observation: last observation; None before the first task begins.
         score: sum of the rewards of this episode.
         done: true if the episode has ended.
         busy: true while a call is running.
@@ -34,12 +33,7 @@ class SessionState:
 
 
 class SessionTable:
-    """All open sessions of a server. Only the server's event loop uses it, so it needs no lock.
-
-    Args:
-        limits: limits of the server.
-        clock: monotonic clock in seconds.
-    """
+    """All open sessions of a server. Only the server's event loop uses it, so it needs no lock."""
 
     def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self.draining = False
@@ -57,11 +51,7 @@ class SessionTable:
 
     @contextmanager
     def reserve_slot(self) -> Iterator[None]:
-        """Reserve a slot while a session is opened.
-
-        Raises:
-            RequestError: the server is stopping, or all slots are in use.
-        """
+        """Reserve a slot while a session is opened."""
         if self.draining:
             raise _unavailable("this server is stopping. Use another one")
         if len(self._sessions) + self._opening >= self._limits.sessions:
@@ -77,11 +67,7 @@ class SessionTable:
         self._sessions[session] = SessionState(self._clock())
 
     def get(self, session: int) -> SessionState:
-        """Return the state of an open session.
-
-        Raises:
-            RequestError: the session is unknown.
-        """
+        """Return the state of an open session."""
         if session not in self._sessions:
             raise RequestError(
                 404, f"there is no session {session}: it was closed, was idle too long, or never existed."
@@ -90,11 +76,7 @@ class SessionTable:
 
     @contextmanager
     def call(self, session: int) -> Iterator[SessionState]:
-        """Mark a session as busy during one call.
-
-        Raises:
-            RequestError: the session is unknown, or another call of it is running.
-        """
+        """Mark a session as busy during one call."""
         state = self.get(session)
         if state.busy:
             raise RequestError(

@@ -95,11 +95,7 @@ class HttpSettings:
 
 
 def parse_numbers(split: str, text: str) -> list[int]:
-    """Return the item numbers of a split, in the order of a text such as `0-3, 7`.
-
-    Raises:
-        ConfigError: the text has another form, or contains a number twice.
-    """
+    """Return the item numbers of a split, in the order of a text such as `0-3, 7`."""
     numbers: list[int] = []
     for part in text.split(","):
         match = RANGE.fullmatch(part.strip())

@@ -16,12 +16,8 @@ class TaskIndex:
     """Tasks that a server offers.
 
     Args:
-        env: registered name of the environment.
         options: keyword arguments of its adapter; in some environments they change the tasks.
         split: split to which item numbers refer.
-
-    Raises:
-        ConfigError: the environment has no such split.
     """
 
     def __init__(self, env: str, options: Mapping[str, Any], split: str) -> None:
@@ -45,11 +41,7 @@ class TaskIndex:
         return self.splits[self.split]
 
     def find(self, key: int | str) -> TaskItem:
-        """Return the item with this number or name.
-
-        Raises:
-            RequestError: there is no such item.
-        """
+        """Return the item with this number or name."""
         if isinstance(key, int):
             if not 0 <= key < len(self.numbered):
                 allowed = f"0 to {len(self.numbered) - 1}, the items of split {self.split!r}"
@@ -76,11 +68,7 @@ class TaskIndex:
         }
 
     def list_split(self, split: str) -> list[dict[str, str]]:
-        """Return names and categories of one split. The data is left out because it may hold answers.
-
-        Raises:
-            RequestError: there is no such split.
-        """
+        """Return names and categories of one split. The data is left out because it may hold answers."""
         if split not in self.splits:
             raise RequestError(422, f"there is no split {shorten(split, 60)!r}. {did_you_mean(split, self.splits)}")
         return [{"id": item.id, "category": item.category} for item in self.splits[split]]

@@ -77,9 +77,8 @@ class Transport:
             raise EnvError(f"{url} ended the connection: {type(error).__name__} {error}".rstrip()) from error
 
     def _connection_pool(self) -> aiohttp.ClientSession:
-        if (
-            self._connections is None
-        ):  # a session has one call at a time, so the number of sessions limits the connections
+        # A session has one call at a time, so the number of sessions limits the connections.
+        if self._connections is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
             self._connections = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._connections

@@ -29,13 +29,7 @@ MAX_NAME = 1000
 
 
 class RequestError(Exception):
-    """Invalid or rejected request, answered with an HTTP error.
-
-    Attributes:
-        status: HTTP status of the answer.
-        reason: message for the client.
-        headers: further headers of the answer.
-    """
+    """Invalid or rejected request, answered with an HTTP error."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """Set status, reason and headers of the answer."""
@@ -44,12 +38,7 @@ class RequestError(Exception):
 
 
 def read_body(raw: bytes, content_type: str) -> Body:
-    """Return the JSON object in a request's body; AgentGym's `/create` has an empty body, which is an empty object.
-
-    Args:
-        raw: body.
-        content_type: header `Content-Type`.
-    """
+    """Return the JSON object in a request's body; AgentGym's `/create` has an empty body, which is an empty object."""
     if not raw:
         return {}
     if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
@@ -102,11 +91,6 @@ def read_action(body: Body, action_format: ActionFormat, max_chars: int) -> str:
     `bare_action` is passed unchanged. Clients that send `id` extract `action` from a reply, possibly with surrounding
     text. Clients that send `env_idx` put the whole reply into `action`. In both cases the environment's action format
     parses it. Without a parsed action the environment receives an empty one.
-
-    Args:
-        body: body of `/step`.
-        action_format: action format of the environment.
-        max_chars: most characters of the action.
     """
     key = "bare_action" if "bare_action" in body else "action"
     text = body.get(key)

@@ -32,12 +32,7 @@ def to_observation(before: Sequence[Message], after: Sequence[Message]) -> str:
 
 
 def next_conversation(before: Sequence[Message], observation: str) -> list[Message]:
-    """Return the conversation of the next request.
-
-    Args:
-        before: conversation of the last request, with its reply.
-        observation: text of `to_observation`.
-    """
+    """Return the conversation of the next request."""
     if not observation.startswith(MARK):
         return [*before, {"role": "user", "content": observation}]
     change = json.loads(observation.removeprefix(MARK))

@@ -35,8 +35,6 @@ class Asked:
     """Request that waits for a reply.
 
     Attributes:
-        messages: conversation that the model reads.
-        has_tools: the request lists functions.
         answer: receives the message of the answer.
     """
 
@@ -49,10 +47,6 @@ class Gateway:
     """Endpoint on a free port of this machine. Only the holder of its token can use it.
 
     Requests that come at the same time are answered one after another, in the order of their arrival.
-
-    Attributes:
-        token: the API key.
-        requests: requests that no reply was written for yet.
     """
 
     def __init__(self) -> None:

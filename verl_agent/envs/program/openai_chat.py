@@ -44,7 +44,6 @@ def read_request(body: Any, written: Mapping[str, str]) -> list[Message]:
     """Return the messages of a request as the model reads them.
 
     Args:
-        body: the request.
         written: text of each reply so far, by `reply_key` of its answer, so that a reply with calls
             is again the text that the model wrote.
 
@@ -119,12 +118,7 @@ def reply_key(text: str | None, calls: Sequence[Mapping[str, Any]]) -> str:
 
 
 def answer_message(reply: str, has_tools: bool) -> dict[str, Any]:
-    """Return the message of the answer to a request.
-
-    Args:
-        reply: text of the model.
-        has_tools: the request had functions, so calls are read from the reply.
-    """
+    """Return the message of the answer to a request."""
     calls = []
     for match in CALL.finditer(reply) if has_tools else ():
         try:

@@ -40,15 +40,7 @@ def configure(adapter: type[EnvAdapter], options: Mapping[str, Any]) -> EnvAdapt
 
 
 class Harness:
-    """An environment under test, with the items, limits and threads of its checks.
-
-    Args:
-        env: the environment with its options.
-        items: tasks to play, at least one.
-        timeout_s: most seconds of one call.
-        budget_s: seconds after which a check skips further items.
-        replay_exact: compare texts and rewards of two episodes; False compares only rewards.
-    """
+    """An environment under test, with the items, limits and threads of its checks."""
 
     def __init__(
         self,
@@ -201,15 +193,7 @@ class Harness:
         self.end(shared)
 
     def compare(self, item: TaskItem, first: Transcript, second: Transcript, when: str, advice: str) -> None:
-        """Check that two episodes of `item` agree.
-
-        Args:
-            item: the item.
-            first: its reference.
-            second: the episode to compare with it.
-            when: circumstances of the second episode, for the message.
-            advice: change that makes them agree.
-        """
+        """Check that two episodes of `item` agree."""
         rewards = [[step.reward for step in transcript.steps] for transcript in (first, second)]
         if first == second if self.replay_exact else rewards[0] == rewards[1]:
             return

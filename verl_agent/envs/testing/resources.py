@@ -31,13 +31,7 @@ QUIET_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources of this process.
-
-    Attributes:
-        files: number of open file handles.
-        threads: number of running threads.
-        processes: number of its child processes, at every depth.
-    """
+    """Resources of this process."""
 
     files: int
     threads: int

@@ -46,12 +46,7 @@ def list_all(env: EnvAdapter) -> dict[str, list[TaskItem]]:
 
 
 def check_names(listed: Listed, name: str | None) -> None:
-    """Check that items carry the name of their environment; records and metrics are grouped by it.
-
-    Args:
-        listed: the items.
-        name: registered name of the environment; None if it is not registered yet.
-    """
+    """Check that items carry the name of their environment; records and metrics are grouped by it."""
     expected = name or next(item.env for items in listed.values() for item in items)
     for split, items in listed.items():
         for item in items:
@@ -103,12 +98,7 @@ def check_repeat(env: EnvAdapter, listed: Listed) -> None:
 
 
 def check_elsewhere(env: EnvAdapter, listed: Listed) -> None:
-    """Check that another process, in which sets have another order, lists the same items in the same order.
-
-    Args:
-        env: the environment; it can be pickled.
-        listed: its items in this process.
-    """
+    """Check that another process, in which sets have another order, lists the same items in the same order."""
     path = json.dumps([entry or os.getcwd() for entry in sys.path])
     try:
         done = subprocess.run(

@@ -55,8 +55,6 @@ def boundary(call: str, advice: str, settings: bool = False) -> Iterator[None]:
     """Turn an exception of a call into the adapter into a `ContractViolation` with its position in the code.
 
     Args:
-        call: the call, as source code.
-        advice: change that keeps the contract.
         settings: let `ConfigError` pass: the call may report an option or a machine that is not suitable.
     """
     try:

@@ -15,7 +15,6 @@ class ChatMessage:
 
     Attributes:
         role: `system`, `user`, `assistant` or `tool`.
-        content: text of the message.
         original: message as the server sent it, for replies of this episode: it holds function calls and reasoning
             that the text does not; None for all other messages.
     """
@@ -30,8 +29,6 @@ class ChatRequest:
     """Request for one reply.
 
     Attributes:
-        messages: messages that the model reads.
-        max_tokens: most tokens of the reply.
         sampling: temperature, top_p and seed, as far as they are set.
         tools: functions in OpenAI's format, or None.
         options: further fields of the request.
@@ -52,7 +49,6 @@ class Answer:
         text: text of the reply, with a function call as `<tool_call>{...}</tool_call>`.
         original: message of the reply in the server's form, see `ChatMessage.original`.
         truncated: True if the token limit ended the reply.
-        usage: tokens and cost.
     """
 
     text: str
@@ -87,8 +83,6 @@ class Dialect(Protocol):
         """Return the body of a request.
 
         Args:
-            name: name of the model.
-            request: the request.
             refused: fields that the server has refused, which are left out.
         """
         ...
@@ -106,7 +100,6 @@ def call_text(name: str, arguments: Any) -> str:
     """Return a function call as the text that agents with functions parse.
 
     Args:
-        name: name of the function.
         arguments: arguments as an object, or as JSON; text that is not JSON stays as it is.
     """
     if isinstance(arguments, str):

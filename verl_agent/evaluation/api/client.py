@@ -21,11 +21,10 @@ from urllib.request import getproxies, proxy_bypass
 
 from verl_agent.errors import ConfigError, OverlongPromptError, ReplyUnavailableError, counted
 from verl_agent.evaluation.api.anthropic_dialect import AnthropicDialect
-from verl_agent.evaluation.api.budget import Budget
 from verl_agent.evaluation.api.chat import Answer, ChatRequest, Dialect
 from verl_agent.evaluation.api.failures import Failure, Meaning, explain_status
 from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
-from verl_agent.evaluation.api.prices import PriceList
+from verl_agent.evaluation.api.prices import Budget, PriceList
 from verl_agent.evaluation.api.reply_log import ReplyLog, request_key
 from verl_agent.evaluation.api.settings import ApiSettings, read_key
 
@@ -73,12 +72,6 @@ class ContextLimitError(OverlongPromptError):
 class ApiClient:
     """Asks one model for replies, from many episodes at once. Use it as an asynchronous context manager.
 
-    Args:
-        settings: section `model.api`.
-        log: replies of earlier starts, and of this one.
-        max_usd: most US dollars to spend; None for no limit.
-        first_wait_s: seconds before the first retry.
-
     Raises:
         ConfigError: the key is missing, or the budget needs prices that are unknown.
     """
@@ -114,7 +107,6 @@ class ApiClient:
         """Return the reply to a request; one that was answered before is not sent again.
 
         Args:
-            request: the request.
             position: number that differs between turns, samples and attempts; see `request_key`.
 
         Raises:

@@ -56,8 +56,6 @@ class Failure:
     """Failure of one request.
 
     Attributes:
-        meaning: consequence of the failure.
-        message: explanation, with the server's own message.
         wait_s: seconds that the server asks to wait; None if it does not say.
         field: refused field, for `REFUSED_FIELD`.
     """
@@ -74,10 +72,6 @@ def explain_status(
     """Return the meaning of an answer with an error.
 
     Args:
-        status: status code of HTTP.
-        headers: headers of the answer, with any upper and lower case.
-        text: body of the answer.
-        body: names of the fields of the request.
         key_variable: environment variable with the key; None if no key was sent.
     """
     message, codes, parameter = _read_error(text)

@@ -34,11 +34,7 @@ class OpenAiDialect(Dialect):
 
     @override
     def body(self, name: str, request: ChatRequest, refused: Collection[str]) -> dict[str, Any]:
-        """The limit is called `max_tokens`, which every server knows.
-
-        OpenAI's reasoning models refuse it and are then
-        sent `max_completion_tokens`.
-        """
+        """The limit is called `max_tokens`; OpenAI's reasoning models refuse it and get `max_completion_tokens`."""
         limit = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
         body: dict[str, Any] = {"model": name, "messages": _messages(request.messages), limit: request.max_tokens}
         body |= {key: value for key, value in request.sampling.items() if key not in refused}

@@ -27,13 +27,9 @@ class ApiPolicy(Policy):
     is limited by the model's context. The episode may exceed its budget by the length of one observation.
 
     Attributes:
-        client: client of the model.
         budget: token limits; the limit of the prompt is not used.
-        sampling: temperature and top_p.
         seed: position of the episode, from which the seed of each request follows.
-        send_seed: send the seeds to the server.
         tools: functions of the agent in OpenAI's format, or None.
-        options: further fields of every request.
     """
 
     client: ApiClient
@@ -98,10 +94,6 @@ def with_originals(messages: Sequence[Message], answers: Sequence[Answer]) -> li
 
     A context window may remove early replies, a prompt may contain examples of replies, and a person may have played
     another reply in place of one. The longest common runs of replies are therefore matched, the last ones first.
-
-    Args:
-        messages: messages that the model reads.
-        answers: replies of the episode so far, oldest first.
     """
     rendered = [ChatMessage(message["role"], message["content"], None) for message in messages]
     own = [place for place, message in enumerate(messages) if message["role"] == "assistant"][::-1]
@@ -116,11 +108,6 @@ def with_originals(messages: Sequence[Message], answers: Sequence[Answer]) -> li
 
 def check_api(settings: ApiSettings, temperature: float, max_usd: float | None) -> None:
     """Check what a model behind an API needs before its evaluation starts.
-
-    Args:
-        settings: section `model.api`.
-        temperature: `evaluation.temperature`.
-        max_usd: `evaluation.max_usd`.
 
     Raises:
         ConfigError: a package or the key is missing, the temperature is too high for the protocol, or the budget needs

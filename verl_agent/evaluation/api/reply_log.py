@@ -20,7 +20,6 @@ class Totals:
     """Sums over all replies of an evaluation.
 
     Attributes:
-        replies: number of replies.
         lost: number of requests that may have been charged without a reply: timeouts, broken answers, and requests in
             flight when the evaluation was killed.
         input_tokens: tokens read, over replies with a usage; None if that is no reply.
@@ -47,8 +46,6 @@ def request_key(name: str, request: ChatRequest, position: int) -> str:
     """Return the key of a reply: a hash of the request and of its position in the evaluation.
 
     Args:
-        name: name of the model.
-        request: the request.
         position: number of the turn's position, which differs between samples and attempts of equal content.
     """
     content = json.dumps([name, asdict(request), position], sort_keys=True, default=str)
@@ -56,11 +53,7 @@ def request_key(name: str, request: ChatRequest, position: int) -> str:
 
 
 class ReplyLog:
-    """Replies by key, and the money that requests have cost. Each line is on disk before the method returns.
-
-    Args:
-        path: file of the log; created if missing.
-    """
+    """Replies by key, and the money that requests have cost. Each line is on disk before the method returns."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,9 +98,7 @@ class ReplyLog:
         """Record the outcome of a request, if it changes anything.
 
         Args:
-            key: key of the request.
             charged_usd: cost of the request, or what was reserved if its cost is not known.
-            answer: the reply, or None.
             lost: True if the server may have charged the request without a reply.
         """
         if answer is not None:

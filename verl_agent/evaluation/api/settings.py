@@ -127,10 +127,6 @@ class ApiSettings:
 def api_settings(values: Any, path: str | None) -> ApiSettings | None:
     """Build section `model.api`; None if `model.path` names the policy.
 
-    Args:
-        values: the section of the config; None if it is missing.
-        path: `model.path`; None if it has no value.
-
     Raises:
         ConfigError: a key or a value is not allowed, or both or neither of `model.path` and `model.api` name a model.
     """

@@ -31,13 +31,8 @@ class SuiteRow:
     """Result of one model on one category of a suite.
 
     Attributes:
-        model: name of the model.
-        evaluation: name of the evaluation in the suite.
-        category: name of the category.
         substitute: True if the tasks stand in for others that need outside data.
         status: status of the evaluation; `skipped` or `failed` rows have no result.
-        reason: reason for which the evaluation was skipped or is not complete.
-        result: result on the category; None without an episode.
     """
 
     model: str
@@ -59,7 +54,6 @@ class ModelSummary:
     """Results of one model over a suite.
 
     Attributes:
-        model: name of the model.
         trained_on: environments of the run that trained the model; empty if they are not known.
         categories: number of categories of the suite, substitutes left out.
         measured: number of these with a valid episode.
@@ -235,11 +229,6 @@ def with_earlier(suite: Suite, outcomes: Sequence[Outcome], into: Path) -> list[
 
     Results are read again from the folders of the evaluations. `suite.json` has the reasons for which the others were
     skipped or failed.
-
-    Args:
-        suite: the suite; its overrides are not read.
-        outcomes: outcomes of this run.
-        into: folder of the suite.
 
     Returns:
         The outcomes in the order of the suite's file, and of each evaluation those of this run first.

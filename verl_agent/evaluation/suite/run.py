@@ -26,8 +26,6 @@ class Outcome:
     """Outcome of one evaluation of a suite.
 
     Attributes:
-        model: policy that was evaluated.
-        evaluation: name in the suite.
         env: name of the environment; empty if the evaluation does not compose.
         folder: output folder of the evaluation.
         status: `played`: all planned episodes; `partial`: some of them; `skipped`: what it needs is missing;
@@ -47,7 +45,6 @@ def models_of(suite: Suite, models: Sequence[str]) -> dict[str, list[str]]:
     """Return the overrides that name each model, by the name of its folder.
 
     Args:
-        suite: the suite, whose overrides may name one model.
         models: values of `model.path`; empty if the overrides name the model.
 
     Raises:
@@ -77,9 +74,6 @@ def compose_suite(
 
     The value is the error if an evaluation with `needs` refers to something that this machine does not have.
 
-    Args:
-        suite, models: see `play_suite`.
-
     Raises:
         ConfigError: a setting of an evaluation is not allowed.
     """
@@ -99,12 +93,6 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
     """Play all evaluations for all models; each resumes in its folder `<into>/<model>/<evaluation>`.
 
     The settings of all evaluations are checked first. A failed evaluation does not stop the others.
-
-    Args:
-        suite: the suite.
-        models: overrides of each model by its name, see `models_of`.
-        into: folder of the suite.
-        console: output console; the evaluations write to the terminal themselves.
 
     Raises:
         ConfigError: a setting of an evaluation is not allowed; nothing was played.
@@ -135,11 +123,7 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
 
 
 def missing_need(config: EvaluationConfig) -> str | None:
-    """Return the error that prevents the first task of an evaluation from starting; None if it starts.
-
-    Args:
-        config: sections of the evaluation.
-    """
+    """Return the error that prevents the first task of an evaluation from starting; None if it starts."""
     try:
         item = config.run.tasks(config.evaluation.tasks)[0]
 

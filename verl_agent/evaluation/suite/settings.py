@@ -45,7 +45,6 @@ class Suite:
     """A suite with the overrides of a command line.
 
     Attributes:
-        file: the suite file.
         listed: all evaluations of the file by name.
         entries: evaluations to play by name, a part of `listed`.
         common: overrides of all evaluations.
@@ -74,9 +73,7 @@ def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -
     """Read a suite file.
 
     Args:
-        file: the YAML file.
         overrides: `KEY=VALUE` for all evaluations, or `NAME:KEY=VALUE` for one.
-        only: names of the evaluations to play; empty for all.
 
     Raises:
         ConfigError: the file is no suite, a recipe does not exist, a name is unknown, or the overrides name a folder.

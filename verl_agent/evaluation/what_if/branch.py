@@ -193,7 +193,9 @@ async def sample_replies(
     async def sample(index: int) -> Reply:
         agent, policy = players.new_agent(), players.new_policy(index)
         if not with_thought and not isinstance(policy, TokenPolicy):
-            raise ConfigError("--without-thought begins the reply for a model. This policy is none: set model.path.")
+            raise ConfigError(
+                "--without-thought begins the reply for a model, and this policy is not a model. Set model.path."
+            )
         if isinstance(policy, TokenPolicy):
             for earlier in range(1, turn):
                 played = recorded.episode.turns[earlier - 1]

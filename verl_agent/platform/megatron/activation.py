@@ -24,11 +24,7 @@ def stand_in_when_imported() -> None:
 
 
 def register_engines() -> None:
-    """Register verl's Megatron engines for the CPU.
-
-    Raises:
-        ImportError: Megatron-Core is not installed.
-    """
+    """Register verl's Megatron engines for the CPU."""
     from verl.workers.engine.base import EngineRegistry
 
     from verl_agent.platform.megatron.engines import CpuMegatronLanguageEngine, CpuMegatronValueEngine

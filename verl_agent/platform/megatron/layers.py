@@ -19,13 +19,7 @@ from typing_extensions import override
 
 
 class Norm(torch.nn.Module):
-    """RMSNorm or LayerNorm of the last dimension (`TENorm`).
-
-    Args:
-        config: Megatron's `TransformerConfig`.
-        hidden_size: size of the last dimension.
-        eps: number that is added to the variance.
-    """
+    """RMSNorm or LayerNorm of the last dimension (`TENorm`)."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__()

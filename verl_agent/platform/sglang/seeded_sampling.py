@@ -31,11 +31,7 @@ def sample_with_seeds() -> None:
 
 
 def check_sglang(version: str) -> None:
-    """Check that the sampler of this version of SGLang is known.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Check that the sampler of this version of SGLang is known."""
     if version != TESTED:
         raise ConfigError(
             f"seeded sampling was not tested with sglang {version}. Tested version: {TESTED}. Install it with `make "

@@ -17,11 +17,6 @@ from verl_agent.runs.control.server import Connection, connect
 class Attendance:
     """Connection of a person who attends one episode.
 
-    Args:
-        folder: folder of the run.
-        episode: number of the episode.
-        name: name of the person, for others who want to attend the episode.
-
     Raises:
         ConfigError: no run is active in the folder.
     """
@@ -48,11 +43,7 @@ class Attendance:
         return self._connection.ready
 
     def answer(self, answer: Answer) -> None:
-        """Answer the last question.
-
-        Raises:
-            ConfigError: the run has ended.
-        """
+        """Answer the last question."""
         try:
             self._connection.send(asdict(answer))
         except OSError as error:
@@ -67,12 +58,6 @@ class Attendance:
 
 def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: Callable[[str], None]) -> None:
     """Attend an episode at a terminal until it ends or the person leaves.
-
-    Args:
-        folder: folder of the run.
-        episode: number of the episode.
-        ask: reads a line of the person after a prompt; None at the end of the input.
-        show: prints a text.
 
     Raises:
         ConfigError: no run is active in the folder, or the episode cannot be attended.

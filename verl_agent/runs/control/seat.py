@@ -25,10 +25,6 @@ class Seat(Person):
     """Person at another terminal or in a browser.
 
     The connection's thread takes `messages`; the event loop calls the methods.
-
-    Args:
-        name: name of the person, for others who want the seat.
-        copilot, alone: see `Person`.
     """
 
     def __init__(self, name: str, copilot: CandidatePolicy | None = None, alone: bool = False) -> None:
@@ -41,11 +37,7 @@ class Seat(Person):
 
     @override
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
-        """Send the question, and wait for the person's decision.
-
-        Raises:
-            SeatLeftError: the person left.
-        """
+        """Send the question, and wait for the person's decision."""
         self._answer = asyncio.get_running_loop().create_future()
         text = question(proposal, self.commands(proposal), told=self._told)
         self._told = True

@@ -35,11 +35,7 @@ class Connection:
         self._stream, self._received = stream, b""
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send one message.
-
-        Raises:
-            OSError: the other side has gone.
-        """
+        """Send one message."""
         self._stream.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, timeout_s: float | None) -> dict[str, Any] | None:
@@ -97,8 +93,6 @@ def control_socket(
     The command `end` is carried out here: it ends every process of the run within seconds, also if the run's event loop
     hangs.
 
-    Args:
-        folder: folder of the run, which this process has locked.
         handle: carries out the other commands. It also gets `end` before the processes are ended.
         attend: serves a connection on which a person attends an episode; None to refuse.
     """

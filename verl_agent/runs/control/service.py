@@ -20,12 +20,7 @@ POLL_S = 0.2
 
 @contextmanager
 def controlled(folder: Path, control: RunControl) -> Iterator[None]:
-    """Let a person control the run in `folder` while the block runs; call it in the event loop of its episodes.
-
-    Args:
-        folder: folder of the run.
-        control: overseer of its episodes.
-    """
+    """Let a person control the run in `folder` while the block runs; call it in the event loop of its episodes."""
     loop = asyncio.get_running_loop()
 
     def handle(command: Mapping[str, Any]) -> dict[str, Any]:

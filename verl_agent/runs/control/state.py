@@ -23,13 +23,9 @@ class LiveEpisode:
     """Episode that is being played.
 
     Attributes:
-        number: number of the episode in this run, from 1.
-        episode: the episode.
         limit: timeout that ends the episode when a person asks for it.
         paused: True if its next action waits for `resume` or `step`.
         steps: number of actions that may pass although it is paused.
-        ending: reason for which a person ends it.
-        seat: person who attends it, or None.
         asked: True while a question of the approval policy waits for another person.
         waits: True while an action waits for `resume`, for `step` or for a decision.
     """
@@ -176,11 +172,7 @@ class RunControl(Overseer):
         seat.dismiss("you left.")
 
     def find(self, number: object) -> LiveEpisode:
-        """Return an episode by its number.
-
-        Raises:
-            ConfigError: it is not being played.
-        """
+        """Return an episode by its number."""
         for live in self._live.values():
             if live.number == number:
                 return live

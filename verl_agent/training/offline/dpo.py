@@ -46,7 +46,7 @@ def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
         )
 
     def datasets(encoder: Any) -> tuple[Any, Any]:
-        from verl_agent.training.offline.datasets import PairDataset
+        from verl_agent.training.offline.encoding import PairDataset
 
         return PairDataset(train, encoder), PairDataset(validation, encoder) if validation else None
 

@@ -16,7 +16,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from verl_agent.models.resolve import weights_on_disk
 from verl_agent.runs.identity import read_settings, write_json_atomically
-from verl_agent.training.offline.datasets import PairDataset, collate_pairs
+from verl_agent.training.offline.encoding import PairDataset, collate_pairs
 from verl_agent.training.offline.selection import fingerprint
 from verl_agent.training.offline.sft_trainer import SupervisedTrainer
 
@@ -75,11 +75,8 @@ def preference_loss(
     """Compute the share of one micro-batch in the mean loss over all pairs of the batch.
 
     Args:
-        beta: see `PreferenceSettings.beta`.
-        nll_coef: see `PreferenceSettings.nll_coef`.
         model_output: `log_probs`, jagged `(2B, T)`.
         data: `loss_mask`, `reference`, and what verl adds: `global_batch_size` in pairs and `dp_size`.
-        dp_group: not used.
 
     Returns:
         The loss and its metrics, which verl sums over micro-batches and averages over data-parallel ranks. Metrics are

@@ -1,9 +1,10 @@
 """Encoding of episodes as rows of tokens, with a mask of the tokens that the model or the oracle wrote."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import Dataset
 
 from verl_agent.agents.base import Agent
 from verl_agent.config.settings import AgentEnv
@@ -13,6 +14,7 @@ from verl_agent.rollout.chat_template import check_tools, choose_builder
 from verl_agent.rollout.oracle import demonstrate
 from verl_agent.rollout.tokens import EpisodeTokens, render_episode
 from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.training.offline.preferences import Pair
 from verl_agent.types import Episode, TaskItem
 
 Row = dict[str, torch.Tensor]
@@ -29,11 +31,7 @@ class EpisodeEncoder:
     chose an unusual tokenization.
 
     Args:
-        tokenizer: tokenizer of the model to train.
-        model_type: type of the model in its config.
         played: environment and agent. Other environments in records have the same agent and no options.
-        max_length: most tokens of a row.
-        template_options: keyword arguments of the chat template.
 
     Raises:
         ConfigError: no token builder agrees with the chat template.
@@ -56,7 +54,6 @@ class EpisodeEncoder:
         """Encode a recorded episode; see `_rows`.
 
         Args:
-            record: recorded episode.
             trained: True for each turn whose reply is trained on; None for all turns.
         """
         return self._rows(to_episode(record), SHORTER_RECORDS, trained)
@@ -65,7 +62,6 @@ class EpisodeEncoder:
         """Play a task with the oracle and encode the episode; see `_rows`.
 
         Args:
-            item: task.
             max_turns: turn limit that the agent tells, if it tells the turns left.
         """
         played = self._played(item.env)
@@ -76,7 +72,6 @@ class EpisodeEncoder:
         """Encode an episode as one row, or one row a segment if the agent edits the context.
 
         Args:
-            episode: episode to encode.
             advice: last sentence of the message for a row that is too long.
             trained: see `encode`; a segment without a reply that is trained on gives no row.
 
@@ -113,3 +108,67 @@ class EpisodeEncoder:
             if agent.tools:
                 check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
         return self._agents[name]
+
+
+PairRows = tuple[Row, Row]
+"""Rows of the better and of the worse episode of a pair."""
+
+
+def weighted(rows: Iterable[Row], weight: float = 1.0) -> list[Row]:
+    """Return rows with a float `loss_mask` of the weight of their episode.
+
+    verl's loss, the sum of masked log-probs divided by the sum of the mask, is then their weighted mean.
+    """
+    return [{**row, "loss_mask": (row["loss_mask"] * weight).float()} for row in rows]
+
+
+class PairDataset(Dataset[PairRows]):
+    """Rows of pairs of recorded episodes.
+
+    Args:
+        encoder: encoder whose agent keeps the whole context.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], encoder: EpisodeEncoder) -> None:
+        self.pairs = pairs
+        self.rows: list[PairRows] = []
+        for pair in pairs:
+            (better,), (worse,) = (encoder.encode(side, pair.trained(side)) for side in (pair.better, pair.worse))
+            self.rows.append((better, worse))
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Hash of each pair."""
+        return [pair.fingerprint for pair in self.pairs]
+
+    def set_reference(self, log_probs_N2: torch.Tensor) -> None:
+        """Add the log-probs of the reference model to the rows.
+
+        Args:
+            log_probs_N2: float `(N, 2)`, log-probability in nats of the replies of each pair, the better one first.
+        """
+        for (better, worse), (high, low) in zip(self.rows, log_probs_N2, strict=True):
+            better["reference"], worse["reference"] = high, low
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> PairRows:
+        return self.rows[index]
+
+
+def collate_pairs(rows: Sequence[PairRows]) -> dict[str, torch.Tensor]:
+    """Collate B pairs to a batch of 2B rows: better, worse, better, worse, ...
+
+    Returns:
+        `input_ids`, `position_ids` and `loss_mask` as jagged tensors `(2B, T)`, and `reference`, float `(2B,)`, if the
+        rows have it.
+    """
+    flat = [row for pair in rows for row in pair]
+    batch = {
+        key: torch.nested.as_nested_tensor([row[key] for row in flat], layout=torch.jagged)
+        for key in ("input_ids", "position_ids", "loss_mask")
+    }
+    if "reference" in flat[0]:
+        batch["reference"] = torch.stack([row["reference"] for row in flat])
+    return batch

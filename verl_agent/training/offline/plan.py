@@ -16,7 +16,6 @@ class RunPlan:
     Attributes:
         rows: number of rows to train on: episodes, parts of episodes, or pairs.
         val_rows: number of rows to validate on.
-        played: environment and agent of the episodes.
         datasets: encodes both as datasets of torch; the second may be None.
         facts: facts that identify the run beside its config (for example, a hash of its episodes).
         summary: one line about the data.
@@ -33,11 +32,6 @@ class RunPlan:
 def check_files(data: Mapping[str, Any], train: str, validation: str) -> None:
     """Check the names of the data, which verl's own trainer would read as files.
 
-    Args:
-        data: section `data`.
-        train: name of the rows to train on.
-        validation: name of the rows to validate on.
-
     Raises:
         ConfigError: another name is given.
     """
@@ -48,11 +42,7 @@ def check_files(data: Mapping[str, Any], train: str, validation: str) -> None:
 
 
 def check_batches(config: Mapping[str, Any], plan: RunPlan) -> None:
-    """Check that the rows fill a batch, that batches divide evenly, and that a validation has data.
-
-    Raises:
-        ConfigError: a batch is larger than the data, does not divide, or a validation has no data.
-    """
+    """Check that the rows fill a batch, that batches divide evenly, and that a validation has data."""
     data, batch, rate = config["data"], int(config["data"]["train_batch_size"]), config["optim"]["lr"]
     if not isinstance(rate, int | float) or not rate > 0:
         raise ConfigError(f"optim.lr={rate!r} is not allowed. Allowed: a number above 0.")

@@ -51,9 +51,7 @@ class Method:
     """Training method that uses verl's SFT trainer.
 
     Attributes:
-        command: name of its command, `sft` or `dpo`.
         base: YAML that its recipes are built on.
-        title: title of the progress bar.
         plan: checks a resolved config, with its environment and agent, and counts its rows.
         trainer: module and class of the trainer, as `pkgutil.resolve_name` reads them.
         shown: metrics of `train/` that the progress bar shows.
@@ -72,11 +70,7 @@ class Method:
 
 
 def run(config: DictConfig, method: Method) -> None:
-    """Train to the last step of a composed recipe, or resume from its last checkpoint.
-
-    Raises:
-        ConfigError: a check before the start fails.
-    """
+    """Train to the last step of a composed recipe, or resume from its last checkpoint."""
     check_kind(config, method.base)
     check_keys(config, method.base)
     try:
@@ -117,11 +111,7 @@ def run(config: DictConfig, method: Method) -> None:
 
 
 def complete(config: DictConfig, folder: RunFolder) -> None:
-    """Fill in values that depend on this machine, and check its memory.
-
-    Raises:
-        ConfigError: the model or its attention does not exist, or the memory is too small.
-    """
+    """Fill in values that depend on this machine, and check its memory."""
     with open_dict(config):
         config.trainer.default_local_dir = str(folder.root)
         config.model.path = resolve_model(config.model.path, key="model.path")
@@ -140,9 +130,6 @@ def claim_run(
 
     Returns:
         The step to resume after; 0 for a new run.
-
-    Raises:
-        ConfigError: see `RunFolder.claim`.
     """
     step, warning = folder.claim(settings, may_change(method.command), config.trainer.resume_mode)
     if warning:

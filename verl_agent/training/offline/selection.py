@@ -75,7 +75,6 @@ class ChosenEpisode:
     """Recorded episode to train on.
 
     Attributes:
-        record: recorded episode.
         weight: factor of its tokens in the loss, > 0.
     """
 
@@ -169,12 +168,7 @@ def select_episodes(records: Iterable[EpisodeRecord], settings: EpisodeSource) -
 
 
 def learned_turns(turns: Sequence[TurnRecord], authors: Sequence[Author]) -> list[bool]:
-    """Return True for each turn whose reply is trained on: one of an author, whose action was carried out.
-
-    Args:
-        turns: turns of an episode.
-        authors: authors to learn from; empty for all.
-    """
+    """Return True for each turn whose reply is trained on: one of an author, whose action was carried out."""
     return [
         (not authors or turn.get("author", "policy") in authors)
         and ("review" not in turn or turn["review"]["decision"] not in ("rejected", "ended"))

@@ -53,7 +53,7 @@ def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
     ]
 
     def datasets(encoder: Any) -> tuple[Any, Any]:
-        from verl_agent.training.offline.datasets import weighted
+        from verl_agent.training.offline.encoding import weighted
 
         train, validation = (
             [row for item in items for row in weighted(encoder.demonstrate(item, source.max_turns or 1))]
@@ -76,11 +76,6 @@ def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
 def check_turn_limit(source: EpisodeSource, agent: Agent, demonstrates: bool) -> None:
     """Check that demonstrations have a turn limit if the agent tells the turns left, and only then.
 
-    Args:
-        source: section `episodes`.
-        agent: agent that renders the demonstrations.
-        demonstrates: True if the oracle's episodes are used.
-
     Raises:
         ConfigError: the limit is missing, or nothing reads it.
     """
@@ -97,11 +92,7 @@ def check_turn_limit(source: EpisodeSource, agent: Agent, demonstrates: bool) ->
 
 
 def recorded(source: EpisodeSource, held_out: list[TaskItem]) -> list[ChosenEpisode]:
-    """Return the recorded episodes to learn from.
-
-    Raises:
-        ConfigError: see `usable_records`.
-    """
+    """Return the recorded episodes to learn from."""
     if not source.records:
         return []
     tasks = frozenset((item.env, item.id) for item in held_out)

@@ -16,11 +16,7 @@ from verl_agent.training.offline.plan import RunPlan
 
 
 class BestCheckpointHandler:
-    """Checkpoint handler for verl's trainer that adds manifests, and keeps the best checkpoint when it prunes others.
-
-    Args:
-        handler: checkpoint handler of verl, which saves and loads.
-    """
+    """Checkpoint handler of verl's trainer that adds manifests, and keeps the best checkpoint when it prunes others."""
 
     def __init__(self, handler: CheckpointHandler) -> None:
         self._handler = handler
@@ -59,23 +55,13 @@ class BestCheckpointHandler:
 
 
 def count_rows(state: dict[str, Any], batch_size: int) -> None:
-    """Correct the number of rows that a saved loader has taken from its sampler.
-
-    Args:
-        state: state of a `StatefulDataLoader`; changed in place.
-        batch_size: rows of a batch of the present rank.
-    """
+    """Correct the number of rows that a saved loader has taken from its sampler."""
     of_sampler = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
     of_sampler["_sampler_iter_state"]["samples_yielded"] = of_sampler["_sampler_iter_yielded"] * batch_size
 
 
 class SupervisedTrainer(SFTTrainer):
-    """SFT trainer of verl with `BestCheckpointHandler`.
-
-    Args:
-        config: config of verl.
-        plan: plan of the run, which has its rows.
-    """
+    """SFT trainer of verl with `BestCheckpointHandler`."""
 
     def __init__(self, config: Any, plan: RunPlan) -> None:
         self._plan = plan

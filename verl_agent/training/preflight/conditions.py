@@ -81,13 +81,6 @@ def check_conditions(config: DictConfig, conditions: Sequence[Condition]) -> Non
     """Check conditions, for each environment of the run; the first that does not hold is reported.
 
     The message names the entry of a mixture unless it is the same for all.
-
-    Args:
-        config: whole config.
-        conditions: rows of the table.
-
-    Raises:
-        ConfigError: a condition does not hold.
     """
     views = environments(config)
     for condition in conditions:

@@ -144,14 +144,7 @@ def spell(seconds: float) -> str:
 
 
 def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float = CARD_GB) -> Footprint:
-    """Estimate memory and time of a training run on GPUs.
-
-    Args:
-        config: whole config in plain values, resolved.
-        shape: shape of the policy.
-        critic: shape of the critic, None without a critic.
-        card_gb: memory of a GPU, in GB.
-    """
+    """Estimate memory and time of a training run on GPUs."""
     trainer, actor, rollout = (
         config["trainer"],
         config["actor_rollout_ref"]["actor"],
@@ -227,11 +220,8 @@ def offline_estimate(
     """Return an upper bound of memory and time of supervised training or DPO.
 
     Args:
-        config: whole config in plain values, resolved.
-        shape: shape of the model.
         rows: number of episodes in an epoch; a pair counts as two.
         rate: operations per second of all processes together.
-        ranks: number of processes that share the model.
 
     Returns:
         GB of each GPU, and seconds of all epochs with every episode at full length.

@@ -1,25 +1,25 @@
-"""Check that the batches of a training run divide, and that its tasks and its critic suffice."""
+"""Check that the batches of a training run divide, and that tasks, critic and sessions suffice."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import ceil, floor
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_agent.config.algorithms import has_critic
 from verl_agent.config.mixture import tasks_per_batch
 from verl_agent.config.settings import RunEnv
+from verl_agent.envs.hosts.slot import HOSTS
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config, load_tokenizer
-from verl_agent.training.preflight.algorithms import has_critic
+from verl_agent.training.preflight.condition_table import PARTIAL, SEPARATE, SYNC
 from verl_agent.training.splits import holds_out, split_tasks
 
 
 def check_micro_batches(config: DictConfig) -> None:
-    """Check that the rows of a step divide among the ranks and into micro batches, in passes not packed by tokens.
-
-    Raises:
-        ConfigError: the rows do not divide, so that the run would stop at the first step.
-    """
+    """Check that the rows of a step divide among the ranks and into micro batches, in passes not packed by tokens."""
     policy, episodes = config.actor_rollout_ref, int(config.actor_rollout_ref.rollout.n)
     ranks = {"actor_rollout_ref.actor": data_parallel(config, "actor_rollout_ref.actor")}
     check_engine_size(config)
@@ -61,15 +61,7 @@ def check_micro_batches(config: DictConfig) -> None:
 
 
 def data_parallel(config: DictConfig, key: str) -> int:
-    """Return the number of ranks that split the rows of a batch; the others share the work on the same rows.
-
-    Args:
-        config: resolved config.
-        key: section of the trained model, `actor_rollout_ref.actor` or `critic`.
-
-    Raises:
-        ConfigError: the GPUs do not divide into groups of the parallel sizes.
-    """
+    """Return the number of ranks that split the rows of a batch; the others share the work on the same rows."""
     model, gpus = OmegaConf.select(config, key), int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
     names: tuple[str, ...]
     if model.strategy == "megatron":
@@ -90,11 +82,7 @@ def data_parallel(config: DictConfig, key: str) -> int:
 
 
 def check_engine_size(config: DictConfig) -> None:
-    """Check that the GPUs divide into rollout engines.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Check that the GPUs divide into rollout engines."""
     size, gpus = (
         int(config.actor_rollout_ref.rollout.tensor_model_parallel_size),
         int(config.trainer.n_gpus_per_node * config.trainer.nnodes),
@@ -107,11 +95,7 @@ def check_engine_size(config: DictConfig) -> None:
 
 
 def check_shares(config: DictConfig, envs: Sequence[RunEnv]) -> None:
-    """Check that every environment has as many tasks as a batch takes of it.
-
-    Raises:
-        ConfigError: an environment has fewer tasks.
-    """
+    """Check that every environment has as many tasks as a batch takes of it."""
     batch = int(config.data.train_batch_size)
     splits = split_tasks(envs)
     for run_env, split, share in zip(envs, splits, tasks_per_batch([each.weight for each in envs], batch), strict=True):
@@ -135,19 +119,48 @@ def _beside_dev(env: EnvSettings) -> str:
 
 
 def check_critic(critic: str, policy: str) -> None:
-    """Check that the critic has an embedding for each token of the policy's tokenizer.
-
-    Args:
-        critic: folder or hub id of the critic's model.
-        policy: that of the policy.
-
-    Raises:
-        ConfigError: its vocabulary is smaller, or its config cannot be read.
-    """
+    """Check that the critic has an embedding for each token of the policy's tokenizer."""
     known = load_config(critic, "critic.model.path").get_text_config().vocab_size
     needed = len(load_tokenizer(policy, "actor_rollout_ref.model.path"))
     if known < needed:
         raise ConfigError(
             f"critic.model.path={critic!r} has {known} tokens, and the tokenizer of the policy {needed}: it cannot "
             "read all tokens. Choose a model with the policy's tokenizer, such as the policy's own."
+        )
+
+
+SECTIONS = {PARTIAL: "colocate_async", SEPARATE: "separate_async"}
+"""Section of `trainer.v1` that verl reads for each asynchronous mode."""
+
+
+def check_places(config: Mapping[str, Any], run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
+    """Check that the hosts have a session for each episode in flight, in an asynchronous run.
+
+    An episode that waits for a session during an update gets none, because those in flight wait for the engine. With
+    hosts in Ray actors and without `env.hosts.count`, the number of hosts is known to the cluster only. Otherwise each
+    agent-loop worker has hosts of its own, and gets whole groups in turn (`verl_agent.training.dispatch`). After some
+    steps a worker may have more groups in flight than another, and then its episodes wait for each other.
+    """
+    hosts, rollout, v1 = run_env.env.hosts, config["actor_rollout_ref"]["rollout"], config["trainer"]["v1"]
+    if v1["trainer_mode"] == SYNC:
+        return
+    machines = config["trainer"]["nnodes"] + (rollout["nnodes"] if v1["trainer_mode"] == SEPARATE else 0)
+    in_ray = hosts.where == "ray" or (hosts.where == "auto" and machines > 1)
+    if in_ray and hosts.count is None:
+        return
+    batch, section = int(config["data"]["train_batch_size"]), SECTIONS[v1["trainer_mode"]]
+    groups = batch + floor(batch * v1[section]["num_warmup_batches"])
+    recent = batch * (v1["sampler"]["max_off_policy_threshold"] + 1)
+    share = run_env.weight / sum(other.weight for other in envs)
+    workers = 1 if in_ray else int(rollout["agent"]["num_workers"])
+    episodes = min(ceil(groups / workers), ceil(recent * share)) * int(rollout["n"])
+    sessions = run_env.live.hosting.bounded(hosts.sessions).sessions
+    places = (hosts.count or HOSTS) * sessions
+    if places < episodes:
+        each = "" if in_ray else f" in each of actor_rollout_ref.rollout.agent.num_workers={workers}"
+        raise ConfigError(
+            f"env.hosts.count={hosts.count!r} and env.hosts.sessions={hosts.sessions!r} give {run_env.label!r} places "
+            f"for {places} episodes{each}, but up to {episodes} are in flight (groups of "
+            f"actor_rollout_ref.rollout.n={rollout['n']}, data.train_batch_size={batch} and num_warmup_batches of "
+            f"trainer.v1.{section}). Set env.hosts.count={ceil(episodes / sessions)} or more, or lower the others."
         )

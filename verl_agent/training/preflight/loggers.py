@@ -21,14 +21,7 @@ LOGGERS = {
 
 
 def check_loggers(names: object) -> None:
-    """Check that all loggers exist and are installed, and that `file` is among them.
-
-    Args:
-        names: value of `trainer.logger`.
-
-    Raises:
-        ConfigError: a logger is unknown or not installed, or `file` is missing.
-    """
+    """Check that all loggers exist and are installed, and that `file` is among them."""
     listed = list(names) if isinstance(names, Sequence) and not isinstance(names, str) else [names]
     for name in listed:
         if not isinstance(name, str) or name not in LOGGERS:

@@ -6,6 +6,7 @@ from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_agent.config.algorithms import has_critic
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import parameters
 from verl_agent.platform.detect import use_cpu_device
@@ -24,7 +25,6 @@ from verl_agent.system.resources import (
     require_memory,
     require_temporary_space,
 )
-from verl_agent.training.preflight.algorithms import has_critic
 from verl_agent.training.preflight.estimates import estimate, shape_of
 
 
@@ -32,10 +32,6 @@ def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
     """Check that this machine has what a run takes: memory, temporary space, and on a CPU what its engine needs.
 
     `RunFolder.require_room` checks the disk of the run.
-
-    Args:
-        config: complete config.
-        report: receives a line about what is slower than it could be.
 
     Raises:
         ConfigError: something is missing; the message has all problems.
@@ -71,12 +67,7 @@ def _report_instead(check: Callable[[], None], report: Callable[[str], None]) ->
 
 
 def files_gb(config: DictConfig, free_bytes: int) -> float:
-    """Return the GB of objects and weights that pass through files because shared memory is too small; 0 if it is not.
-
-    Args:
-        config: complete config.
-        free_bytes: free bytes of shared memory.
-    """
+    """Return the GB of objects and weights that pass through files, 0 unless shared memory is too small."""
     store = OmegaConf.select(config, "ray_kwargs.ray_init.object_store_memory")
     if store is None or free_bytes >= store:
         return 0.0

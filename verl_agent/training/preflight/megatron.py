@@ -5,11 +5,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_agent.config.algorithms import has_critic
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.megatron.activation import STAND_INS
-from verl_agent.training.preflight.algorithms import has_critic
 
 CPU_MODELS = ("llama", "qwen2", "qwen3")
 """Types of models that Megatron was tested with on a CPU."""
@@ -29,14 +29,7 @@ UNEVEN = (
 
 
 def check_megatron(config: DictConfig) -> None:
-    """Check the models and the settings of a run that trains with Megatron; do nothing for another run.
-
-    Args:
-        config: complete config with resolved paths of models.
-
-    Raises:
-        ConfigError: Megatron cannot divide a model, or needs a GPU for it.
-    """
+    """Check the models and the settings of a run that trains with Megatron; do nothing for another run."""
     if not _uses_megatron(config):
         return
     plain: Any = OmegaConf.to_container(config)
@@ -66,16 +59,7 @@ def _uses_megatron(config: DictConfig) -> bool:
 
 
 def check_layout(key: str, megatron: Mapping[str, Any], model: Any) -> None:
-    """Check that tensor and pipeline parallelism divide a model.
-
-    Args:
-        key: section of Megatron's settings, for messages.
-        megatron: this section, resolved.
-        model: config of the model, see `verl_agent.models.hf.load_config`.
-
-    Raises:
-        ConfigError: a part of the model cannot be divided.
-    """
+    """Check that tensor and pipeline parallelism divide a model."""
     text = model.get_text_config()
     ways = int(megatron["tensor_model_parallel_size"])
     heads = int(text.num_attention_heads)
@@ -108,16 +92,7 @@ def check_layout(key: str, megatron: Mapping[str, Any], model: Any) -> None:
 
 
 def check_lora(key: str, settings: Mapping[str, Any], megatron: Mapping[str, Any]) -> None:
-    """Check that adapters are asked for where Megatron reads it, and that its bridge has them.
-
-    Args:
-        key: section of the model's settings, for messages.
-        settings: this section, resolved.
-        megatron: section of Megatron's settings.
-
-    Raises:
-        ConfigError: the model would be trained whole, or not at all.
-    """
+    """Check that adapters are asked for where Megatron reads it, and that its bridge has them."""
     if int(settings["lora_rank"] or 0) > 0:
         raise ConfigError(
             f"{key}.lora_rank={settings['lora_rank']} (+overlay/lora sets it): Megatron does not read it and would "
@@ -133,11 +108,7 @@ def check_lora(key: str, settings: Mapping[str, Any], megatron: Mapping[str, Any
 
 
 def check_cpu(key: str, megatron: Mapping[str, Any], model: Any) -> None:
-    """Check that Megatron's stand-ins on a CPU have everything that a model needs; arguments are as for `check_layout`.
-
-    Raises:
-        ConfigError: the model or a setting needs a part of Megatron that exists for GPUs only.
-    """
+    """Check that Megatron's stand-ins on a CPU have everything that a model needs."""
     kind = model.get_text_config().model_type
     if kind not in CPU_MODELS:
         raise ConfigError(

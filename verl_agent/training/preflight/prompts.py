@@ -1,9 +1,10 @@
 """Check of prompts: tasks begin as episodes do, and their prompts must fit the model and its chat template."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import zip_longest
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from statistics import quantiles
 from typing import Any
 
@@ -11,13 +12,101 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
 from verl_agent.config.settings import AgentEnv, RunEnv
-from verl_agent.envs.settings import AUTO
+from verl_agent.envs.hosts.local import local_pool
+from verl_agent.envs.session import SessionPool
+from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import sample_tasks
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, EnvError
 from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
 from verl_agent.models.resolve import resolve_model
 from verl_agent.rollout.prompts import CountTokens, cut_observation, token_counter
-from verl_agent.training.preflight.first_messages import first_messages
+from verl_agent.types import Message, TaskItem
+
+SIDE_BY_SIDE = 64
+"""Number of tasks that begin side by side; the first group always begins."""
+
+
+@dataclass(slots=True)
+class FirstMessages:
+    """First messages of tasks, and tasks that failed to begin.
+
+    Attributes:
+        prompts: first messages of each task that began, by task id.
+        errors: last environment error of each task that failed at every attempt, by task id.
+    """
+
+    prompts: dict[str, list[Message]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> str:
+        """Number of tasks that failed to begin, with the error of the first one; empty without any."""
+        if not self.errors:
+            return ""
+        task, error = next(iter(self.errors.items()))
+        return f"{len(self.errors)} failed to begin (task {task!r}: {error})"
+
+
+async def first_messages(played: AgentEnv, items: Sequence[TaskItem], limit_s: float) -> FirstMessages:
+    """Return the first messages of as many tasks as begin in time, each in a session of its own.
+
+    Args:
+        played: environment. A task is tried again `env.retries` times after an environment error, as an episode is.
+        items: tasks to begin, with different ids.
+        limit_s: seconds after which no further group of tasks begins.
+
+    Raises:
+        ConfigError: a larger share of tasks than `env.max_env_error_rate` failed to begin, or all of them.
+    """
+    pool = local_pool(played.live, played.env, count=1)
+    try:
+        return await begin_tasks(pool, played.env, items, limit_s)
+    finally:
+        await pool.shutdown()
+
+
+async def begin_tasks(pool: SessionPool, env: EnvSettings, items: Sequence[TaskItem], limit_s: float) -> FirstMessages:
+    """Return the first messages of tasks that begin in sessions of `pool`; see `first_messages`."""
+
+    async def begin(item: TaskItem) -> list[Message] | EnvError:
+        failure = EnvError("no attempt")
+        for _ in range(env.retries + 1):
+            try:
+                session = await pool.open()
+                try:
+                    return await pool.reset(session, item)
+                finally:
+                    await pool.close(session)
+            except EnvError as error:
+                failure = error
+        return failure
+
+    begun = FirstMessages()
+    until = time.monotonic() + limit_s
+    for group in _groups(items, SIDE_BY_SIDE):
+        for item, result in zip(group, await asyncio.gather(*map(begin, group)), strict=True):
+            if isinstance(result, EnvError):
+                begun.errors[item.id] = str(result)
+            else:
+                begun.prompts[item.id] = result
+        if time.monotonic() > until:
+            break
+    tried = len(begun.prompts) + len(begun.errors)
+    if begun.errors and (not begun.prompts or len(begun.errors) > env.max_env_error_rate * tried):
+        raise ConfigError(
+            f"env {env.name!r} does not work: of {tried} tasks, {begun.failures}. Each was tried {env.retries + 1} "
+            f"times (env.retries={env.retries}), and env.max_env_error_rate={env.max_env_error_rate:g} allows a "
+            "smaller share. Correct env.options, or start the server that the environment needs."
+        )
+    return begun
+
+
+def _groups(items: Sequence[TaskItem], size: int) -> Iterator[list[TaskItem]]:
+    """Yield the items in lists of `size`; the last list may be shorter."""
+    rest = iter(items)
+    while group := list(islice(rest, size)):
+        yield group
+
 
 PROMPTS_S = 5.0
 """Seconds after which no further group of tasks begins."""
@@ -64,10 +153,7 @@ def measure_prompts(played: AgentEnv, model: str, limit: int, limit_s: float = P
     """Measure the prompts of `env.train_tasks`.
 
     Args:
-        played: environment and agent.
-        model: model folder, hub id or `smollm2-135m`.
         limit: most tasks that begin, a sample that is the same on every machine.
-        limit_s: seconds after which no further group of tasks begins.
 
     Raises:
         ConfigError: the environment, the agent or the model is unknown or does not start, or too many tasks fail to
@@ -89,14 +175,7 @@ def checked_counter(
 ) -> CountTokens:
     """Return the counter of the tokens of an agent's prompts.
 
-    Args:
-        tokenizer: tokenizer of transformers.
-        model_type: type of the model in its config.
-        new_agent: factory of agents that build the prompts.
-        template_options: keyword arguments of the chat template.
-
-    Raises:
-        ConfigError: no token builder agrees with the chat template, or the template cannot show the agent's tools.
+    ConfigError: no token builder agrees with the chat template, or the template cannot show the agent's tools.
     """
     from verl_agent.rollout.chat_template import check_tools, choose_builder
 
@@ -111,15 +190,6 @@ def check_prompts(config: DictConfig, run_env: RunEnv, report: Callable[[str], N
 
     Checks as many tasks as begin in `PROMPTS_S`, of all task sources in turn. A task that fails to begin, also when
     tried again, counts as not checked.
-
-    Args:
-        config: complete config.
-        run_env: environment to check.
-        report: receives a line with the number of tasks that were checked, and that of overlong prompts.
-
-    Raises:
-        ConfigError: the model cannot be fetched, its context is too short, no token builder agrees with its chat
-            template, or too many tasks fail to begin or have too long a prompt.
     """
     model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
     key, other = "actor_rollout_ref.model.path", model.tokenizer_path
@@ -151,11 +221,7 @@ def check_prompts(config: DictConfig, run_env: RunEnv, report: Callable[[str], N
 
 
 def _check_rules(task: str, length: int, budget: int) -> None:
-    """Check that a prompt fits without its observation.
-
-    Raises:
-        ConfigError: the rules and the instructions alone are too long.
-    """
+    """Check that a prompt fits without its observation."""
     if length > budget:
         raise ConfigError(
             f"the prompt of task {task!r} has {length} tokens without its observation, more than "

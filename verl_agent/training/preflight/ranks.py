@@ -25,9 +25,6 @@ def check_ranks_of_checkpoint(
     """Check that a model's checkpoint can be loaded by this number of ranks.
 
     Args:
-        folder: folder of the model in the checkpoint, such as `global_step_3/actor`.
-        key: key of `strategy`, for messages.
-        section: settings `checkpoint` of the model.
         ranks: settings that make the number of ranks, for messages, and that number.
         strategy: `fsdp`, `fsdp2` or another one, which is not checked.
 
@@ -61,14 +58,6 @@ def check_contents(folder: Path, key: str, section: Mapping[str, Any]) -> None:
     """Check that a model's checkpoint has weights, optimizer and random state, and that all of them are loaded.
 
     verl would train with new ones in silence, or fail when all ranks have started.
-
-    Args:
-        folder: folder of the model in the checkpoint.
-        key: key of `section`, for messages.
-        section: settings `checkpoint` of the model.
-
-    Raises:
-        ConfigError: a part is missing or would not be loaded.
     """
     chosen = section.get("load_contents") or list(KINDS)
     shards = ShardFiles.read(folder)
@@ -93,14 +82,6 @@ def check_layout_of_checkpoint(folder: Path, key: str, megatron: Mapping[str, An
 
     verl 0.9.1, utils/checkpoint/megatron_checkpoint_manager.py:301 saves a random state for each pipeline stage and
     tensor-parallel rank, which no other layout can load.
-
-    Args:
-        folder: folder of the model in the checkpoint.
-        key: section of Megatron's settings, for messages.
-        megatron: this section, resolved.
-
-    Raises:
-        ConfigError: the layout is another one.
     """
     metadata = folder / "extra" / "dist_ckpt" / ".metadata"
     found = RANDOM_STATES.search(metadata.read_bytes()) if metadata.is_file() else None
@@ -118,11 +99,6 @@ def check_layout_of_checkpoint(folder: Path, key: str, megatron: Mapping[str, An
 
 def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: bool) -> list[str]:
     """Check that the ranks of a run of reinforcement learning can read its last checkpoint.
-
-    Args:
-        checkpoint: folder of the checkpoint, such as `global_step_3`.
-        config: whole config in plain values, resolved.
-        critic: True if the run trains a critic.
 
     Returns:
         Lines for the user about resharding.
@@ -152,10 +128,6 @@ def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: boo
 
 def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
     """Check that the ranks of torchrun can read the last checkpoint of supervised training or DPO.
-
-    Args:
-        checkpoint: folder of the checkpoint, such as `global_step_3`.
-        config: whole config in plain values, resolved.
 
     Returns:
         Line for the user about resharding; empty if the number of ranks is the same.

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
 from verl_agent.agents.registry import check_retries
+from verl_agent.config.algorithms import has_critic
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.settings import RunEnv
@@ -25,11 +26,9 @@ from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.runs.identity import TASK_IDS, task_ids
 from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.installation import check_installation
-from verl_agent.training.preflight.algorithms import has_critic
-from verl_agent.training.preflight.asynchrony import check_places
 from verl_agent.training.preflight.condition_table import CONDITIONS, SEPARATE
 from verl_agent.training.preflight.conditions import check_conditions
-from verl_agent.training.preflight.lengths import check_critic, check_micro_batches, check_shares
+from verl_agent.training.preflight.lengths import check_critic, check_micro_batches, check_places, check_shares
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.training.preflight.prompts import check_prompts
@@ -67,7 +66,6 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
 
     Args:
         config: recipe with its overrides, as Hydra composed it; changed in place.
-        report: receives lines about what was checked and what was not.
 
     Raises:
         ConfigError: a setting would make the run fail later.
@@ -106,11 +104,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
 
 
 def check_device(config: DictConfig) -> None:
-    """Check that the config suits this machine's device.
-
-    Raises:
-        ConfigError: it is for another device, or has more ranks than a CPU has cores.
-    """
+    """Check that the config suits this machine's device."""
     if (config.trainer.device == "cpu") != use_cpu_device():
         raise ConfigError(
             "this recipe is for a GPU, and the machine has none. Choose a recipe whose name ends with _cpu."
@@ -123,15 +117,7 @@ def check_device(config: DictConfig) -> None:
 
 
 def check_ranks(trainer: DictConfig, cores: int) -> None:
-    """Check that each rank of a run on the CPU has a core of its machine, for which this one stands.
-
-    Args:
-        trainer: section `trainer`.
-        cores: number of cores that this process may use.
-
-    Raises:
-        ConfigError: there are more ranks than cores.
-    """
+    """Check that each rank of a run on the CPU has a core of its machine, for which this one stands."""
     ranks = trainer.n_gpus_per_node
     if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= cores:
         raise ConfigError(
@@ -141,15 +127,7 @@ def check_ranks(trainer: DictConfig, cores: int) -> None:
 
 
 def check_environment(run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
-    """Check the environment's name, options and tasks, and that no held-out task is trained on.
-
-    Args:
-        run_env: environment to check.
-        envs: all environments of the run, whose held-out tasks count.
-
-    Raises:
-        ConfigError: the environment or its agent is not valid, or train and held-out tasks overlap.
-    """
+    """Check the environment's name, options and tasks, and that no held-out task is trained on."""
     env = run_env.env
     run_env.new_agent()
     check_retries(run_env.agent, run_env.live)
@@ -162,11 +140,7 @@ def check_environment(run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
 
 
 def check_dev_tasks(run_env: RunEnv, other: EnvSettings) -> None:
-    """Check that the development tasks are neither trained nor tested on by `other`, an entry of the same run.
-
-    Raises:
-        ConfigError: they overlap.
-    """
+    """Check that the development tasks are neither trained nor tested on by `other`, an entry of the same run."""
     dev_tasks = run_env.env.dev_tasks
     if dev_tasks is None or dev_tasks == AUTO:
         return  # tasks of `auto` are training tasks of `run_env`, and held out of those of `other`
@@ -177,11 +151,7 @@ def check_dev_tasks(run_env: RunEnv, other: EnvSettings) -> None:
 
 
 def check_test_best(config: DictConfig, envs: Sequence[RunEnv]) -> None:
-    """Check that a run with `trainer.test_best` has other tasks to test the best checkpoint on.
-
-    Raises:
-        ConfigError: the setting has no effect.
-    """
+    """Check that a run with `trainer.test_best` has other tasks to test the best checkpoint on."""
     if config.trainer.test_best and all(validates_on_test(one.env) for one in envs):
         raise ConfigError(
             "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "

@@ -288,12 +288,6 @@ def test_text_of_a_page_is_never_an_action_or_a_note():
 
 
 @needs_chromium
-def test_site_that_is_down_raises_env_error():
-    with pytest.raises(EnvError, match="answers 502"):
-        play("http://127.0.0.1:9999", ANSWER_CHECK, [])
-
-
-@needs_chromium
 def test_site_is_reset_before_its_task(shop):
     methods = []
 
@@ -386,23 +380,14 @@ def arguments_of(process):
     ("options", "message"),
     [
         ({"prompt": "long"}, "env.options.prompt='long' is not allowed. Allowed: full, short."),
-        (
-            {"tasks": "webarna"},
-            "env.options.tasks='webarna' is neither a source of tasks nor a file. Did you mean",
-        ),
+        ({"tasks": "webarna"}, "env.options.tasks='webarna' is neither a source of tasks nor a file. Did you mean"),
         ({"view": {"widht": 3}}, "env.options.view.widht is not a setting. Did you mean 'width'?"),
         ({"view": {"width": "wide"}}, "env.options.view.width='wide' is not allowed"),
         ({"view": {"settle_s": 0}}, "env.options.view.settle_s=0 is not allowed"),
         ({"economy": {"end_after": 0}}, "env.options.economy.end_after=0 is not allowed"),
         ({"access": {"logged_out": "yes"}}, "env.options.access.logged_out='yes' is not allowed"),
-        (
-            {"access": {"logged_out": True, "auth": "x"}},
-            "logged_out=true is not allowed with access.auth='x'. Set one of them.",
-        ),
-        (
-            {"sites": {"shoping": "http://x"}},
-            "env.options.sites.shoping is unknown. Did you mean 'shopping'?",
-        ),
+        ({"access": {"logged_out": True, "auth": "x"}}, "logged_out=true is not allowed with access.auth='x'. Set one"),
+        ({"sites": {"shoping": "http://x"}}, "env.options.sites.shoping is unknown. Did you mean 'shopping'?"),
         ({"sites": {"map": "example.org"}}, "env.options.sites.map='example.org' is not a valid URL"),
         ({"access": {"reset": {"map": "x"}}}, "env.options.access.reset.map='x' is not a valid URL"),
         ({"judge": {"url": "http://x"}}, "env.options.judge.model is missing"),
@@ -410,9 +395,8 @@ def arguments_of(process):
     ],
 )
 def test_invalid_options_raise_config_error_naming_the_key(options, message):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         make_env("webarena", options)
-    assert message in str(error.value)
 
 
 def test_task_without_the_url_of_its_site_raises_config_error():

@@ -4,7 +4,6 @@ import asyncio
 import os
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import Thread
 
@@ -542,18 +541,6 @@ def test_retired_browser_closes_after_its_last_session(site):
     while retired.alive or psutil.pid_exists(retired.process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def test_many_sessions_run_in_parallel(site):
-    def play(_):
-        with playing(site) as player:
-            for _ in range(3):
-                player.do("click <'Next'>")
-                player.do("click <'Home'>")
-            return player.snapshot.url
-
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(play, range(8))) == [f"{SITE}/"] * 8
 
 
 def test_many_episodes_leave_no_open_file_descriptors(site):

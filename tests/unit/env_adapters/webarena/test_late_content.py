@@ -6,8 +6,7 @@ import time
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.grading.evaluators import FinalState, evaluate
-from env_adapters.webarena.grading.late_content import LATE_CONTENT_S
+from env_adapters.webarena.grading.evaluators import LATE_CONTENT_S, FinalState, evaluate
 from tests.support.web import SITE, needs_chromium, page, playing, serving
 from verl_agent.errors import EnvError
 

@@ -73,11 +73,7 @@ def test_valid_task_becomes_an_item(tmp_path):
         (("eval", "eval_types"), ["string_mach"], "eval.eval_types has 'string_mach'. Did you mean 'string_match'?"),
         (("eval", "reference_answers"), None, "eval: reference_answers is missing."),
         (("eval", "reference_answers"), {"fuzy_match": "x"}, "has 'fuzy_match'. Did you mean 'fuzzy_match'?"),
-        (
-            ("eval", "reference_answers"),
-            {"must_include": "x"},
-            "reference_answers.must_include must be a list of strings, got 'x'.",
-        ),
+        (("eval", "reference_answers"), {"must_include": "x"}, "must_include must be a list of strings, got 'x'."),
         (("eval", "reference_url"), "", "eval.reference_url is empty."),
         (("eval", "url_note"), "PRED in GOLD", "eval.url_note is 'PRED in GOLD'. Allowed: 'GOLD in PRED', 'EXACT'."),
         (("eval", "program_html"), [], "eval.program_html is empty."),
@@ -86,7 +82,7 @@ def test_valid_task_becomes_an_item(tmp_path):
         (
             ("eval", "program_html", 0, "url"),
             "func:os.system('x')",
-            "calls an unknown helper. Allowed: reddit_get_post_url",
+            "calls an unknown helper. Allowed: reddit_get_post",
         ),
         (("eval", "program_html", 0, "url"), "func:reddit_get_post_url(f())", "arguments that are not string literals"),
         (("eval", "program_html", 0, "required_contents"), {}, "must have exact_match or must_include, got []"),

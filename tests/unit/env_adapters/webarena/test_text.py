@@ -15,11 +15,9 @@ from env_adapters.webarena.browser.accessibility_tree import (
     layout_rects,
 )
 from env_adapters.webarena.browser.grammar import Action, ActionError, parse_action
-from env_adapters.webarena.grading.answers import must_include
 from env_adapters.webarena.grading.evaluators import FinalState, string_match
 from env_adapters.webarena.grading.helpers import parse_call
 from env_adapters.webarena.grading.judge import EndpointJudge
-from env_adapters.webarena.grading.urls import url_match
 from tests.support.web import serving
 from verl_agent.errors import ConfigError, EnvError
 
@@ -150,38 +148,12 @@ def test_is_in_view(rect, in_view):
     assert is_in_view(rect, (1280, 720)) is in_view
 
 
-@pytest.mark.parametrize(
-    ("reference", "answer", "score"),
-    [
-        ("1", "There are 10.", 0.0),
-        ("1", "It is 1, I think", 1.0),
-        ("$5.00", "costs $5.00.", 1.0),
-        ("Yes", "no", 0.0),
-        ("5", "\u201c5\u201d", 1.0),
-        ("5", "the store's '5'.", 1.0),
-        ("5", "**5**", 1.0),
-        ("5", "5's total", 1.0),
-        ("5", "-5", 0.0),
-        ("5", ".5", 0.0),
-        ("5", "4,5", 0.0),
-        ("5", "5/6", 0.0),
-    ],
-)
-def test_must_include_finds_a_single_character_only_as_a_word(reference, answer, score):
-    assert must_include(reference, answer, as_word=True) == score
-
-
 def final_state(answer):
     return FinalState(answer, None, "Where is it?", {})
 
 
 async def lenient_judge(answer, reference, question):
     return float(question == "Where is it?" and "moon" in answer)
-
-
-@pytest.mark.parametrize(("answer", "score"), [("'\"yes\"'", 1), ("\"'Yes'\"", 1), ("'\"'yes'\"'", 0)])
-def test_two_layers_of_quotes_are_ignored(answer, score):
-    assert asyncio.run(string_match({"exact_match": "Yes"}, "", final_state(answer), None)) == score
 
 
 def test_impossible_task_needs_na_or_with_a_judge_the_reason():
@@ -192,20 +164,6 @@ def test_impossible_task_needs_na_or_with_a_judge_the_reason():
 
     assert (score("N/A"), score("on the moon")) == (1, 0)
     assert (score("on the moon", lenient_judge), score("here", lenient_judge)) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("reference", "url", "score"),
-    [
-        ("http://x.test/a", "http://x.test/a/", 1.0),
-        ("http://x.test/a", "http://y.test/a", 0.0),
-        ("http://x.test/a |OR| http://x.test/b", "http://x.test/b", 1.0),
-        ("http://x.test/a?s=1", "http://x.test/a?s=2", 0.0),
-        ("http://x.test/a?s=1 |OR| http://x.test/a?s=2", "http://x.test/a?s=2&p=3", 1.0),
-    ],
-)
-def test_url_match(reference, url, score):
-    assert url_match(reference, url) == score
 
 
 def test_helper_calls_are_parsed_and_never_run_as_code():

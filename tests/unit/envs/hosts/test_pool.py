@@ -64,7 +64,17 @@ async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 # Places
 
 
-def test_another_host_starts_when_the_others_are_busy():
+@pytest.mark.parametrize(
+    ("cores", "hosts"),
+    [
+        (2, [1, 1, 2, 2, 2, 2, 2, 2]),  # busy=2, count=2
+        (
+            1,
+            [1, 1, 1, 1, 2, 2, 2, 2],
+        ),  # sessions=4: no host besides those of the cores starts before the others are full
+    ],
+)
+def test_another_host_starts_when_the_others_are_busy_or_full(cores, hosts):
     async def fill(pool):
         hosts = []
         for _ in range(8):
@@ -72,19 +82,7 @@ def test_another_host_starts_when_the_others_are_busy():
             hosts.append(pool.stats()["hosts"])
         return hosts
 
-    assert with_pool(fill) == [1, 1, 2, 2, 2, 2, 2, 2]  # busy=2, count=2
-
-
-def test_more_hosts_than_cores_start_only_when_the_others_are_full():
-    async def fill(pool):
-        hosts = []
-        for _ in range(8):
-            await pool.open()
-            hosts.append(pool.stats()["hosts"])
-        return hosts
-
-    limits = PoolLimits(count=2, cores=1)
-    assert with_pool(fill, limits=limits) == [1, 1, 1, 1, 2, 2, 2, 2]  # sessions=4
+    assert with_pool(fill, limits=PoolLimits(count=2, cores=cores)) == hosts
 
 
 def test_a_session_opens_in_the_host_with_the_fewest_sessions():
@@ -97,14 +95,6 @@ def test_a_session_opens_in_the_host_with_the_fewest_sessions():
 
     on_second, also, third, fourth = with_pool(play)
     assert on_second is also and third is fourth and third is not on_second
-
-
-def test_session_numbers_are_random_and_fit_63_bits():
-    async def many(pool):
-        return [await pool.open() for _ in range(8)]
-
-    numbers = with_pool(many)
-    assert len(set(numbers)) == 8 and all(0 <= number < 2**63 for number in numbers) and max(numbers) > 2**48
 
 
 def test_open_waits_in_a_full_pool_and_then_raises():

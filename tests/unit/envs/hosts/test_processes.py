@@ -20,11 +20,11 @@ from tests.support.hosted import ITEM, Obedient, Odd, Patient
 from tests.support.pool_process import CALLS, LIMITS, SMALL, begun, host_of
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
+from verl_agent.envs.hosts.link import MAX_BYTES
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits
-from verl_agent.envs.hosts.wire import MAX_BYTES
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError, EnvError, HostLostError, UnknownSessionError

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+import re
 from contextlib import ExitStack
 from typing import Any
 
@@ -202,40 +203,33 @@ def test_a_server_that_sends_html_raises_config_error():
         make_env("http", options("textcraft", running.url)).tasks("train")
 
 
+AGENTGYM = {"protocol": "agentgym", "items": {"train": "0"}}
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"urls": []}, "env.options.urls must hold at least one URL"),
-        (
-            {"urls": ["127.0.0.1:8000"]},
-            "env.options.urls='127.0.0.1:8000' is not allowed. Allowed: URLs such as http://host:port.",
-        ),
+        ({"urls": ["127.0.0.1:8000"]}, "env.options.urls='127.0.0.1:8000' is not allowed. Allowed: URLs such as http"),
         ({"urls": ["http://a", "http://a/"]}, "lists a server twice"),
+        ({"urls": 3}, "env.options.urls=3 is not allowed. Allowed: a list of texts or a text."),
+        ({"url": "http://a"}, "env.options.url is not an option of 'http'. Did you mean 'urls'?"),
         ({"env": ""}, "env.options.env must name the environment"),
         ({"protocol": "agent_gym"}, "Did you mean 'agentgym'?"),
         ({"protocol": "agentgym"}, "env.options.items is missing"),
-        (
-            {"protocol": "agentgym", "items": {"train": "0-"}},
-            "items.train='0-' is not allowed. Allowed: numbers and",
-        ),
-        ({"protocol": "agentgym", "items": {"train": "0-3,2"}}, "and none twice"),
-        ({"protocol": "agentgym", "items": {"train": "0"}, "env": "textcrat"}, "Did you mean 'textcraft'?"),
+        (AGENTGYM | {"items": {"train": "0-"}}, "items.train='0-' is not allowed. Allowed: numbers and"),
+        (AGENTGYM | {"items": {"train": "0-3,2"}}, "and none twice"),
+        (AGENTGYM | {"env": "textcrat"}, "Did you mean 'textcraft'?"),
+        (AGENTGYM | {"success_reward": 0}, "env.options.success_reward=0 is not allowed. Allowed: a number > 0"),
         ({"items": {"train": "0-3"}}, "env.options.items would have no effect: allowed only with protocol=agentgym"),
         ({"success_reward": 0.5}, "env.options.success_reward would have no effect"),
-        (
-            {"protocol": "agentgym", "items": {"train": "0"}, "success_reward": 0},
-            "env.options.success_reward=0 is not allowed. Allowed: a number > 0",
-        ),
         ({"timeout_s": 0}, "env.options.timeout_s=0 is not allowed. Allowed: a number > 0."),
-        ({"urls": 3}, "env.options.urls=3 is not allowed. Allowed: a list of texts or a text."),
         ({"timeout_s": "5"}, "env.options.timeout_s='5' is not allowed. Allowed: a number > 0."),
-        ({"url": "http://a"}, "env.options.url is not an option of 'http'. Did you mean 'urls'?"),
     ],
 )
 def test_invalid_options_raise_config_error_naming_the_key(changed, message):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         make_env("http", options("textcraft", "http://127.0.0.1:1") | changed)
-    assert message in str(error.value)
 
 
 def test_missing_options_are_named():
@@ -337,12 +331,3 @@ def test_an_error_with_status_200_raises_env_error(name, item):
         episode = asyncio.run(solve(TaskItem(name, f"{name}_{item}"), chosen, [DemoAction("x")]))
     assert episode.stop is StopReason.ENV_ERROR
     assert ("list index out of range" if item == 404 else "could not begin the task in time") in episode.error
-
-
-def test_verl_agent_serve_answers_the_protocol_of_agentgym():
-    """The client with protocol=agentgym plays on a server of `verl-agent serve`."""
-    with serving("textcraft", pool_of(TextCraft)) as running:
-        chosen = options("textcraft", running.url, protocol="agentgym", items={"train": "0-443"})
-        item = select_tasks(make_env("http", chosen), "train")[5]
-        replies = list(TextCraft().demonstration(TextCraft().tasks("train")[5]))
-        assert asyncio.run(solve(item, chosen, replies)).reward == 1.0

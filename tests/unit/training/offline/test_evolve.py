@@ -21,7 +21,7 @@ from verl_agent.training.offline.evolve.rounds import (
     folder_names,
     phases,
 )
-from verl_agent.training.offline.evolve.subprocesses import literal
+from verl_agent.training.offline.evolve.run import literal
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]
 SETTINGS = {"evolve": {"start": "base", "rounds": 2}, "learn": {"optim": {"lr": 0.1}}}

@@ -36,13 +36,10 @@ def chosen(records: list[EpisodeRecord], **settings) -> list[tuple[str, str, flo
     ]
 
 
-def test_episodes_that_solved_their_task_are_kept():
-    assert chosen([talk("a"), talk("b", reward=0.9), talk("c", reward=0.0)]) == [("1", "a", 1.0)]
-
-
 def test_min_reward_keeps_partial_success():
     records = [talk("a"), talk("b", reward=0.5), talk("c", reward=0.4)]
     assert [words for _, words, _ in chosen(records, min_reward=0.5)] == ["a", "b"]
+    assert chosen(records) == [("1", "a", 1.0)]
 
 
 def test_a_conversation_counts_once():

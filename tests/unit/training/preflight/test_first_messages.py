@@ -13,7 +13,7 @@ from verl_agent.envs.hosts.local import inline_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.first_messages import SIDE_BY_SIDE, FirstMessages, begin_tasks
+from verl_agent.training.preflight.prompts import SIDE_BY_SIDE, FirstMessages, begin_tasks
 from verl_agent.types import Message, StepResult, TaskItem
 
 

@@ -4,9 +4,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from verl.utils import tensordict_utils as tu
 
-from verl_agent.training.offline.datasets import collate_pairs
 from verl_agent.training.offline.dpo_trainer import mean_of_sums, preference_loss, reply_log_probs
-from verl_agent.training.offline.encoding import Row
+from verl_agent.training.offline.encoding import Row, collate_pairs
 
 BETA, NLL = 0.3, 0.2
 MASKS = ["000110011", "00011", "0001110100", "00010001111"]

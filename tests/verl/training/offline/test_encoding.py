@@ -18,9 +18,8 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.offline.datasets import collate_pairs
 from verl_agent.training.offline.dpo import plan as plan_pairs
-from verl_agent.training.offline.encoding import EpisodeEncoder, Row
+from verl_agent.training.offline.encoding import EpisodeEncoder, Row, collate_pairs
 from verl_agent.training.offline.sft import plan
 from verl_agent.types import StopReason
 

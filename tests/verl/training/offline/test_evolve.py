@@ -13,8 +13,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.offline.evolve.prepare import Evolution, prepare_rounds
 from verl_agent.training.offline.evolve.rounds import Phase
-from verl_agent.training.offline.evolve.run import check_kept
-from verl_agent.training.offline.evolve.subprocesses import arguments
+from verl_agent.training.offline.evolve.run import arguments, check_kept
 
 EVOLVE = """
 defaults: [agent_evolve, _self_]
@@ -120,6 +119,9 @@ def test_a_round_without_kept_episodes_raises_config_error(folder):
         check_kept(1, evolution, None)
 
 
+SAVES_NO_MODEL = "model: {path: model}\ncheckpoint: {save_contents: [model, optimizer]}"
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
@@ -130,30 +132,20 @@ def test_a_round_without_kept_episodes_raises_config_error(folder):
             "evolve",
             "tasks: small_train",
             "tasks: small_test",
-            "evolve.explore.tasks=.* and evaluation.tasks of .* share .* tasks",
+            "evolve.explore.tasks=.* and evaluation.tasks of .* share",
         ),
         ("evolve", "tasks: small_train", "tasks: nothing", "nothing"),
         ("play", "max_tokens_per_turn", "max_token_per_turn", "recipe='play.yaml': episode.max_token_per_turn is not"),
+        ("play", "{name: raw}", "{name: raw, context: {keep: last}}", "prompt the model differently"),
         (
             "learn",
             "max_length: 256",
             "max_length: 255",
             "episodes of up to 256 tokens .*, but .* has data.max_length=255",
         ),
-        (
-            "play",
-            "agent: {name: raw}",
-            "agent: {name: raw, context: {keep: last}}",
-            "prompt the model differently",
-        ),
         ("learn", "options: {tolerant: true}", "options: {}", "Use the same in both"),
         ("learn", "path: model}", "path: nowhere}", "model.path='nowhere' does not exist"),
-        (
-            "learn",
-            "model: {path: model}",
-            "model: {path: model}\ncheckpoint: {save_contents: [model, optimizer]}",
-            "lacks 'hf_model'",
-        ),
+        ("learn", "model: {path: model}", SAVES_NO_MODEL, "lacks 'hf_model'"),
     ],
 )
 def test_errors_of_later_rounds_are_raised_before_the_first(folder, name, old, new, message):

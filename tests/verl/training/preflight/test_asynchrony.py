@@ -12,9 +12,9 @@ from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kin
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.training.partial import PartialEpisodeTrainer, SeparateEpisodeTrainer
-from verl_agent.training.preflight.asynchrony import check_places
 from verl_agent.training.preflight.condition_table import CONDITIONS
 from verl_agent.training.preflight.conditions import check_conditions
+from verl_agent.training.preflight.lengths import check_places
 from verl_agent.training.trainer import EpisodeTrainer
 
 GUESS = ROOT / "recipes/guess_number/grpo_cpu.yaml"

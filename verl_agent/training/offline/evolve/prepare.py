@@ -34,7 +34,6 @@ class Evolution:
     """Checked rounds.
 
     Attributes:
-        settings: section `evolve`.
         base: recorded episodes of the base set: files and folders of them.
         folder: folder of the rounds.
     """
@@ -79,11 +78,7 @@ def prepare_rounds(config: DictConfig) -> Evolution:
 
 
 def composed(recipe: str, key: str, base: str) -> DictConfig:
-    """Compose another recipe, as its own command would.
-
-    Raises:
-        ConfigError: the recipe does not exist, does not compose, or is for another command.
-    """
+    """Compose another recipe, as its own command would."""
     path = Path(recipe)
     if not path.is_file():
         raise ConfigError(f"{key}={recipe!r} does not exist. Name a recipe's YAML file.")
@@ -101,11 +96,7 @@ def composed(recipe: str, key: str, base: str) -> DictConfig:
 
 
 def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, settings: EvolveSettings) -> None:
-    """Check that the explored tasks exist, are not validated on, and are played as they are trained on.
-
-    Raises:
-        ConfigError: the tasks, the agents, the options or the lengths of two recipes do not fit.
-    """
+    """Check that the explored tasks exist, are not validated on, and are played as they are trained on."""
     played, learned = (
         read_env({name: OmegaConf.to_container(one[name], resolve=True) for name in ("env", "agent")})
         for one in (player, learn)
@@ -141,11 +132,7 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
 
 
 def check_space(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
-    """Check that the disk holds one training's checkpoints and the weights of every round.
-
-    Raises:
-        ConfigError: the disk is too small, or the recipe saves no Hugging Face weights.
-    """
+    """Check that the disk holds one training's checkpoints and the weights of every round."""
     count = parameters(resolve_model(learn.model.path, key="model.path"))
     saved = list(learn.checkpoint.save_contents)
     training = checkpoint_gb(count, saved) * most_checkpoints(learn.trainer.max_ckpt_to_keep)

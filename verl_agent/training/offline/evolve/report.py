@@ -24,9 +24,7 @@ class RoundResult:
     """Validation of one round's policy in one environment.
 
     Attributes:
-        round: number of the round, from 0, which trains on the base set alone.
         env: folder name of the environment.
-        result: result over all held-out tasks.
         gain: difference in success to round 0, task by task; None in round 0.
     """
 

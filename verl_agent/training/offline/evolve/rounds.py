@@ -81,11 +81,7 @@ class EvolveSettings:
 
 
 def evolve_settings(values: Mapping[str, Any]) -> EvolveSettings:
-    """Return section `evolve` from plain values.
-
-    Raises:
-        ConfigError: see `verl_agent.sections.section`.
-    """
+    """Return section `evolve` from plain values."""
     explore = values.get("explore")
     if isinstance(explore, list):
         explore = [section(f"evolve.explore[{index}]", Exploration, entry) for index, entry in enumerate(explore)]
@@ -136,11 +132,7 @@ class EvolveFolder:
     done: set[str] = field(default_factory=set)
 
     def claim(self, settings: Mapping[str, Any], may_change: Sequence[str]) -> None:
-        """Lock the folder, record the settings of the rounds, and read which phases have ended.
-
-        Raises:
-            ConfigError: another process runs here, or the folder holds rounds of another recipe.
-        """
+        """Lock the folder, record the settings of the rounds, and read which phases have ended."""
         path = self.root / STATE
         state = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         claim(
@@ -168,11 +160,7 @@ class EvolveFolder:
         return folder if phase.name == "learn" else folder / self.names[phase.entry]
 
     def policy(self, number: int) -> Path:
-        """Return the folder with the weights of a round's policy.
-
-        Raises:
-            ConfigError: the round has no weights.
-        """
+        """Return the folder with the weights of a round's policy."""
         return resolve_checkpoint(self.of(Phase(number, "learn")))
 
     def explored(self, number: int, pool: str) -> list[str]:

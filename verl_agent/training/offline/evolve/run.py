@@ -3,6 +3,11 @@
 Every phase resumes after an interruption, so the rounds do too.
 """
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 from omegaconf import DictConfig
 from rich.console import Console
 
@@ -13,16 +18,11 @@ from verl_agent.runs.subprocess_run import run_command
 from verl_agent.training.offline.evolve.prepare import Evolution, prepare_rounds
 from verl_agent.training.offline.evolve.report import report_rounds
 from verl_agent.training.offline.evolve.rounds import Phase, phases
-from verl_agent.training.offline.evolve.subprocesses import arguments
 from verl_agent.training.offline.selection import select_episodes, usable_records
 
 
 def run(config: DictConfig) -> None:
-    """Run the phases that have not ended yet, and report the results so far.
-
-    Raises:
-        ConfigError: a check before the first round fails, or a phase fails.
-    """
+    """Run the phases that have not ended yet, and report the results so far."""
     check_kind(config, "agent_evolve")
     evolution, console = prepare_rounds(config), Console()
     folder = evolution.folder
@@ -41,11 +41,7 @@ def run(config: DictConfig) -> None:
 
 
 def run_phase(phase: Phase, evolution: Evolution, console: Console) -> None:
-    """Run one phase as a command, whose output goes to the terminal.
-
-    Raises:
-        ConfigError: the command fails.
-    """
+    """Run one phase as a command, whose output goes to the terminal."""
     command = arguments(phase, evolution)
     console.rule(f"round {phase.round} of {evolution.settings.rounds}: {phase.name}", align="left")
     code = run_command(command)
@@ -58,11 +54,7 @@ def run_phase(phase: Phase, evolution: Evolution, console: Console) -> None:
 
 
 def check_kept(number: int, evolution: Evolution, console: Console) -> None:
-    """Print how many of the explored episodes of a round are kept.
-
-    Raises:
-        ConfigError: no episode was kept.
-    """
+    """Print how many of the explored episodes of a round are kept."""
     settings = evolution.settings
     source = settings.source(evolution.folder.explored(number, settings.pool))
     records = usable_records(source.records, f"round {number}: explored episodes", labels=source.labels)
@@ -79,3 +71,69 @@ def check_kept(number: int, evolution: Evolution, console: Console) -> None:
         f"kept {len(kept)} different ones of {len(records)} episodes, of {len(kept_tasks)} of {len(tasks)} tasks",
         highlight=False,
     )
+
+
+MODULES = {
+    "explore": "verl_agent.commands.evaluate",
+    "validate": "verl_agent.commands.evaluate",
+    "learn": "verl_agent.commands.sft",
+}
+
+
+def arguments(phase: Phase, evolution: Evolution) -> list[str]:
+    """Return the command line of a phase."""
+    settings, folder = evolution.settings, evolution.folder
+    output = str(folder.of(phase))
+    if phase.name == "learn":
+        recipe = settings.learn
+        values = training_overrides(phase, evolution) | {"trainer.default_local_dir": output}
+    else:
+        entry = settings.explore[phase.entry]
+        recipe = entry.recipe
+        exploring = phase.name == "explore"
+        values = {
+            "model.path": str(folder.policy(phase.round - 1 if exploring else phase.round)),
+            "evaluation.output_dir": output,
+        }
+        if exploring:
+            values |= {
+                "evaluation.tasks": entry.tasks,
+                "evaluation.max_tasks": entry.max_tasks,
+                "evaluation.samples": entry.samples,
+                "evaluation.seed": settings.seed + phase.round,
+                "evaluation.purpose": "collection",
+            }
+    path = Path(recipe).resolve()
+    config = ["--config-dir", str(path.parent), "--config-name", path.stem]
+    overrides = [f"{key}={literal(value)}" for key, value in values.items()]
+    return [sys.executable, "-m", MODULES[phase.name], *config, *overrides]
+
+
+def training_overrides(phase: Phase, evolution: Evolution) -> dict[str, Any]:
+    """Return the overrides of a round for the recipe of supervised training; none in round 0."""
+    settings, folder = evolution.settings, evolution.folder
+    if not phase.round:
+        return {}
+    values: dict[str, Any] = {
+        "episodes.records": [*evolution.base, *folder.explored(phase.round, settings.pool)],
+        "episodes.min_reward": settings.min_reward,
+        "episodes.per_task": settings.per_task,
+        "episodes.weight": settings.weight,
+        "episodes.labels": list(settings.labels),
+    }
+    if settings.start == "previous":
+        values["model.path"] = str(folder.policy(phase.round - 1))
+    return values
+
+
+def literal(value: object) -> str:
+    """Format a value for Hydra's command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "\\'") + "'"
+    if isinstance(value, Sequence):
+        return "[" + ",".join(map(literal, value)) + "]"
+    return str(value)

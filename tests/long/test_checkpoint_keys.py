@@ -1,0 +1,59 @@
+"""Tests that a run that is killed resumes exactly, for each setting of checkpoints.
+
+Each repeats the gradient norms and returns of a run that nobody stopped. Takes minutes on two cores for each setting.
+The model is small and random. `LAYOUT=megatron` needs an environment of its own, see `make setup-megatron`.
+"""
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.training_runs import KILLED_STEPS, PPO, check_killed_run, train_killed, train_to_end
+from verl_agent.trace.metrics_log import read_metrics
+
+ACTOR = "actor_rollout_ref.actor"
+ALL = "[model,optimizer,extra,hf_model]"
+KEEP = ["trainer.max_actor_ckpt_to_keep=1", "trainer.max_critic_ckpt_to_keep=1"]
+SETTINGS = {
+    "fsdp2": [
+        ([], [f"{ACTOR}.checkpoint.save_contents={ALL}"]),
+        ([], [f"{ACTOR}.checkpoint.load_contents={ALL}", f"{ACTOR}.checkpoint.save_contents={ALL}", KEEP[0]]),
+        (PPO, [f"critic.checkpoint.save_contents={ALL}", *KEEP]),
+    ],
+    "megatron": [
+        (["model_engine=megatron"], [f"{ACTOR}.checkpoint.save_contents={ALL}"]),
+        (["model_engine=megatron"], [f"{ACTOR}.megatron.dist_ckpt_optim_fully_reshardable=true", KEEP[0]]),
+        (["model_engine=megatron"], [f"{ACTOR}.megatron.use_dist_checkpointing=true"]),
+        (["model_engine=megatron"], [f"{ACTOR}.optim.use_checkpoint_opt_param_scheduler=true"]),
+    ],
+}
+"""Overrides of the run that nobody stops, and those that the other run adds, by layout."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory):
+    """Return the metrics of a run that nobody stops, which is made once for each list of overrides."""
+
+    @cache
+    def metrics(layout: tuple[str, ...]) -> dict[int, dict[str, float]]:
+        folder = tmp_path_factory.mktemp("undisturbed") / "root"
+        run = train_to_end(folder, *layout, f"trainer.total_training_steps={KILLED_STEPS}")
+        return read_metrics(sorted(run.glob("metrics/*.jsonl")))
+
+    return metrics
+
+
+@pytest.mark.parametrize(("layout", "changes"), SETTINGS[os.environ.get("LAYOUT", "fsdp2")])
+def test_a_killed_run_repeats_the_steps_of_one_that_nobody_stopped(tmp_path: Path, undisturbed, layout, changes):
+    expected = undisturbed(tuple(layout))
+    run = train_killed(tmp_path / "root", *layout, *changes)
+    check_killed_run(run)
+    metrics = read_metrics(sorted(run.glob("metrics/*.jsonl")))
+    assert KILLED_STEPS in metrics
+    for step, values in metrics.items():
+        for key in ("actor/grad_norm", "critic/rewards/mean", "response_length/mean"):
+            assert values[key] == pytest.approx(expected[step][key], rel=1e-4), (step, key)
