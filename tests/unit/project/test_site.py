@@ -70,11 +70,11 @@ def test_the_navigation_names_every_page_once(generated):
 def site(tmp_path_factory):
     """Build the site as `make docs` does, and return its folder."""
     folder = tmp_path_factory.mktemp("site")
-    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("build/", f"{folder}/")
-    (folder / "mkdocs.yml").write_text(config.replace("[.]", f"[{ROOT}]"), encoding="utf-8")
-    subprocess.run([sys.executable, ROOT / "docs" / "build.py", folder / "docs"], cwd=ROOT, check=True)
-    subprocess.run([ZENSICAL, "build", "--strict", "-f", folder / "mkdocs.yml"], cwd=folder, check=True)
-    return folder / "site"
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("[.]", f"[{ROOT}]")
+    (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
+    subprocess.run([sys.executable, ROOT / "docs" / "build.py", folder / "build" / "docs"], cwd=ROOT, check=True)
+    subprocess.run([ZENSICAL, "build", "--strict"], cwd=folder, check=True)
+    return folder / "build" / "site"
 
 
 class Silent(SimpleHTTPRequestHandler):
