@@ -6,10 +6,9 @@ from pathlib import Path
 
 from env_adapters.babyai.drawing import draw_game
 from env_adapters.babyai.game import Game
-from env_adapters.babyai.levels import LEVEL_BY_NAME
+from env_adapters.babyai.levels import LEVEL_BY_NAME, split_items
 from env_adapters.babyai.oracle import plan
 from env_adapters.babyai.strict import StrictGame
-from env_adapters.babyai.tasks import split_items
 from env_adapters.babyai.texts import Brief, Style
 from env_adapters.babyai.world import Grid
 from verl_agent.envs.action_format import LineFormat
@@ -48,22 +47,18 @@ class BabyAI(EnvAdapter):
 
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:
-        """Return the package that generates the levels."""
         return [Requirement.package("minigrid", "pip install 'verl-agent[babyai]'", "generator of the levels")]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """Return the items of `split`, level by level."""
         self.check_split(split)
         return split_items(split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Build the grid and show the mission and the first observation."""
         self.game = self.rules(build(item, self.strict), STYLES[self.prompt]())
         system = Path(__file__).with_name("prompts").joinpath(f"{self.prompt}.txt").read_text().strip()
         return [{"role": "system", "content": system}, {"role": "user", "content": self.game.opening()}]
 
     async def step(self, action: str) -> StepResult:
-        """Execute one command."""
         if self.game.ended:
             return StepResult("The task has ended.", terminated=True)
         return self.game.play(action)
@@ -84,7 +79,6 @@ class BabyAI(EnvAdapter):
         return None if steps is None else len(steps)
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """Return the actions of the oracle's plan."""
         if self.strict:
             raise NotImplementedError("BabyAI has no oracle for AgentGym's rules (env.options.strict=true).")
         steps = plan(build(item))

@@ -8,9 +8,8 @@ from typing import Any
 
 from env_adapters.babyai.commands import missing_key
 from env_adapters.babyai.game import Game
-from env_adapters.babyai.maps import ahead, facing
 from env_adapters.babyai.texts import Brief
-from env_adapters.babyai.walker import Over, Step, Walker, plain
+from env_adapters.babyai.walker import Over, Step, Walker, ahead, facing, plain
 from env_adapters.babyai.world import Grid
 
 

@@ -105,7 +105,6 @@ class DeepSearch(EnvAdapter):
 
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:
-        """Return the packages of the embedded corpus, and its index."""
         install = "pip install 'verl-agent[deepsearch]'"
         return [
             Requirement.package("bm25s", install, "search engine of the embedded corpus"),
@@ -133,11 +132,10 @@ class DeepSearch(EnvAdapter):
         return [{"role": "system", "content": system}, {"role": "user", "content": f"Question: {question}"}]
 
     async def step(self, action: str) -> StepResult:
-        """Execute a search, or grade an answer."""
         if self.ended:
             return StepResult("The question is already answered.", terminated=True)
         kind, text = FORMAT.split(action) or ("", "")
-        text = clean_argument(text)
+        text = " ".join(text.split()).strip("`\"' ")
         if not text:
             return invalid_action(f"No action found. Answer with: {FORMAT.template}")
         if kind == "answer":
@@ -181,11 +179,6 @@ class DeepSearch(EnvAdapter):
         *searches, (conclusion, answer) = chain
         actions = [DemoAction(f"<search>{query}</search>", thought) for thought, query in searches]
         return [*actions, DemoAction(f"<answer>{answer}</answer>", conclusion)]
-
-
-def clean_argument(text: str) -> str:
-    """Return a query or an answer on one line, without surrounding quotes and code marks."""
-    return " ".join(text.split()).strip("`\"' ")
 
 
 def format_passages(passages: Sequence[Passage], max_chars: int) -> str:

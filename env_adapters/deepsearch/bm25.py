@@ -45,11 +45,6 @@ class Bm25Index(PassageIndex):
         return [Hit(self._passages[position], float(scores[position])) for position in top_positions(scores, count)]
 
 
-def indexed_text(passage: Passage) -> str:
-    """Return the text of a passage that is indexed, with the title repeated by its weight."""
-    return f"{passage.title} " * TITLE_WEIGHT + passage.text
-
-
 def top_positions(scores: Any, count: int) -> list[int]:
     """Return the positions of the highest scores above 0, the highest first; lower positions win ties.
 
@@ -83,7 +78,10 @@ def write_bm25_index(passages: Iterable[Passage], folder: Path) -> None:
     bm25s, ignored = import_library("bm25s"), stopwords()
     vocabulary: dict[str, int] = {}
     word_ids = [
-        [vocabulary.setdefault(word, len(vocabulary)) for word in tokenize(indexed_text(passage), ignored)]
+        [
+            vocabulary.setdefault(word, len(vocabulary))
+            for word in tokenize(f"{passage.title} " * TITLE_WEIGHT + passage.text, ignored)
+        ]
         for passage in passages
     ]
     if not word_ids:

@@ -1,7 +1,7 @@
 """Facts of the World Factbook with one short, unambiguous answer, and the search terms for each kind of fact."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -10,10 +10,12 @@ from env_adapters.deepsearch.factbook import Country, countries, strip_accents
 
 Answers = tuple[str, ...]
 """Spellings of one answer, the preferred one first; empty if the Factbook states no unambiguous answer."""
+Reader = Callable[[Country], Answers]
 
 WORDS = re.compile(r"[^\W\d_][\w' .-]*")
 MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
-INDEPENDENCE = re.compile(rf"(\d{{1,2}}) ({MONTHS}) (\d{{4}}) \(from (?:the )?([^;,()]+)\)")
+INDEPENDENCE = rf"(\d{{1,2}}) ({MONTHS}) (\d{{4}}) \(from (?:the )?[^;,()]+\)"
+"""Day of independence from another country."""
 FORM = re.compile(r"([^;,()]+?)(?: \(([^;,()]+)\))?")
 """A name, optionally followed by another form in parentheses."""
 
@@ -31,7 +33,7 @@ class Relation:
     name: str
     title: str
     query: str
-    read: Callable[[Country], Answers]
+    read: Reader
 
 
 def spellings(*forms: str | None) -> Answers:
@@ -42,7 +44,7 @@ def spellings(*forms: str | None) -> Answers:
     return tuple(text for text in texts if normalize(text))
 
 
-def name_reader(field: str, subfield: str = "") -> Callable[[Country], Answers]:
+def name_reader(field: str, subfield: str = "") -> Reader:
     """Return a reader of facts that are one name, optionally with another form in parentheses."""
 
     def read(country: Country) -> Answers:
@@ -54,12 +56,22 @@ def name_reader(field: str, subfield: str = "") -> Callable[[Country], Answers]:
     return read
 
 
+def pattern_reader(pattern: str, field: str, subfield: str = "", forms: Sequence[str] = ("{0}",)) -> Reader:
+    """Return a reader of facts that match a pattern as a whole; `forms` are the answers, made from its groups."""
+
+    def read(country: Country) -> Answers:
+        match = re.fullmatch(pattern, country.fact(field, subfield))
+        return spellings(*(form.format(match[0], *match.groups()) for form in forms)) if match else ()
+
+    return read
+
+
 def other_form(text: str | None) -> str:
     """Return a text in parentheses if it is a name; "" if it is a remark."""
     return text if text and text[0].isupper() and len(text.split()) <= 6 else ""
 
 
-def number_reader(field: str, subfield: str = "", unit: str = "") -> Callable[[Country], Answers]:
+def number_reader(field: str, subfield: str = "", unit: str = "") -> Reader:
     """Return a reader of facts that are a whole number, optionally with a unit, before any remark."""
 
     def read(country: Country) -> Answers:
@@ -82,42 +94,10 @@ def highest_point(country: Country) -> Answers:
     return () if match is None or re.search("unnamed|location", match[0]) else spellings(match[1], other_form(match[2]))
 
 
-def height(country: Country) -> Answers:
-    """Return the height of the highest point in metres."""
-    match = re.fullmatch(r"[^;,()\d]+(?: \([^;()]+\))? ([\d,]+) m", country.fact("Elevation", "highest point"))
-    return (f"{match[1]} m", match[1], f"{match[1]} meters", f"{match[1]} metres") if match else ()
-
-
-def independence_year(country: Country) -> Answers:
-    """Return the year of independence from another country."""
-    match = INDEPENDENCE.fullmatch(country.fact("Independence"))
-    return (match[3],) if match else ()
-
-
-def independence_day(country: Country) -> Answers:
-    """Return the full date of independence from another country."""
-    match = INDEPENDENCE.fullmatch(country.fact("Independence"))
-    return (f"{match[1]} {match[2]} {match[3]}", f"{match[2]} {match[1]}, {match[3]}") if match else ()
-
-
 def anthem(country: Country) -> Answers:
     """Return the title of the anthem in the original language and in English; empty if there are several anthems."""
     match = re.fullmatch(r'"([^";]+)"(?: \(([^";()]+)\))?', country.fact("National anthem(s)", "title"))
     return spellings(match[1], match[2]) if match else ()
-
-
-def internet_code(country: Country) -> Answers:
-    """Return the top-level domain; empty if there are several."""
-    match = re.fullmatch(r"\.[a-z]{2}", country.fact("Internet country code"))
-    return (match[0],) if match else ()
-
-
-def aircraft_prefix(country: Country) -> Answers:
-    """Return the prefix of registered aircraft; empty if there are several."""
-    match = re.fullmatch(
-        r"[A-Z0-9]{1,2}(-[A-Z]{1,2})?", country.fact("Civil aircraft registration country code prefix")
-    )
-    return (match[0],) if match else ()
 
 
 def currency(country: Country) -> Answers:
@@ -127,12 +107,6 @@ def currency(country: Country) -> Answers:
         return ()
     singular = re.sub(r"ies$", "y", match[1]) if match[1].endswith("ies") else match[1].removesuffix("s")
     return spellings(match[1], singular, match[2])
-
-
-def nationality(country: Country) -> Answers:
-    """Return the adjective of nationality."""
-    match = re.fullmatch(r"[A-Z][\w-]+", country.fact("Nationality", "adjective"))
-    return spellings(match[0]) if match else ()
 
 
 def symbol(country: Country) -> Answers:
@@ -191,6 +165,16 @@ def _codes() -> Mapping[str, str]:
     return codes
 
 
+AIRCRAFT = "Civil aircraft registration country code prefix"
+HEIGHT_FORMS = ("{1} m", "{1}", "{1} meters", "{1} metres")
+height = pattern_reader(r"[^\d;,()]+(?: \([^;()]+\))? ([\d,]+) m", "Elevation", "highest point", HEIGHT_FORMS)
+independence_year = pattern_reader(INDEPENDENCE, "Independence", forms=("{3}",))
+independence_day = pattern_reader(INDEPENDENCE, "Independence", forms=("{1} {2} {3}", "{2} {1}, {3}"))
+internet_code = pattern_reader(r"\.[a-z]{2}", "Internet country code")
+aircraft_prefix = pattern_reader("[A-Z0-9]{1,2}(-[A-Z]{1,2})?", AIRCRAFT)
+nationality = pattern_reader(r"[A-Z][\w-]+", "Nationality", "adjective")
+
+
 def all_relations() -> Iterator[Relation]:
     """Yield every kind of fact that questions ask for or use as a description."""
     yield Relation("capital", "Capital", "capital name", capital)
@@ -200,12 +184,7 @@ def all_relations() -> Iterator[Relation]:
     yield Relation("independence_day", "Independence", "independence", independence_day)
     yield Relation("anthem", "National anthem(s)", "national anthem title", anthem)
     yield Relation("internet_code", "Internet country code", "internet country code", internet_code)
-    yield Relation(
-        "aircraft_prefix",
-        "Civil aircraft registration country code prefix",
-        "civil aircraft registration country code prefix",
-        aircraft_prefix,
-    )
+    yield Relation("aircraft_prefix", AIRCRAFT, AIRCRAFT.lower(), aircraft_prefix)
     yield Relation("currency", "Exchange rates", "exchange rates currency", currency)
     yield Relation("nationality", "Nationality", "nationality adjective", nationality)
     yield Relation("symbol", "National symbol(s)", "national symbol", symbol)

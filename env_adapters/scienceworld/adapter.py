@@ -57,7 +57,6 @@ class ScienceWorld(EnvAdapter):
 
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:
-        """Return the simulator, its bridge to Python, and Java."""
         install = "pip install 'verl-agent[scienceworld]'"
         return [
             Requirement.package("scienceworld", install, "the simulator"),
@@ -66,12 +65,10 @@ class ScienceWorld(EnvAdapter):
         ]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """Return the items of `split`, sorted by task and variation."""
         self.check_split(split)
         return SPLITS[split]()
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Load the task and show its description and the surroundings."""
         await self.close()
         self.world = SimulatorSession(item.data["task"], item.data["variation"], self.jvms)
         self.earned, self.asked = 0.0, False
@@ -83,7 +80,6 @@ class ScienceWorld(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Execute one command, or answer the simulator's question."""
         if self.world is None:
             return StepResult("The task has ended.", terminated=True)
         command = to_command(action, self.asked)
@@ -122,13 +118,11 @@ class ScienceWorld(EnvAdapter):
         return draw(episode)
 
     async def close(self) -> None:
-        """Release the simulator session."""
         if self.world is not None:
             self.world.close()
             self.world = None
 
     def sub_goals(self, episode: Episode) -> Sequence[SubGoal]:
-        """Return the sub-goals that the simulator scores, after the actions of the episode."""
         world = SimulatorSession(episode.item.data["task"], episode.item.data["variation"])
         try:
             self.replay(world, episode)
@@ -149,7 +143,6 @@ class ScienceWorld(EnvAdapter):
                 asked = world.step(command.removesuffix(".")).text.startswith(QUESTION)
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """Return the simulator's gold path."""
         commands = solution(item.data["task"], item.data["variation"])
         return [DemoAction(command, thought(command)) for command in commands]
 

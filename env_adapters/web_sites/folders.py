@@ -1,7 +1,6 @@
 """Folders of the sites: programs, initial state, and copies of the state."""
 
 import os
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -21,46 +20,25 @@ def sites_home() -> Path:
     return (Path(cache_folder) if cache_folder else root / "verl_agent") / "webarena"
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
     """Root folder of one set of sites."""
 
-    folder: Path
-
-    @property
-    def venv(self) -> Path:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.venv = folder / "venv"
         """Virtual environment of the sites."""
-        return self.folder / "venv"
-
-    @property
-    def fossil(self) -> Path:
+        self.fossil = folder / "fossil"
         """Folder into which Fossil is unpacked if it is not installed."""
-        return self.folder / "fossil"
-
-    @property
-    def copies(self) -> Path:
+        self.copies = folder / "copies"
         """Folder of the copies, which are one folder each."""
-        return self.folder / "copies"
-
-    @property
-    def logs(self) -> Path:
+        self.logs = folder / "logs"
         """Folder with the logs of the sites' processes."""
-        return self.folder / "logs"
-
-    @property
-    def state(self) -> Path:
+        self.state = folder / "state.json"
         """File with ports and process id of the running sites."""
-        return self.folder / "state.json"
-
-    @property
-    def lock(self) -> Path:
+        self.lock = folder / "lock"
         """Lock of the supervisor, which it holds while the sites run."""
-        return self.folder / "lock"
-
-    @property
-    def installing(self) -> Path:
+        self.installing = folder / "installing"
         """Lock of the process that installs and starts the sites."""
-        return self.folder / "installing"
 
     def seed(self, number: int) -> Path:
         """Return the folder with the initial state of copies, for a seed and the code that generates it."""

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.browser.grammar import TOOLS
-from env_adapters.webarena.browser.targets import describe_action
+from env_adapters.webarena.browser.grammar import TOOLS, describe_action
 from env_adapters.webarena.grading.judge import EndpointJudge
 from env_adapters.webarena.open_task import ENDED, OpenTask, open_task
 from env_adapters.webarena.options import AccessOptions, EconomyOptions, ViewOptions
@@ -74,7 +73,6 @@ class WebArena(EnvAdapter):
         return source_requirements()
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """Return the items of `split`."""
         if split not in EnvAdapter.splits:  # the source explains why it has no tasks for these two
             self.check_split(split)
         self.source.check()
@@ -93,7 +91,6 @@ class WebArena(EnvAdapter):
         ]
 
     async def step(self, action: str) -> StepResult:
-        """Carry out one action."""
         if self.task is None:
             return StepResult(ENDED, terminated=True)
         result = await self.task.step(action)
@@ -102,7 +99,6 @@ class WebArena(EnvAdapter):
         return result
 
     async def close(self) -> None:
-        """Close the session and release the sites."""
         task, self.task = self.task, None
         if task is not None:
             await task.close()

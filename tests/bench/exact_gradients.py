@@ -1,4 +1,4 @@
-"""Bias of the advantage estimators and of the aggregation of their loss: `make check-gradients`.
+"""Bias of the advantage estimators and of the aggregation of their loss: `python -m tests.bench.exact_gradients`.
 
 All episodes of a small decision process are enumerated, so the expectation of an estimated gradient is exact. A bias
 is the share of that expectation that does not point along the policy gradient (the sine of the angle between them, in

@@ -103,9 +103,9 @@ def test_vllms_own_server_gives_the_same_success_as_the_local_engine(tmp_path):
 
 COMMAND = """
 import sys
-from verl_agent.commands.evaluate import main
+from verl_agent.commands.evaluate import run
 from verl_agent.commands.hydra_main import launch
-launch(main, "agent_eval")
+launch(run, "agent_eval")
 loaded = {"torch", "verl", "transformers", "vllm", "ray"} & sys.modules.keys()
 assert not loaded, loaded
 """

@@ -42,8 +42,8 @@ def report(figures: str) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with embedded_corpus(tmp_path_factory.mktemp("cache")):
+def corpus() -> Iterator[None]:
+    with embedded_corpus():
         yield
 
 

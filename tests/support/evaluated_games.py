@@ -6,7 +6,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from verl_agent.evaluation.job import prepare_evaluation
@@ -37,19 +37,28 @@ def uncounted(messages: Sequence[Message]) -> Reply:
     return Reply("Action: 3", tokens=4 if len(messages) == 1 else 0, usage=Usage())
 
 
+def recipe(folder: Path, model: str = "oracle", turns: int = 3, **evaluation: Any) -> DictConfig:
+    """Return an evaluation of GuessNumber into a folder, as Hydra composes it."""
+    return OmegaConf.create(
+        {
+            "env": {"name": "guess_number", "hosts": {"where": "inline"}, "options": {}},
+            "horizon": {"max_turns": [turns]},
+            "episode": {"max_tokens_per_turn": 8},
+            "agent": {"name": "act"},
+            "data": {"max_prompt_length": 64, "max_response_length": 64},
+            "model": {"path": model},
+            "engine": {},
+            "evaluation": {"output_dir": str(folder), "tasks": "small_test", **evaluation},
+        }
+    )
+
+
 def evaluated(folder: Path, model: str, turns: int = 4, agent: Mapping[str, Any] | None = None, **evaluation) -> Path:
     """Evaluate a policy on the 20 small test tasks of GuessNumber, in two categories."""
-    config = {
-        "env": {"name": "guess_number", "hosts": {"where": "inline"}, "options": {}},
-        "horizon": {"max_turns": [turns]},
-        "episode": {"max_tokens_per_turn": 8},
-        "agent": agent or {"name": "act"},
-        "data": {"max_prompt_length": 64, "max_response_length": 64},
-        "model": {"path": f"python:{__name__}:{model}" if model in POLICIES else model},
-        "engine": {},
-        "evaluation": {"output_dir": str(folder), "tasks": "small_test", **evaluation},
-    }
-    prepared = prepare_evaluation(OmegaConf.create(config))
+    path = f"python:{__name__}:{model}" if model in POLICIES else model
+    config = recipe(folder, path, turns, **evaluation)
+    config.agent = agent or config.agent
+    prepared = prepare_evaluation(config)
     asyncio.run(play_pending(prepared, Console(quiet=True)))
     report(prepared, Console(file=StringIO()))
     return folder

@@ -39,26 +39,8 @@ FURTHER: Sequence[Mapping[str, Any]] = (
 MARKS = (
     *string.punctuation,
     *"\u2013\u2014\u2018\u2019\u201c\u201d\u00ab\u00bb\u201e\u2026\u00b7\u2022\u20ac\u00a3\u00b0\u00d7\u2212\u00bd\u00a0",
-    *(
-        "--",
-        "---",
-        "..",
-        "...",
-        "''",
-        "``",
-        "'s",
-        "'ll",
-        "n't",
-        "%)",
-        "),",
-        ".)",
-        ".'",
-        '."',
-        "?!",
-        ",000",
-        ":00",
-        "th",
-    ),
+    *("--", "---", "..", "...", "''", "``", "'s", "'ll", "n't", "%)", "),"),
+    *(".)", ".'", '."', "?!", ",000", ":00", "th"),
 )
 """Marks beside a number, of which some end a word."""
 Case = Mapping[str, Any]
@@ -126,14 +108,8 @@ def answers(reference: Mapping[str, Any]) -> Iterator[str]:
     """Yield the right answer and mutations of it."""
     parts = [part for value in reference.values() for part in ([value] if isinstance(value, str) else value)]
     right, first = ", ".join(parts), parts[0]
-    for left, end in (
-        ("'", "'"),
-        ('"', '"'),
-        ("\u201c", "\u201d"),
-        ("\u2018", "\u2019"),
-        ("`", "`"),
-        ("(", ")"),
-        ("**", "**"),
+    for left, end in zip(
+        ("'", '"', "\u201c", "\u2018", "`", "(", "**"), ("'", '"', "\u201d", "\u2019", "`", ")", "**"), strict=True
     ):
         yield f"{left}{right}{end}"
         yield f"The answer is {left}{right}{end}."
@@ -142,40 +118,19 @@ def answers(reference: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"The answer is {right}.", f"It is {right}. That is all.", f"It is {right}. 3 others are not.")
     yield from (f"{right}, I think", f"{right} or so", f"{right}'s", f"{right}s", f"{right} and {right}", f"{right}...")
     yield from (f"-{right}", f".{right}", f"${right}", f"#{right}", f"={right}", f"~{right}", f"{right}%", f"{right}/2")
-    yield from (
-        f"1{right}",
-        f"{right}0",
-        f"{right},5",
-        f"{right}, 5",
-        f"{right}:5",
-        f"is:{right}",
-        f"is: {right}",
-        f"{right}-5",
-    )
+    yield from (f"1{right}", f"{right}0", f"{right},5", f"{right}, 5", f"{right}:5", f"is:{right}", f"is: {right}")
+    yield f"{right}-5"
     yield from ("\n".join(parts), "; ".join(parts), " and ".join(parts), json.dumps(parts), f"{right}\u2013{right}")
-    yield from (
-        first,
-        ", ".join(parts[1:]),
-        ", ".join(reversed(parts)),
-        right[: len(right) // 2],
-        right[1:],
-        right[:-1],
-    )
+    yield from (first, ", ".join(parts[1:]), ", ".join(reversed(parts)), right[: len(right) // 2])
+    yield from (right[1:], right[:-1])
     yield from ("", "N/A", "n/a", "0", "10", "'", "No answer.", right.replace(" ", "  "), right.replace(",", ""))
 
 
 def numbers_in_context() -> Iterator[str]:
     """Yield texts with the number 5 beside a mark."""
     for mark in MARKS:
-        yield from (
-            f"5{mark}",
-            f"{mark}5",
-            f"{mark}5{mark}",
-            f"a {mark}5 b",
-            f"a 5{mark} b",
-            f"a 5{mark}b",
-            f"a{mark}5 b",
-        )
+        yield from (f"5{mark}", f"{mark}5", f"{mark}5{mark}", f"a {mark}5 b", f"a 5{mark} b", f"a 5{mark}b")
+        yield f"a{mark}5 b"
         yield from (f"It is 5{mark} then.", f"(5{mark})", f"5{mark}.", f"5. {mark} b", f"a {mark} 5 {mark}")
 
 
@@ -187,21 +142,14 @@ def urls(reference: str) -> Iterator[str]:
         scheme, _, rest = base.partition("://")
         host, _, path = rest.partition("/")
         yield from (right, f"{right}/", f"{right}//", f"{right}#part", right.upper(), f" {right}", f"{base}/", base)
-        yield from (
-            f"{base}?{'&'.join([*parameters, 'p=2'])}",
-            f"{base}?{'&'.join(reversed(parameters))}",
-            f"{base}?p=2",
-        )
+        yield from (f"{base}?{'&'.join([*parameters, 'p=2'])}", f"{base}?{'&'.join(reversed(parameters))}")
+        yield f"{base}?p=2"
         yield from (f"{base}?{'&'.join(parameters[1:])}", f"{base}?{'&'.join(part + '1' for part in parameters)}")
         yield from (f"{base}?{'&'.join(part.partition('=')[0] + '=' for part in parameters)}", f"{base}#{query}")
         yield from (f"{base}?{'&'.join([*parameters, *(part + '9' for part in parameters)])}", f"{base}?{query};x=1")
         yield from (f"https://{rest}", f"{scheme}://other.test/{path}", f"{scheme}://other.test/{host}/{path}")
-        yield from (
-            f"{base}/more?{query}",
-            f"{base}more?{query}",
-            f"{scheme}://{host}",
-            f"{scheme}://{host}/x/{path}?{query}",
-        )
+        yield from (f"{base}/more?{query}", f"{base}more?{query}", f"{scheme}://{host}")
+        yield f"{scheme}://{host}/x/{path}?{query}"
         yield from (right.replace("%20", "+"), right.replace("+", "%20"), right.replace("/", "%2F"), right[:-1])
         yield from (f"http://other.test/?u={right}", f"{scheme}://user@{rest}", base.replace("/", "//"), "about:blank")
 
@@ -214,22 +162,9 @@ def values(required: Mapping[str, Any]) -> Iterator[Any]:
         parts = [part.split(" |OR| ")[0] for part in required["must_include"]]
         yield from (part.split(" |OR| ")[-1] for part in required["must_include"])
     right = " ".join(parts)
-    yield from (
-        right,
-        right.upper(),
-        f"'{right}'",
-        f"'\"{right}\"'",
-        f"\n {right} \t",
-        f"a {right} b",
-        f"{right}0",
-        right[:-1],
-    )
-    yield from (
-        " ".join(parts[1:]),
-        " ".join(reversed(parts)),
-        right.replace("&", "&amp;"),
-        right.replace(" ", "&nbsp;"),
-    )
+    yield from (right, right.upper(), f"'{right}'", f"'\"{right}\"'", f"\n {right} \t", f"a {right} b", f"{right}0")
+    yield from (right[:-1], " ".join(parts[1:]), " ".join(reversed(parts)), right.replace("&", "&amp;"))
+    yield right.replace(" ", "&nbsp;")
     yield from (right.replace("'", "&#39;"), right.replace(" ", "\n"), "", "None", "null", "true", "&lt;p&gt;")
     yield from (None, True, False, 0, 1, 2, 1.5, [right], {"x": right})
     if right.isdigit():

@@ -12,6 +12,7 @@ import httpx
 import uvicorn
 from starlette.applications import Starlette
 
+from tests.support.fakes import talk_class
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool
@@ -95,6 +96,11 @@ def serving(
         yield running
     finally:
         running.stop()
+
+
+def talking(limits: ServerLimits | None = None, token: str | None = None, **options: Any) -> Any:
+    """Serve an environment that fails on demand."""
+    return serving("guess_number", pool_of(talk_class(), options), limits=limits, token=token)
 
 
 @contextmanager

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
+from verl_agent.agents.plain import Raw
 from verl_agent.envs.action_format import ActionFormat
 from verl_agent.envs.program.conversation import conversation_at
 from verl_agent.errors import ConfigError
 from verl_agent.types import Message
 
 
-class ProgramAgent(Agent):
+class ProgramAgent(Raw):
     """Shows the model the conversation that the program sent, and passes whole replies on."""
 
     def __init__(self, action_format: ActionFormat, context: Context | None = None) -> None:
@@ -24,21 +24,8 @@ class ProgramAgent(Agent):
             )
 
     @override
-    def instruction(self) -> str:
-        return ""
-
-    @override
     def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
         return conversation_at(messages, prompt_length)
-
-    @override
-    @property
-    def action_mark(self) -> str:
-        return ""
-
-    @override
-    def parse_reply(self, reply: str) -> str:
-        return reply
 
     @override
     def with_turns_left(self, message: Message, left: int) -> Message:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
@@ -20,10 +21,23 @@ from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import fail, print_line, read_json
 from verl_agent.commands.view import view
 from verl_agent.commands.what_if import what_if
-from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
+from verl_agent.errors import MAX_MESSAGE_CHARS, AgentError, did_you_mean
 from verl_agent.system.checks import Status
 
+
+class Commands(TyperGroup):
+    """Commands that end with a message and exit code 2 where an error of this package ends them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """See Click's Group."""
+        try:
+            return super().invoke(ctx)
+        except AgentError as error:
+            fail(str(error))
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Multi-turn reinforcement learning of language-model agents on unmodified verl.",
     no_args_is_help=True,
     add_completion=False,
@@ -56,15 +70,6 @@ KEY the type, the default and the meaning of a setting. The page "Settings" of t
 EXPLAIN: Any = typer.Option(help="Explain the setting with this dotted key, and exit.", metavar="KEY")
 
 
-def _explain(key: str, base: str) -> None:
-    from verl_agent.commands.reference import explain
-
-    try:
-        print_line(explain(key, base))
-    except ConfigError as error:
-        fail(str(error))
-
-
 def _add_recipe_command(name: str, module: str, example: str, help_text: str) -> None:
     """Add a command that replaces this process by `python -m <module>` with Hydra's arguments for the recipe."""
     base = f"agent_{'base' if name == 'train' else name}"
@@ -85,7 +90,9 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
             hint = find_overlay(recipe.stem) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
             fail(f"recipe {str(recipe)!r} does not exist. {hint}")
         if explain is not None:
-            _explain(explain, base)
+            from verl_agent.commands.reference import explain as describe
+
+            print_line(describe(explain, base))
             return
         location = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
         sys.stdout.flush()
@@ -122,10 +129,7 @@ def export(
     """Export the model of a run in Hugging Face format: config, weights and tokenizer."""
     from verl_agent.commands.export import export as write
 
-    try:
-        print_line(f"model: {write(run, into, step, best)}")
-    except ConfigError as error:
-        fail(str(error))
+    print_line(f"model: {write(run, into, step, best)}")
 
 
 @app.command()
@@ -142,10 +146,7 @@ def new_env(
     into: Annotated[Path, typer.Option(help="Parent folder of the new package's folder.")] = Path(),
 ) -> None:
     """Create a package with a new environment: a small game, recipes, a data sheet and tests."""
-    try:
-        folder = write_package(name, into)
-    except ConfigError as error:
-        fail(str(error))
+    folder = write_package(name, into)
     print_line(f"Created {folder} with a game that is ready for training. Next steps:")
     for command in (f"cd {folder}", "pip install -e .", f"verl-agent check-env {name}", "pytest"):
         print_line(f"  {command}")
@@ -204,8 +205,6 @@ def serve(  # noqa: PLR0913 - one for each option
         limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
         chosen = (env, read_json(options), split, host, port, token, hosts, timeout, limits, approve)
         run(ServeSettings(*chosen), print_line)
-    except ConfigError as error:
-        fail(str(error))
     except ImportError as error:
         fail(f"a package for serving is missing: {error}. Install it: pip install 'verl-agent[serve]'")
 

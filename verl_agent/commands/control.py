@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from verl_agent.commands.terminal import fail, print_line
+from verl_agent.commands.terminal import print_line
 from verl_agent.errors import ConfigError, counted
 
 EXPLAINED = (
@@ -56,8 +56,6 @@ def control(
             print_line(f"{STARTED[command]} `verl-agent control {run}` lists the episodes.")
         else:
             show(answer)
-    except ConfigError as error:
-        fail(str(error))
     except KeyboardInterrupt:
         raise typer.Exit(code=130) from None
 

@@ -36,21 +36,15 @@ def envs(
     """List the installed environments. With NAME and --tokens, measure the prompts of a split."""
     if tokens is None:
         if name is not None:
-            try:
-                load_adapter(name)
-            except ConfigError as error:
-                fail(str(error))
+            load_adapter(name)
         Console().print(_table([name] if name else sorted(registered())))
         return
     if name is None:
         fail("--tokens needs the name of an environment: verl-agent envs NAME --tokens MODEL.")
     from verl_agent.training.preflight.prompts import measure_prompts
 
-    try:
-        values = {"name": name, "train_tasks": split, "options": read_json(options)}
-        measured = measure_prompts(read_env({"env": values, "agent": {"name": agent}}), tokens, tasks, seconds)
-    except ConfigError as error:
-        fail(str(error))
+    values = {"name": name, "train_tasks": split, "options": read_json(options)}
+    measured = measure_prompts(read_env({"env": values, "agent": {"name": agent}}), tokens, tasks, seconds)
     print_line(f"{name}, split {split}, agent {agent}, model {tokens}")
     print_line(str(measured))
     print_line(f"Suggested: data.max_prompt_length={measured.suggested}")
@@ -72,15 +66,12 @@ def check_env(
     turns: Annotated[int, typer.Option(help="Turn limit of --attack.", min=1)] = 30,
 ) -> None:
     """Test an environment against the contract and print what to change."""
-    try:
-        keywords = read_json(options)
-        env = make_env(name, keywords)
-        if attack:
-            raise typer.Exit(code=_attack(name, env, items or 50, turns, 120.0 if seconds is None else seconds))
-        budget_s = 10.0 if seconds is None else seconds
-        report = check_adapter(type(env), keywords, items or 4, name=name, budget_s=budget_s, on_line=print_line)
-    except ConfigError as error:
-        fail(str(error))
+    keywords = read_json(options)
+    env = make_env(name, keywords)
+    if attack:
+        raise typer.Exit(code=_attack(name, env, items or 50, turns, 120.0 if seconds is None else seconds))
+    budget_s = 10.0 if seconds is None else seconds
+    report = check_adapter(type(env), keywords, items or 4, name=name, budget_s=budget_s, on_line=print_line)
     count = len(report.violations)
     print_line(f"{name} violates the contract: {count} to change." if count else f"{name} fulfils the contract.")
     raise typer.Exit(code=int(bool(report.violations)))

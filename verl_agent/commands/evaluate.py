@@ -5,7 +5,6 @@ Runs as `python -m verl_agent.commands.evaluate --config-dir recipes/<env> --con
 
 import sys
 
-import hydra
 from omegaconf import DictConfig
 
 from verl_agent.commands.hydra_main import launch
@@ -13,7 +12,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
 from verl_agent.results.folder import LOG
-from verl_agent.runs.console import errors_in, exit_with, explaining_full_disk, redirect_output
+from verl_agent.runs.console import errors_in, explaining_full_disk, redirect_output
 from verl_agent.runs.processes import Terminated
 
 
@@ -44,11 +43,5 @@ def run(config: DictConfig) -> None:
                 report(evaluation, console)
 
 
-@hydra.main(version_base=None, config_path=None, config_name=None)
-def main(config: DictConfig) -> None:
-    """Entry point of `python -m verl_agent.commands.evaluate`."""
-    exit_with(run, config)
-
-
 if __name__ == "__main__":
-    launch(main, "agent_eval")
+    launch(run, "agent_eval")

@@ -6,7 +6,9 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import hydra
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
 from yaml import MarkedYAMLError
@@ -15,10 +17,15 @@ from verl_agent.config.explanation import SHARED, explain_failure
 from verl_agent.config.keys import add_free_keys
 from verl_agent.config.search_path import register_config, verl_config
 from verl_agent.errors import ConfigError
+from verl_agent.runs.console import exit_with
 
 
-def launch(main: Callable[[], None], base: str) -> None:
-    """Run a function decorated with `@hydra.main`; exit with code 2 if the recipe and its overrides do not compose."""
+def launch(run: Callable[[DictConfig], None], base: str) -> None:
+    """Run an entry point on the config that Hydra composes; exit with code 2 if recipe and overrides do not compose."""
+
+    def task(config: DictConfig) -> None:
+        exit_with(run, config)
+
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of printing them
     try:
         register_config()
@@ -27,7 +34,7 @@ def launch(main: Callable[[], None], base: str) -> None:
         check_overlays(sys.argv)
         _accept_lazy_help()
         sys.argv[1:] = [add_free_keys(argument) for argument in sys.argv[1:]]
-        main()
+        hydra.main(version_base=None, config_path=None, config_name=None)(task)()
     except (HydraException, MarkedYAMLError, ConfigError, ValueError) as error:
         message = explain_failure(error, sys.argv, base)
         if message is None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import typer
 
-from verl_agent.commands.terminal import fail, print_line, read_json
+from verl_agent.commands.terminal import print_line, read_json
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for it
@@ -72,8 +72,6 @@ def play(  # noqa: PLR0913 - one for each option
                 console.print("The pages stay open until Ctrl-C.")
                 with suppress(KeyboardInterrupt):
                     threading.Event().wait()
-    except ConfigError as error:
-        fail(str(error))
     except KeyboardInterrupt:
         print_line("Stopped. The episode was not recorded; /end ends and records one.")
         raise typer.Exit(code=130) from None

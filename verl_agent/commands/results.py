@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import AgentError, ConfigError
+from verl_agent.commands.terminal import print_line
 
 
 def scaling(
@@ -19,10 +18,7 @@ def scaling(
     from verl_agent.results.scaling_report import describe_ends, describe_selection, read_scaling, write_scaling
 
     for folder in folders:
-        try:
-            found = read_scaling(folder)
-        except ConfigError as error:
-            fail(str(error))
+        found = read_scaling(folder)
         print_line(f"{folder}: {found.model}")
         for curve in found.curves:
             print_line(f"  {curve.name}, {curve.meaning}: {describe_ends(curve)}")
@@ -43,10 +39,7 @@ def leaderboard(
     from verl_agent.results.leaderboard import make_boards
     from verl_agent.results.leaderboard_report import short_conditions, write_leaderboard
 
-    try:
-        boards = make_boards(folders)
-    except ConfigError as error:
-        fail(str(error))
+    boards = make_boards(folders)
     for board in boards:
         print_line(f"{short_conditions(board)} (conditions {board.key}):")
         for row in board.rows:
@@ -65,10 +58,7 @@ def failures(
     """
     from verl_agent.results.failures_report import analyze_failures, short_summary, write_failures
 
-    try:
-        summaries, failed = analyze_failures(folder, category)
-    except AgentError as error:
-        fail(str(error))
+    summaries, failed = analyze_failures(folder, category)
     for summary in summaries:
         print_line(short_summary(summary))
     if not summaries:

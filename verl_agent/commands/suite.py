@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError
+from verl_agent.commands.terminal import print_line
 
 
 def suite(
@@ -39,8 +38,6 @@ def suite(
         chosen = read_suite(file, overrides or [], only or [])
         folder = into or Path("runs/suite") / file.stem
         outcomes = play_suite(chosen, models_of(chosen, model or []), folder, Console())
-    except ConfigError as error:
-        fail(str(error))
     except KeyboardInterrupt:
         print_line("Stopped. Run the same command again to resume.")
         raise typer.Exit(code=130) from None

@@ -27,7 +27,7 @@ from verl_agent.evaluation.policies import Demonstrated, demonstrated_actions, o
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import demonstration_actions
 from verl_agent.rollout.policy import Policy
-from verl_agent.rollout.wrapped import WrappedSession
+from verl_agent.rollout.sessions import WrappedSession
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem
 
 RANDOM_EPISODES = 8

@@ -10,7 +10,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from verl_agent.envs.session import Session
-from verl_agent.rollout.wrapped import WrappedSession
+from verl_agent.rollout.sessions import WrappedSession
 from verl_agent.sections import settings
 from verl_agent.types import Message, StepResult, TaskItem
 

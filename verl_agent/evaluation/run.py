@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -188,7 +187,7 @@ class EvaluationProgress:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         """Stop the bar and leave its last state on the screen."""
         if self._shows_bar:
             self._bar.stop()

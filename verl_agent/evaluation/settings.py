@@ -21,7 +21,6 @@ from verl_agent.sections import STRICT, Needs, OnResume, section, settings
 BASE = "agent_eval"
 """Base YAML of evaluation recipes."""
 Count = Annotated[int, Field(ge=1)]
-USDollars = Annotated[float, Field(gt=0)]
 RENDERS = Needs(
     "model.api.kind",
     None,

@@ -2,13 +2,12 @@
 
 import os
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EngineSettings
-from verl_agent.evaluation.vllm_engine import Generation, Route
-from verl_agent.platform.sglang.context import LONGER_CONTEXT, SPARE_TOKENS
+from verl_agent.evaluation.vllm_engine import Generation, LocalEngine, Route
+from verl_agent.platform.sglang import LONGER_CONTEXT, SPARE_TOKENS
 
 ON_CPU: Mapping[str, Any] = {
     "attention_backend": "torch_native",
@@ -46,7 +45,7 @@ def generation(output: Mapping[str, Any], options: Mapping[str, Any]) -> Generat
     return Generation(ids, log_probs, extra, (meta["finish_reason"] or {}).get("type"))
 
 
-class SglangEngine:
+class SglangEngine(LocalEngine):
     """`TokenEngine` on SGLang's engine. Create it inside a running event loop, and close it.
 
     Raises:
@@ -93,15 +92,3 @@ class SglangEngine:
             input_ids=prompt_ids, routed_dp_rank=self._route.copy_for(request_id), **options
         )
         return generation(output, options)
-
-    def close(self) -> None:
-        """Stop the engine's processes. May be called more than once."""
-        self._engine.shutdown()
-
-    def __enter__(self) -> Self:
-        """Return the engine itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the engine."""
-        self.close()

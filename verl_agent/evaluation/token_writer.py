@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import count, pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from verl_agent.rollout.engine_policy import EnginePolicy, TopLogProbs
@@ -46,7 +45,7 @@ class TokenWriter:
         """Return the writer itself."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         """Write what is left."""
         if not self._boundary.failed:
             with self._boundary("last episodes"):

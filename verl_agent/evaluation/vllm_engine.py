@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from verl_agent.errors import ConfigError
@@ -79,7 +78,25 @@ class Route:
         return self._of_episode.setdefault(episode, len(self._of_episode) % self._copies)
 
 
-class VllmEngine:
+class LocalEngine:
+    """Engine in processes of this machine; `with` closes it."""
+
+    _engine: Any
+
+    def close(self) -> None:
+        """Stop the engine's processes. May be called more than once."""
+        self._engine.shutdown()
+
+    def __enter__(self) -> Self:
+        """Return the engine itself."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the engine."""
+        self.close()
+
+
+class VllmEngine(LocalEngine):
     """`TokenEngine` on vLLM's asynchronous engine. Create it inside a running event loop, and close it.
 
     Raises:
@@ -164,15 +181,3 @@ class VllmEngine:
             return f"{lack} Lower engine.max_num_seqs or engine.gpu_memory_utilization. "
         error = first_error_in(output_files(os.getpid()))  # the engine writes to the same log
         return f"The first error in its log:\n{error}\n" if error else ""
-
-    def close(self) -> None:
-        """Stop the engine's process. May be called more than once."""
-        self._engine.shutdown()
-
-    def __enter__(self) -> Self:
-        """Return the engine itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the engine."""
-        self.close()

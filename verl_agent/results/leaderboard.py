@@ -16,7 +16,6 @@ from verl_agent.results.results import ALL, CategoryResult, solved_by_task, summ
 from verl_agent.results.significance import holm, sign_flip_p_value
 from verl_agent.results.statistics import Estimate, macro_mean, paired_difference
 from verl_agent.runs.identity import task_ids
-from verl_agent.trace.record import EpisodeRecord
 from verl_agent.types import TaskItem
 
 SOURCE = "AgentGym-RL, arXiv 2509.08755, main results"
@@ -148,7 +147,9 @@ def make_boards(folders: Sequence[Path]) -> list[Board]:
 def _read(folder: Path) -> _Evaluation:
     try:
         report, records = read_report(folder), planned_records(folder)
-        tasks = task_ids([TaskItem(report["config"]["env"]["name"], task) for task in sorted(_tasks_of(records))])
+        tasks = task_ids(
+            [TaskItem(report["config"]["env"]["name"], task) for task in sorted({record["task"] for record in records})]
+        )
         conditions = _conditions(report, tasks)
         operated = conditions["count_operated"]
         results, solved = summarize(records, operated), solved_by_task(records, operated)
@@ -157,10 +158,6 @@ def _read(folder: Path) -> _Evaluation:
         raise ConfigError(
             f"{folder / REPORT} cannot be read: {type(error).__name__} {error}. Evaluate again with this version."
         ) from error
-
-
-def _tasks_of(records: Sequence[EpisodeRecord]) -> set[str]:
-    return {record["task"] for record in records}
 
 
 def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:

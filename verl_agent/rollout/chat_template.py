@@ -61,8 +61,8 @@ def choose_builder(
     for builder in candidates:
         try:
             built = without_empty_thoughts(tokenizer.decode(render_conversation(builder, tokenizer, PROBE).ids))
-        except ValueError as error:  # the template changes earlier messages after a later one
-            built = str(error)
+        except (TemplateError, ValueError) as error:  # the template changes earlier messages after a later one, or
+            built = str(error)  # refuses the part of a conversation that the builder renders
         if built == expected:
             return builder
         disagreeing.append(f"{type(builder).__name__}: {built!r}")

@@ -9,8 +9,7 @@ from uuid import uuid4
 from verl_agent.errors import OverlongPromptError
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
-from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply
-from verl_agent.rollout.versions import expand
+from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply, expand
 from verl_agent.types import Message, Reply, StopReason
 
 FULL = "length"

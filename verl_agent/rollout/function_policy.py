@@ -65,7 +65,6 @@ def load_policy(path: str, key: str = "model.path") -> Callable[[], Policy]:
     `NAME` is a function (see `FunctionPolicy`), or a class without constructor arguments whose `reply` method is such a
     function. Each attempt at an episode gets an instance of its own.
 
-
     Raises:
         ConfigError: the path is malformed, the module does not import, or the name is missing or not callable. The
             factory raises it if the class cannot be constructed.

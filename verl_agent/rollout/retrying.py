@@ -8,7 +8,7 @@ from typing_extensions import override
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import EnvCrashError, EnvError
-from verl_agent.rollout.wrapped import WrappedSession
+from verl_agent.rollout.sessions import WrappedSession
 from verl_agent.types import Message, StepResult, TaskItem
 
 AGAIN = (

@@ -4,8 +4,9 @@ Every id comes either from the chat template, rendered by verl's continuous-toke
 No reply is decoded and encoded again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult
@@ -221,3 +222,13 @@ def add_given_reply(tokens: EpisodeTokens, tokenizer: Any, reply: Reply, trained
     tokens.add_reply(reply.text, ids if reply.complete or len(ids) == 1 else ids[:-1], trained=trained)
     if reply.force_closed:
         tokens.close_reply()
+
+
+def expand(runs: Iterable[Sequence[int]]) -> list[int]:
+    """Return the version of each token; it is the training step after which the engine received the weights, from 0."""
+    return [version for version, tokens in runs for _ in range(tokens)]
+
+
+def contract(versions: Iterable[int]) -> list[list[int]]:
+    """Return pairs of a version and a number of consecutive tokens that have it."""
+    return [[version, len(list(tokens))] for version, tokens in groupby(versions)]

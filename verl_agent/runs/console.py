@@ -52,6 +52,8 @@ def explaining_full_disk(folder: Path | None = None) -> Iterator[None]:
     """
     try:
         yield
+    except AgentError:  # explained already
+        raise
     except Exception as error:  # another error propagates
         if not (any(map(_of_full_disk, _chain(error))) or (folder is not None and not disk_usage(folder).free)):
             raise

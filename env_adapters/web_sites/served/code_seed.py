@@ -1,6 +1,8 @@
 """Create the repositories of the generated projects: `python -m env_adapters.web_sites.served.code_seed SEED`.
 
-Needs nothing but the program `fossil`, which the variable `SITES_FOSSIL` names.
+Needs nothing but the program `fossil`, which the variable `SITES_FOSSIL` names. Repositories are reconstructed from
+records in Fossil's file format (https://fossil-scm.org/home/doc/trunk/www/fileformat.wiki), so that everything in them
+has the generated date and author.
 """
 
 import os

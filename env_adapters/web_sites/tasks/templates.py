@@ -67,10 +67,15 @@ class Template:
 TEMPLATES: list[Template] = []
 
 
-def template(split: str, sites: str, intent: str, changes: bool = False) -> Callable[[Build], Build]:
-    """Register a generator of drafts as a template named after it; `sites` are separated by spaces."""
+def template(split: str, sites: str, changes: bool = False) -> Callable[[Build], Build]:
+    """Register a generator of drafts as a template: its name is the template's, its docstring the intent.
+
+    Args:
+        sites: WebArena's names of the sites, separated by spaces.
+    """
 
     def register(build: Build) -> Build:
+        intent = " ".join(str(build.__doc__).split())
         TEMPLATES.append(Template(build.__name__, split, sites.split(), intent, changes, build))
         return build
 

@@ -36,7 +36,9 @@ LATE_CONTENT_S = 3.0
 async def let_time_pass(page: Page, since: float) -> None:
     """Return when `LATE_CONTENT_S` have passed on a page, whose clock then stands still.
 
-    A page with a request that never ends (for example, an event stream) is waited for in real time.
+    The page's own clock is moved forward: Chromium runs the timers that are due, one after another, and stops the
+    clock while a request is pending. This takes about 20 ms. A page with a request that never ends (for example, an
+    event stream) is waited for in real time.
 
     Args:
         since: monotonic time in seconds at which the page was loaded or acted on.

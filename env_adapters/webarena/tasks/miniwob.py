@@ -6,7 +6,7 @@ that of the task and that the attribute is 1.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from env_adapters.webarena.browser.network_proxy import Address
 from env_adapters.webarena.tasks.items import named_item
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
-from env_adapters.webarena.tasks.miniwob_pages import CHECKS, CLICK_ALL_PAGES, EXCLUDED, PAGES, TEST_PAGES
+from env_adapters.webarena.tasks.miniwob_pages import CHECKS, CLICK_ALL_PAGES, PAGES, TEST_PAGES
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment
 from verl_agent.envs.base import Requirement
 from verl_agent.errors import ConfigError
@@ -128,11 +128,6 @@ def make_task(page: str, page_index: int, seed: int, split: str) -> Mapping[str,
             "program_html": [{"url": "last", "locator": LOCATOR, "required_contents": {"exact_match": "1"}}],
         },
     }
-
-
-def all_pages() -> Iterator[str]:
-    """Yield every page of the package, including those without tasks."""
-    yield from sorted({*PAGES, *(page for pages in EXCLUDED.values() for page in pages.split())})
 
 
 class PageServer(ThreadingHTTPServer):

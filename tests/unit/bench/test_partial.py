@@ -9,12 +9,13 @@ import pytest
 from tests import ROOT
 from tests.bench.partial import BATCH, SAMPLES, WAITING, register, summarize
 from tests.bench.waiting import MIN_TURNS, WaitingEnv
+from verl_agent.types import TaskItem
 
 
-async def turns_until_solved(env: WaitingEnv, number: int) -> int:
+async def turns_until_solved(env: WaitingEnv, item: TaskItem) -> int:
     """Return the number of turns of an episode, at most 25."""
     session = env.new_session()
-    await session.reset(env.tasks("train")[number])
+    await session.reset(item)
     for turn in range(1, 26):
         if (await session.step("anything")).terminated:
             return turn
@@ -26,7 +27,7 @@ def test_episodes_end_by_chance_and_tasks_differ():
     env = WaitingEnv(median_s=0.0)
 
     async def lengths() -> list[list[int]]:
-        return [[await turns_until_solved(env, number) for _ in range(20)] for number in range(20)]
+        return [[await turns_until_solved(env, item) for _ in range(20)] for item in env.tasks("train")[:20]]
 
     played = asyncio.run(lengths())
     assert min(map(min, played)) >= MIN_TURNS

@@ -86,8 +86,6 @@ def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides
     ("command", "override", "message"),
     [
         ("train", "env.options.tolerat=true", "env.options.tolerat is not an option of 'guess_number'. Did you mean"),
-        ("train", "agent.options.instrctions=a", "agent.options.instrctions is not an option of 'raw'. Did you mean"),
-        ("train", "env=textcraft", "env='textcraft' is not allowed. Allowed: a section with the keys name,"),
         (
             "evaluate",
             "model.path=oracle",

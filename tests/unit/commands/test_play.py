@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from typer.testing import CliRunner
 
 from tests import ROOT
+from tests.support.evaluated_games import recipe
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
 from verl_agent.agents.plain import ReAct
 from verl_agent.commands.cli import app
@@ -193,22 +193,6 @@ def test_folder_of_an_evaluation_and_games_of_another_environment_are_refused(tm
     assert "--into='" in watch(tmp_path / "file")[1]
     with pytest.raises(ConfigError, match="holds episodes of `verl-agent play`"):
         prepare_evaluation(recipe(game))
-
-
-def recipe(folder: Path) -> DictConfig:
-    """Return an evaluation of the oracle into a folder."""
-    return OmegaConf.create(
-        {
-            "env": {"name": "guess_number"},
-            "horizon": {"max_turns": [3]},
-            "episode": {"max_tokens_per_turn": 8},
-            "agent": {},
-            "data": {"max_prompt_length": 64, "max_response_length": 64},
-            "model": {"path": "oracle"},
-            "engine": {},
-            "evaluation": {"output_dir": str(folder), "tasks": "small_test"},
-        }
-    )
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ from tests.support.environments import KNOWN
 from tests.support.fuzzing import KINDS, draw, fuzz, misread, play_fuzzed
 from verl_agent.envs.registry import load_adapter, make_env
 
-COUNTS = {"textcraft": 2_000, "babyai": 1_000, "deepsearch": 1_000, "scienceworld": 200}
+COUNTS = {"textcraft": 2_000, "babyai": 1_000, "deepsearch": 1_000, "scienceworld": 100}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with embedded_corpus(tmp_path_factory.mktemp("cache")):
+def corpus() -> Iterator[None]:
+    with embedded_corpus():
         yield
     simulators().end()  # the process continues with other tests
 

@@ -198,11 +198,6 @@ def test_list_tasks_returns_items_by_id():
     assert (len(items), items["100:1"].data["target"]) == (390, 1)
 
 
-def test_a_misspelt_split_suggests_the_right_one():
-    with pytest.raises(ConfigError, match=r"no split 'trian'\. Did you mean 'train'\?"):
-        list_tasks(make_env("guess_number"), "trian")
-
-
 def test_a_split_without_tasks_raises_config_error(other_package):
     with pytest.raises(ConfigError, match="lists no tasks for split 'train'"):
         list_tasks(make_env("other_empty"), "train")

@@ -57,19 +57,6 @@ def test_the_thread_ends_with_the_episode():
     assert gone(before)
 
 
-def test_a_blocking_adapter_does_not_stop_the_event_loop():
-    async def tick_meanwhile() -> int:
-        ticks = 0
-        episode = asyncio.create_task(one(talk_class(), turns=1, fault="block", seconds=0.5))
-        while not episode.done():
-            await asyncio.sleep(0.01)
-            ticks += 1
-        assert (await episode).stop is StopReason.TERMINATED
-        return ticks
-
-    assert asyncio.run(tick_meanwhile()) >= 5  # a stopped loop ticks once
-
-
 def test_blocking_sessions_run_concurrently():
     async def twenty() -> list[Episode]:
         return await asyncio.gather(*(one(talk_class(), turns=1, fault="block", seconds=0.3) for _ in range(20)))

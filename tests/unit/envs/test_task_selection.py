@@ -42,10 +42,6 @@ def test_a_file_keeps_its_order_and_mixes_splits(write):
     assert ids(write(f"# held out and not\n{test}  # first\n\n  {train}\r\n")) == [test, train]
 
 
-def test_a_file_needs_no_suffix(write):
-    assert ids(write("100:1", name="chosen")) == ["100:1"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -67,11 +63,6 @@ def test_a_missing_file_lists_the_splits():
         ids("no/such.txt")
 
 
-def test_an_unknown_split_suggests_the_nearest_one():
-    with pytest.raises(ConfigError, match=r"no split 'smal_train'\. Did you mean 'small_train'\?"):
-        ids("smal_train")
-
-
 def test_an_unknown_split_names_the_key_that_has_it():
     with pytest.raises(ConfigError, match=r"^env\.eval_tasks='tset' is not allowed: GuessNumber has no split"):
         select_tasks(make_env("guess_number"), "tset", key="env.eval_tasks")
@@ -87,10 +78,6 @@ def test_a_long_list_of_names_ends_with_a_whole_name():
 def test_a_counted_noun_is_in_the_plural_unless_the_number_is_1(number, text):
     assert counted(number, "process") == text
     assert counted(2, "reply") == "2 replies" and counted(2, "turn") == "2 turns"
-
-
-def test_disjoint_splits_pass():
-    check_disjoint(items("train"), items("test"), SOURCES)
 
 
 def test_overlapping_selections_raise_config_error(write):

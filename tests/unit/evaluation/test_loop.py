@@ -9,9 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 
+from tests.support.evaluated_games import recipe
 from tests.support.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, EnvErrorLimitError, OverlongPromptError
 from verl_agent.evaluation import sglang_engine
@@ -228,18 +229,9 @@ def composed(folder: Path, **evaluation) -> DictConfig:
     model.mkdir(exist_ok=True)
     (model / "config.json").write_text(json.dumps({"model_type": "llama", "max_position_embeddings": 128}))
     (model / "model.safetensors").touch()
-    return OmegaConf.create(
-        {
-            "env": {"name": "guess_number"},
-            "horizon": {"max_turns": [3]},
-            "episode": {"max_tokens_per_turn": 8},
-            "agent": {},
-            "data": {"max_prompt_length": 64, "max_response_length": 64},
-            "model": {"path": str(model)},
-            "engine": {"device": "cpu" if use_cpu_device() else "cuda"},
-            "evaluation": {"output_dir": str(folder / "out"), "tasks": "test", **evaluation},
-        }
-    )
+    config = recipe(folder / "out", str(model), **{"tasks": "test", **evaluation})
+    config.agent, config.engine.device = {}, "cpu" if use_cpu_device() else "cuda"
+    return config
 
 
 def test_an_evaluation_plans_every_sample_of_the_tasks(tmp_path):

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 from rich.console import Console
 
+from tests.support.evaluated_games import recipe
 from tests.support.fakes import plain, talk_class
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
@@ -60,17 +60,7 @@ def no_text(messages: list[Message]) -> int:
 
 def evaluated(folder: Path, model: str, **evaluation) -> Evaluation:
     """Play an evaluation of GuessNumber to its end."""
-    config = {
-        "env": {"name": "guess_number", "hosts": {"where": "inline"}},
-        "horizon": {"max_turns": [7]},
-        "episode": {"max_tokens_per_turn": 8},
-        "agent": {"name": "act"},
-        "data": {"max_prompt_length": 64, "max_response_length": 64},
-        "model": {"path": model},
-        "engine": {},
-        "evaluation": {"output_dir": str(folder), "max_tasks": 4, **evaluation},
-    }
-    prepared = prepare_evaluation(OmegaConf.create(config))
+    prepared = prepare_evaluation(recipe(folder, model, 7, **{"tasks": "test", "max_tasks": 4, **evaluation}))
     asyncio.run(play_pending(prepared, Console(quiet=True)))
     return prepared
 

@@ -1,5 +1,6 @@
 """Test that the code of the pages runs, and that their commands fit the programs."""
 
+import re
 import subprocess
 from contextlib import chdir
 from pathlib import Path
@@ -68,6 +69,13 @@ def test_environment_of_the_readme_fulfils_the_contract():
 def test_commands_of_a_page_fit_the_programs(page):
     found = [(words, fault(words)) for block in blocks([page], "bash") for words in commands(block.text)]
     assert [f"{' '.join(words)}: {wrong}" for words, wrong in found if wrong] == []
+
+
+def test_files_that_the_text_names_exist():
+    """A file of an earlier commit is named with that commit."""
+    named = re.compile(r"`((?:verl_agent|env_adapters|tests|examples|recipes)/[\w/.-]+)`(?! of commit)")
+    found = {(str(page.relative_to(ROOT)), name) for page in PAGES for name in named.findall(page.read_text("utf-8"))}
+    assert [one for one in sorted(found) if not (ROOT / one[1]).exists()] == []
 
 
 def test_make_targets_in_the_text_exist():

@@ -68,14 +68,6 @@ def evaluated(
     return evaluation
 
 
-def test_one_long_evaluation_gives_the_success_at_three_shorter_turn_limits(tmp_path):
-    curve = success_within_turns(evaluated(tmp_path / "long", 6).records())
-    assert list(curve) == [1, 2, 3, 4, 5, 6]
-    for turns in (1, 3, 5):
-        assert curve[turns] == summarize(evaluated(tmp_path / str(turns), turns).records())[-1].success
-    assert curve[1].mean < curve[3].mean < curve[6].mean
-
-
 def test_the_report_has_the_curve_unless_the_agent_tells_the_turns_left(tmp_path):
     evaluated(tmp_path / "a", 2)
     evaluated(tmp_path / "b", 2, turns_left=True)

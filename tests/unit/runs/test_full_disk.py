@@ -75,3 +75,12 @@ def test_another_error_propagates_unless_the_disk_of_the_folder_is_full(tmp_path
         raise RuntimeError("unexpected pos")
     with pytest.raises(ConfigError, match="no space is left on the disk of /proc"), explaining_full_disk(Path("/proc")):
         raise RuntimeError("unexpected pos")  # torch.save on a full disk; /proc has no free block
+
+
+def test_the_outer_explanation_keeps_the_folder_of_the_inner_one(tmp_path: Path):
+    with (
+        pytest.raises(ConfigError, match="the disk of /proc"),
+        explaining_full_disk(),
+        explaining_full_disk(Path("/proc")),
+    ):
+        raise RuntimeError("unexpected pos 64 vs 0")

@@ -278,18 +278,6 @@ def test_a_pass_has_the_tokens_of_a_whole_episode_or_more():
         )
 
 
-def test_a_14b_model_is_saved_without_a_copy_that_one_process_writes():
-    config = recipe(ONE, "+overlay/model=qwen3_14b")
-    assert "hf_model" not in config.actor_rollout_ref.actor.checkpoint.save_contents
-
-
-def test_one_gpu_has_one_storage_unit_and_eight_have_two():
-    for size, units in (("1gpu_80gb", 1), ("8gpu", 2), ("multinode", 2)):
-        config = recipe(ONE, f"+overlay/size={size}")
-        OmegaConf.resolve(config)
-        assert config.transfer_queue.backend.SimpleStorage.num_data_storage_units == units
-
-
 def test_ranks_are_the_gpus_without_those_that_share_rows():
     config = recipe(ONE, "+overlay/algorithm=ppo")
     config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size = 4
@@ -366,19 +354,3 @@ def test_a_shape_is_read_from_a_model_folder(tmp_path):
     config.save_pretrained(tmp_path)
     assert shape_of(str(tmp_path)) == SHAPES["Qwen/Qwen2.5-3B-Instruct"]
     assert shape_of("./nowhere") is None
-
-
-def test_lora_and_offloading_lower_the_memory_estimate():
-    plain, lora = recipe(ONE), recipe(ONE, "+overlay/lora=rank_32")
-    offloaded = recipe(ONE, "offload=true")
-    for config in (plain, lora, offloaded):
-        OmegaConf.resolve(config)
-    assert peak_gb(lora) < peak_gb(plain) and peak_gb(offloaded) < peak_gb(plain)
-
-
-def test_the_estimate_detects_a_model_that_does_not_fit():
-    config = recipe(
-        ONE, "+overlay/model=qwen3_14b", "+overlay/size=1gpu_80gb", "actor_rollout_ref.model.path=Qwen/Qwen3-14B"
-    )
-    OmegaConf.resolve(config)
-    assert peak_gb(config) > 2 * CARD_GB

@@ -27,6 +27,10 @@ NO_NEWLINE = (
 )
 NUMBERED = NO_NEWLINE.replace("{{ m.content }}", "{{ loop.index }}. {{ m.content }}")
 LAST_MARKED = NO_NEWLINE.replace("{{ m.content }}", "{% if loop.last %}now: {% endif %}{{ m.content }}")
+ALTERNATING = (  # as Gemma 3
+    "{% for m in messages %}{% if not loop.first and m.role == messages[loop.index0 - 1].role %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}" + NO_NEWLINE
+)
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + NO_NEWLINE
 
 
@@ -49,7 +53,7 @@ def test_verls_default_builder_is_chosen_if_it_agrees():
     check_tokens(play_tokens(model, REPLIES, 5))
 
 
-@pytest.mark.parametrize("template", [NUMBERED, LAST_MARKED])
+@pytest.mark.parametrize("template", [NUMBERED, LAST_MARKED, ALTERNATING])
 def test_template_that_no_builder_reproduces_raises_config_error(template):
     with pytest.raises(ConfigError, match=r"no token builder of verl agrees .*model_type='llama'"):
         choose_builder(load_model(template).tokenizer, "llama", {})

@@ -17,8 +17,7 @@ from tests.support.tokens import (
 from verl_agent.agents.context import LastObservations, Summary
 from verl_agent.rollout.chat_template import choose_builder, without_empty_thoughts
 from verl_agent.rollout.settings import TokenBudget
-from verl_agent.rollout.tokens import EpisodeTokens, encode_reply, render_conversation, render_episode
-from verl_agent.rollout.versions import contract, expand
+from verl_agent.rollout.tokens import EpisodeTokens, contract, encode_reply, expand, render_conversation, render_episode
 from verl_agent.training.agent_loop import written
 
 

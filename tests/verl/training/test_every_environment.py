@@ -60,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (root / "all.yaml").write_text(RECIPE)
     overrides = [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={root}/run"]
     command = command_line("train", root, "all", *overrides)
-    with embedded_corpus(root / "cache"):
+    with embedded_corpus():
         ended = subprocess.run(command, env=run_environment(root), capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return Run(read_metrics(sorted(root.glob("run/metrics/*.jsonl"))), list(read_records(root / "run/episodes")))

@@ -1,4 +1,4 @@
-"""Connection of a pool to one host, and the one to a host in the pool's own process."""
+"""Connection of a pool to one host: in the pool's own process, or by pickles, each after its length in eight bytes."""
 
 import asyncio
 import logging

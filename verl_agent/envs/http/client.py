@@ -10,7 +10,7 @@ from urllib.parse import quote
 from verl_agent.envs.action_format import ActionFormat, action_format_from_json
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.http.agentgym import DIALECTS, AgentGymProtocol
-from verl_agent.envs.http.protocols import OwnProtocol, ServerProtocol, read_field, read_number
+from verl_agent.envs.http.protocols import ServerProtocol, read_field, read_number
 from verl_agent.envs.http.server_pool import get_from_all, server_pool
 from verl_agent.envs.http.settings import OWN, HttpSettings
 from verl_agent.envs.http.transport import UnreachableError, transport
@@ -183,7 +183,7 @@ def fetch_info(env: str, servers: tuple[str, ...]) -> Mapping[str, Any]:
 def server_protocol(settings: HttpSettings) -> ServerProtocol:
     """Return the protocol of the servers."""
     if settings.protocol == OWN:
-        return OwnProtocol()
+        return ServerProtocol()
     return AgentGymProtocol(settings.env, settings.instructions)
 
 

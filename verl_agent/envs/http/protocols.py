@@ -1,73 +1,42 @@
 """Protocols between client and server: bodies of requests and meaning of answers, without any connection."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
-
-from typing_extensions import override
+from typing import Any
 
 from verl_agent.errors import EnvError
 from verl_agent.types import Message, StepResult
 
 
-class ServerProtocol(Protocol):
-    """Client side of one variant of AgentGym's protocol.
+class ServerProtocol:
+    """Client side of `verl-agent serve`: tasks have names, answers hold whole prompts; subclasses speak with others.
 
     Attributes:
         session_field: field of requests with the id of the session.
-        create_body: body of `/create`.
         needs_observation: true if the first observation takes a call of `/observation`.
     """
-
-    session_field: str
-    create_body: Mapping[str, Any] | None
-    needs_observation: bool
-
-    def read_session(self, answer: Any) -> Any:
-        """Return the session id in the answer to `/create`."""
-        ...
-
-    def reset_body(self, item: str) -> dict[str, Any]:
-        """Return the body of `/reset` without the session."""
-        ...
-
-    def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
-        """Return the prompt."""
-        ...
-
-    def step_body(self, action: str) -> dict[str, Any]:
-        """Return the body of `/step` without the session."""
-        ...
-
-    def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
-        """Return the result of a step and the score after it."""
-        ...
-
-
-class OwnProtocol(ServerProtocol):
-    """Protocol of `verl-agent serve`: tasks have names, answers hold whole prompts."""
 
     session_field = "id"
     create_body: Mapping[str, Any] | None = None
     needs_observation = False
 
-    @override
     def read_session(self, answer: Any) -> Any:
+        """Return the session id in the answer to `/create`."""
         return read_field(answer, "id")
 
-    @override
     def reset_body(self, item: str) -> dict[str, Any]:
+        """Return the body of `/reset` without the session."""
         return {"item": item}
 
-    @override
     def read_prompt(self, answer: Any, observation: Any) -> list[Message]:
+        """Return the prompt."""
         return [{"role": message["role"], "content": message["content"]} for message in read_field(answer, "messages")]
 
-    @override
     def step_body(self, action: str) -> dict[str, Any]:
+        """Return the body of `/step` without the session."""
         return {"bare_action": action}
 
-    @override
     def read_step(self, answer: Any, score: float) -> tuple[StepResult, float]:
+        """Return the result of a step and the score after it."""
         reward = read_number(answer, "reward")
         info = {str(name): float(value) for name, value in read_field(answer, "info").items()}
         result = StepResult(read_text(answer, "observation"), reward, bool(read_field(answer, "done")), info)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer, SGLangReplica
 from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
 
-from verl_agent.platform.sglang.context import LONGER_CONTEXT, SPARE_TOKENS
+from verl_agent.platform.sglang import LONGER_CONTEXT, SPARE_TOKENS
 from verl_agent.platform.sglang.seeded_sampling import sample_with_seeds
 
 

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.seeded_sampling import choose, uniform
-
-TESTED = "0.5.12"
-"""Version of SGLang whose sampler is known."""
+from verl_agent.platform.versions import TESTED_SGLANG
 
 
 def sample_with_seeds() -> None:
@@ -32,10 +30,10 @@ def sample_with_seeds() -> None:
 
 def check_sglang(version: str) -> None:
     """Check that the sampler of this version of SGLang is known."""
-    if version != TESTED:
+    if version != TESTED_SGLANG:
         raise ConfigError(
-            f"seeded sampling was not tested with sglang {version}. Tested version: {TESTED}. Install it with `make "
-            "setup-sglang`, or, for a GPU, `make setup DEVICE=gpu ENGINE=sglang VENV=.venv-sglang`."
+            f"seeded sampling was not tested with sglang {version}. Tested version: {TESTED_SGLANG}. Install it with "
+            "`make setup-sglang`, or, for a GPU, `make setup DEVICE=gpu ENGINE=sglang VENV=.venv-sglang`."
         )
 
 

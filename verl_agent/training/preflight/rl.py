@@ -191,7 +191,8 @@ def _complete(config: DictConfig, mixed: bool, report: Callable[[str], None]) ->
         largest = largest_weight(config.actor_rollout_ref.model.path)
         transfer.update_weights_bucket_megabytes = bucket_mb(largest, transfer.update_weights_bucket_megabytes)
     if use_cpu_device() and "_temp_dir" not in init:
-        init._temp_dir = str(ray_dir())
+        # a short path, since names of sockets have at most 107 characters
+        init._temp_dir = str(Path(tempfile.gettempdir()) / f"ray-{os.getuid()}")
 
 
 def bucket_mb(largest: int | None, configured: int) -> int:
@@ -202,8 +203,3 @@ def bucket_mb(largest: int | None, configured: int) -> int:
         configured: upper bound of the config in MiB.
     """
     return configured if largest is None else min(configured, max(BUCKET_MB, -(-4 * largest // 2**20)))
-
-
-def ray_dir() -> Path:
-    """Return the folder of Ray's session and logs; a short path, since socket names have at most 107 characters."""
-    return Path(tempfile.gettempdir()) / f"ray-{os.getuid()}"

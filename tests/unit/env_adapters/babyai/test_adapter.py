@@ -1,29 +1,32 @@
 """Test BabyAI: the listed differences from the reference, perception, rules, texts, splits and oracle."""
 
 import asyncio
-import hashlib
 import json
-import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 
 import pytest
 from minigrid.core.world_object import Ball, Key
 
-from env_adapters.babyai.adapter import STYLES, BabyAI
+from env_adapters.babyai.adapter import BabyAI
 from env_adapters.babyai.game import Game
-from env_adapters.babyai.levels import EASY_LEVELS, LEVEL_BY_NAME, LEVELS, PAPER_CATEGORIES
+from env_adapters.babyai.levels import (
+    EASY_LEVELS,
+    IMPOSSIBLE,
+    LEVEL_BY_NAME,
+    LEVELS,
+    PAPER_CATEGORIES,
+    TRAIN_SEEDS,
+    TWINS,
+    task_item,
+)
 from env_adapters.babyai.paths import STEPS, Paths
 from env_adapters.babyai.sight import Cell, visible
 from env_adapters.babyai.strict import StrictGame
-from env_adapters.babyai.tasks import IMPOSSIBLE, TRAIN_SEEDS, TWINS, task_item
 from env_adapters.babyai.texts import Style
 from env_adapters.babyai.world import Grid, Move, name_of
 from tests import ROOT
-from tests.support.packages import path_without
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
@@ -407,44 +410,6 @@ def test_observations_stay_short_in_the_fullest_rooms():
         assert len(Game(world, Style()).opening()) < 4_000
 
 
-@pytest.mark.parametrize("prompt", STYLES)
-def test_invalid_actions_get_short_observations_and_change_nothing(prompt):
-    rng = random.Random(3)
-    words = ["go", "to", "through", "pickup", "toggle", "and", "drop", "red", "door", "closed", "1", "-1", "9" * 5_000]
-    words += [
-        "",
-        "\u202e",
-        "\U0001f600",
-        "\x00",
-        "Action:",
-        "{goal}",
-        "<|im_end|>",
-        "的",
-        "\n",
-        "İ",
-        "none",
-        "%s",
-        "\\",
-        "```",
-    ]
-    env, _ = start("GoToObjDoor", 0, prompt=prompt)
-    for _ in range(1_000):
-        step = asyncio.run(env.step(" ".join(rng.choices(words, k=rng.randint(0, 12)))))
-        assert 0 < len(step.observation) < 4_000
-        assert not step.terminated
-        if env.game.world.moves:
-            env, _ = start("GoToObjDoor", 0, prompt=prompt)
-        else:
-            assert sum(step.info.values()) == 1.0
-
-
-@pytest.mark.parametrize("action", ["x" * 1_000_000, "go to " + "9" * 1_000_000, "check " * 100_000])
-@pytest.mark.parametrize("strict", [False, True])
-def test_long_actions_get_short_observations(action, strict):
-    env, _ = start("GoToObjS4", 1, strict=strict)
-    assert len(play_commands(env, action)[0].observation) < 500
-
-
 def test_creating_a_grid_prints_nothing(capfd):
     """Minigrid prints a line for each world that it rejects; for this one it rejects four."""
     Grid(LEVEL_BY_NAME["GoToObjDoor"], 0)
@@ -538,28 +503,6 @@ def test_demonstrations_explain_their_actions():
     assert moves == [DemoAction("go to yellow key 1", "I see the yellow key and can reach it.")]
 
 
-EVERYTHING_SHOWN = """
-import asyncio, hashlib, random
-from env_adapters.babyai.adapter import BabyAI
-random.seed()
-env, digest = BabyAI(), hashlib.sha256()
-for item in BabyAI().tasks("test")[::10]:
-    digest.update(repr((item, asyncio.run(env.reset(item)), env.demonstration(item))).encode())
-print(digest.hexdigest())
-"""
-
-
-def test_grids_and_plans_are_the_same_for_every_hash_seed():
-    env, digest = BabyAI(), hashlib.sha256()
-    for one in BabyAI().tasks("test")[::10]:
-        digest.update(repr((one, asyncio.run(env.reset(one)), env.demonstration(one))).encode())
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": path}
-    command = [sys.executable, "-c", EVERYTHING_SHOWN]
-    other = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == digest.hexdigest()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -584,12 +527,3 @@ def test_an_unknown_level_or_seed_raises_env_error(data, message):
     with pytest.raises(EnvError) as error:
         asyncio.run(BabyAI().reset(TaskItem("babyai", "x", data)))
     assert str(error.value) == message
-
-
-def test_missing_minigrid_raises_config_error_with_the_install_command(tmp_path):
-    code = "from env_adapters.babyai.adapter import BabyAI; BabyAI().demonstration(BabyAI().tasks('test')[0])"
-    command = [sys.executable, "-S", "-c", code]  # -S ignores site-packages
-    path = {"PYTHONPATH": path_without("minigrid", tmp_path)}
-    run = subprocess.run(command, env=path, capture_output=True, text=True, check=False)
-    assert "ConfigError" in run.stderr
-    assert "pip install 'verl-agent[babyai]'" in run.stderr

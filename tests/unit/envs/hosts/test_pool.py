@@ -334,6 +334,19 @@ def custom(links: list[Any]) -> HostPool:
     return HostPool(start, SMALL, LIMITS)
 
 
+def with_hosts(links: list[Any], work: Callable[[HostPool], Awaitable[Any]]) -> Any:
+    """Run `work` on a pool of these hosts; return its result and the pool's figures."""
+
+    async def run() -> Any:
+        pool = custom(links)
+        try:
+            return await work(pool), pool.stats()
+        finally:
+            await pool.shutdown()
+
+    return asyncio.run(run())
+
+
 def inline() -> InlineLink:
     return InlineLink(Obedient(), SMALL, QUICK)
 
@@ -358,63 +371,42 @@ class Frozen(Dead):
 
 
 def test_a_dead_host_is_replaced_while_a_session_opens():
-    async def play():
-        pool = custom([Dead(), inline()])
+    async def play(pool):
         await pool.step(await begun(pool), "a")
-        stats = pool.stats()
-        await pool.shutdown()
-        return stats
 
-    stats = asyncio.run(play())
+    _, stats = with_hosts([Dead(), inline()], play)
     assert (stats["hosts"], stats["hosts_lost"], stats["sessions"]) == (1, 1, 1)
 
 
 def test_a_host_without_an_answer_is_stopped_with_its_sessions():
-    async def play():
-        pool = custom([Frozen(), inline()])
+    async def play(pool):
         session = await pool.open()
         await until(lambda: pool.stats()["hosts_lost"] == 1)
         with pytest.raises(UnknownSessionError):
             await pool.step(session, "a")
         await pool.step(await begun(pool), "a")
-        await pool.shutdown()
 
-    asyncio.run(play())
+    with_hosts([Frozen(), inline()], play)
 
 
-def test_open_raises_the_reason_if_no_host_starts():
-    async def play():
-        pool = custom([EnvError("no display")])
-        with pytest.raises(EnvError, match="no display"):
+@pytest.mark.parametrize("error", [EnvError("no display"), ConfigError("env.options.url is not set.")])
+def test_open_raises_the_reason_if_no_host_starts(error):
+    async def play(pool):
+        with pytest.raises((EnvError, ConfigError)) as raised:
             await pool.open()
-        stats = pool.stats()
-        await pool.shutdown()
-        return stats
+        return raised.value
 
-    stats = asyncio.run(play())
+    raised, stats = with_hosts([error], play)
+    assert raised is error
     assert (stats["sessions"], stats["hosts"], stats["opened"]) == (0, 0, 0)
 
 
 def test_the_first_host_takes_all_sessions_if_no_other_starts():
-    async def play():
-        pool = custom([inline(), EnvError("no memory")])
-        sessions = [await begun(pool) for _ in range(4)]
-        stats = pool.stats()
-        await pool.shutdown()
-        return len(set(sessions)), stats
+    async def play(pool):
+        return [await begun(pool) for _ in range(4)]
 
-    opened, stats = asyncio.run(play())
-    assert (opened, stats["hosts"], stats["hosts_started"]) == (4, 1, 1)
-
-
-def test_a_config_error_of_the_adapter_is_raised():
-    async def play():
-        pool = custom([ConfigError("env.options.url is not set.")])
-        with pytest.raises(ConfigError):
-            await pool.open()
-        await pool.shutdown()
-
-    asyncio.run(play())
+    sessions, stats = with_hosts([inline(), EnvError("no memory")], play)
+    assert (len(set(sessions)), stats["hosts"], stats["hosts_started"]) == (4, 1, 1)
 
 
 def test_shutdown_ends_waiting_opens_and_refuses_new_ones():

@@ -232,11 +232,6 @@ def test_invalid_options_raise_config_error_naming_the_key(changed, message):
         make_env("http", options("textcraft", "http://127.0.0.1:1") | changed)
 
 
-def test_missing_options_are_named():
-    with pytest.raises(ConfigError, match=r"env 'http' needs env\.options\.env and env\.options\.urls\."):
-        make_env("http")
-
-
 def test_parse_numbers_accepts_numbers_and_ranges():
     assert parse_numbers("train", "3, 0-2,7") == [3, 0, 1, 2, 7]
 

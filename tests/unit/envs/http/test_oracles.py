@@ -11,12 +11,12 @@ from tests.support.scripts import spread
 from tests.support.serving import pool_of, serving
 from verl_agent.envs.registry import load_adapter
 
-COUNTS = {"textcraft": 40, "babyai": 40, "scienceworld": 6, "deepsearch": 40}
+COUNTS = {"textcraft": 20, "babyai": 20, "scienceworld": 2, "deepsearch": 20}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with embedded_corpus(tmp_path_factory.mktemp("cache")):
+def corpus() -> Iterator[None]:
+    with embedded_corpus():
         yield
     simulators().end()  # other tests run in this process
 

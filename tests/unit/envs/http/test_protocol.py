@@ -1,38 +1,20 @@
 """Tests of the HTTP server's protocol: AgentGym's clients, invalid requests and access control."""
 
 import json
-from typing import Any
 
 import pytest
 
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
 from tests.support.agentgym import CLIENTS
-from tests.support.fakes import talk_class, words_of
-from tests.support.serving import HTTP, begin, error_of, pool_of, post, serving
+from tests.support.fakes import words_of
+from tests.support.serving import HTTP, begin, error_of, pool_of, post, serving, talking
 from verl_agent.envs.http.auth import check_token, is_loopback
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.errors import ConfigError
 
 TRAIN = TextCraft().tasks("train")
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def textcraft():
-    with serving("textcraft", pool_of(TextCraft)) as running:
-        yield running
-
-
-@pytest.fixture
-def guess():
-    with serving("guess_number", pool_of(GuessNumber, {"tolerant": True}, slots=4)) as running:
-        yield running
-
-
-def talking(timeout_s: float = 250, limits: ServerLimits | None = None, token: str | None = None, **options: Any):
-    """Serve an environment that fails on demand."""
-    return serving("guess_number", pool_of(talk_class(), options, timeout_s=timeout_s), limits=limits, token=token)
 
 
 # Clients of AgentGym

@@ -3,15 +3,13 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import httpx
 import pytest
 
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
-from tests.support.fakes import talk_class
-from tests.support.serving import HTTP, begin, error_of, pool_of, post, serving, until
+from tests.support.serving import HTTP, begin, error_of, pool_of, post, serving, talking, until
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.pool import HostPool
@@ -21,23 +19,6 @@ from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.types import StepResult
 
 TRAIN = TextCraft().tasks("train")
-
-
-@pytest.fixture(scope="module")
-def textcraft():
-    with serving("textcraft", pool_of(TextCraft)) as running:
-        yield running
-
-
-@pytest.fixture
-def guess():
-    with serving("guess_number", pool_of(GuessNumber, {"tolerant": True}, slots=4)) as running:
-        yield running
-
-
-def talking(timeout_s: float = 250, limits: ServerLimits | None = None, token: str | None = None, **options: Any):
-    """Serve an environment that fails on demand."""
-    return serving("guess_number", pool_of(talk_class(), options, timeout_s=timeout_s), limits=limits, token=token)
 
 
 class Gated(GuessNumber):

@@ -112,21 +112,6 @@ def test_no_gradient_reaches_prompt_observations_and_the_next_row():
     assert "".join(str(int(one)) for one in moved) == written
 
 
-def test_better_gains_what_worse_loses():
-    model = tiny(1)
-    loss, _, (packed,) = our_loss(model, tiny(2))
-    loss.backward()
-    signs = [set(part[part != 0].sign().tolist()) for part in packed.grad.split([len(m) for m in MASKS])]
-    assert signs == [{-1.0}, {1.0}, {-1.0}, {1.0}]
-
-
-def test_a_row_is_summed_over_all_its_replies():
-    model, batch = tiny(1), collate_pairs([(row, row) for row in rows()])
-    sums, tokens = reply_log_probs(jagged(as_verl_gives(model, batch), batch), batch["loss_mask"])
-    assert torch.allclose(sums[::2], torch.stack([log_prob_of_replies(model, row) for row in rows()]))
-    assert tokens[::2].tolist() == [mask.count("1") for mask in MASKS]
-
-
 def test_numbers_of_ranks_and_micro_batches_become_one():
     assert mean_of_sums([0.25, 0.5]) == 0.75
     assert mean_of_sums([[0.25, 0.5], [0.5, 0.75]]) == 1.0
