@@ -42,7 +42,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["verl_agent", "verl_agent.*", "env_adapters", "env_adapters.*"]),
     package_data={
-        "": ["**/*.yaml", "*.md", "**/*.js", "**/*.txt"],
+        "": ["**/*.yaml", "*.md", "*.svg", "**/*.js", "**/*.txt"],
         "verl_agent": ["py.typed"],
         "env_adapters.scienceworld": ["variations.json"],
         "env_adapters.web_sites.served": ["templates/**/*.html"],
