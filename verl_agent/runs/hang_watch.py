@@ -87,7 +87,7 @@ class HangWatch:
             return None
         waited_s, deadline_s = now_s - self._since_s, self._deadline_s()
         if waited_s > 2 * deadline_s and self._warned:
-            self._longest_s[phase] = waited_s  # another start waits longer, if this was no hang
+            self._longest_s[phase] = waited_s / FACTOR  # if this was no hang: the next deadline is twice as long
             hung = find_hung(root, phase)
             files = f", and {NO_ANSWER}" if self._reader.waits else ""
             cause = f"{hung.cause}: no progress for {waited_s:.0f} s while {phase}{files}"

@@ -65,46 +65,44 @@ def open_review(review: Review) -> list[str]:
     return [*REVIEWS, f'type [textbox "Customer name:"] [{name}] [1]', f'click [link "{review.title}"]']
 
 
-@template(TRAIN, "shopping_admin")
+@template(TRAIN, "shopping_admin", "Which customer placed order {{order}}? Answer with the full name only.")
 def order_customer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Which customer placed order {{order}}? Answer with the full name only."""
     for one in orders(world, split):
         yield question(one.number, {"order": one.number}, open_order(one), text(one.customer.name))
 
 
-@template(TEST, "shopping_admin")
+@template(
+    TEST,
+    "shopping_admin",
+    "What is the email address of the customer who placed order {{order}}? Answer with the address only.",
+)
 def order_email(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the email address of the customer who placed order {{order}}? Answer with the address only."""
     for one in orders(world, split):
         yield question(one.number, {"order": one.number}, open_order(one), text(one.customer.email))
 
 
-@template(TRAIN, "shopping_admin")
+@template(TRAIN, "shopping_admin", "What is the total of order {{order}}? Answer with the amount only.")
 def any_order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the total of order {{order}}? Answer with the amount only."""
     for one in orders(world, split)[::-1]:
         yield question(one.number, {"order": one.number}, open_order(one), money(one.total))
 
 
-@template(TRAIN, "shopping_admin")
+@template(TRAIN, "shopping_admin", "Which product has the UPC {{upc}}? Answer with its title only.")
 def product_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Which product has the UPC {{upc}}? Answer with its title only."""
     for one in products(world, split):
         steps = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
         yield question(one.name, {"upc": one.upc}, steps, text(one.title))
 
 
-@template(TEST, "shopping_admin")
+@template(TEST, "shopping_admin", "What is the UPC of the {{product}}? Answer with the UPC only.")
 def upc_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the UPC of the {{product}}? Answer with the UPC only."""
     for one in products(world, split):
         steps = [*PRODUCTS, f'type [textbox "Product title:"] [{one.title}] [1]']
         yield question(one.name, {"product": one.title}, steps, text(one.upc))
 
 
-@template(TRAIN, "shopping_admin")
+@template(TRAIN, "shopping_admin", "How many orders has the customer {{name}} placed? Answer with the number only.")
 def orders_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many orders has the customer {{name}} placed? Answer with the number only."""
     for one in world.shop.customers[1:]:
         if side(one.email) == split:
             steps = [*CUSTOMERS, f'type [textbox "Email:"] [{one.email}] [1]']
@@ -112,11 +110,13 @@ def orders_of(world: GeneratedWorld, split: str) -> Iterator[Draft]:
             yield question(one.email, {"name": one.name}, steps, number(count))
 
 
-@template(TEST, "shopping_admin")
+@template(
+    TEST,
+    "shopping_admin",
+    "How many stars did {{name}} give to the {{product}}, and what is the title of the review? Answer as "
+    "in: 3, Loud and slow",
+)
 def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many stars did {{name}} give to the {{product}}, and what is the title of the review? Answer as in: 3, Loud
-    and slow
-    """
     chosen = [one for one in world.shop.reviews if not one.pending and side(one.product.name) == split]
     for one in sorted(chosen, key=lambda review: rank(f"stars {review.pk}")):
         words = {"name": one.customer.name, "product": one.product.title}
@@ -124,9 +124,8 @@ def stars(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield question(f"{one.pk}", words, steps, number(one.stars), text(one.title))
 
 
-@template(TEST, "shopping_admin")
+@template(TEST, "shopping_admin", "Open the details of the latest order that contains the {{product}}.")
 def show_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Open the details of the latest order that contains the {{product}}."""
     # Yield tasks to open the page of an order, whose number is in its address and so not in the question.
     for product in products(world, split):
         containing = [one for one in world.shop.orders if any(line[0] is product for line in one.lines)]
@@ -137,25 +136,22 @@ def show_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
             yield visit(one.number, {"product": product.title}, steps, f"{ADMIN}/orders/{one.number}/")
 
 
-@template(TRAIN, "shopping_admin")
+@template(TRAIN, "shopping_admin", "Open the page on which the {{product}} can be edited.")
 def show_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Open the page on which the {{product}} can be edited."""
     for one in products(world, split)[10:]:
         steps = [*PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]', f'click [link "{one.title}"]']
         yield visit(one.name, {"product": one.title}, steps, f"{ADMIN}/catalogue/products/{one.pk}/", ignored=FILTERS)
 
 
-@template(TRAIN, "shopping_admin", changes=True)
+@template(TRAIN, "shopping_admin", "Change the status of order {{order}} to {{status}}.", changes=True)
 def advance_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Change the status of order {{order}} to {{status}}."""
     listed = [one for one in orders(world, split) if one.status in NEXT_STATUS]
     for one, other in neighbours(listed):
         yield status_change(one, NEXT_STATUS[one.status], other)
 
 
-@template(TEST, "shopping_admin", changes=True)
+@template(TEST, "shopping_admin", "Cancel order {{order}}.", changes=True)
 def cancel_order(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Cancel order {{order}}."""
     listed = [one for one in orders(world, split) if one.status in ("Pending", "Processing")]
     for one, other in neighbours(listed):
         yield status_change(one, "Cancelled", other)
@@ -199,16 +195,14 @@ def status_change(order: Order, status: str, other: Order) -> Draft:
     )
 
 
-@template(TRAIN, "shopping_admin", changes=True)
+@template(TRAIN, "shopping_admin", 'Approve the review "{{title}}" that {{name}} wrote.', changes=True)
 def approve_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Approve the review "{{title}}" that {{name}} wrote."""
     for one, other in neighbours(pending(world, split)):
         yield moderation(one, "Approved", "Rejected", other)
 
 
-@template(TEST, "shopping_admin", changes=True)
+@template(TEST, "shopping_admin", 'Reject the review "{{title}}" that {{name}} wrote.', changes=True)
 def reject_review(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Reject the review "{{title}}" that {{name}} wrote."""
     for one, other in neighbours(pending(world, split)):
         yield moderation(one, "Rejected", "Approved", other)
 

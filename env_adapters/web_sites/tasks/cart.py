@@ -40,16 +40,14 @@ def take_out(product: Product) -> list[str]:
     return [BASKET, f'click [link "Remove" after "{product.title}"]']
 
 
-@template(TRAIN, "shopping", changes=True)
+@template(TRAIN, "shopping", "Put one {{product}} and nothing else into my cart.", changes=True)
 def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Put one {{product}} and nothing else into my cart."""
     for one, other in neighbours(in_stock(world, split)):
         yield cart_draft(world, one.name, {"product": one.title}, [], (one, other))
 
 
-@template(TEST, "shopping", changes=True)
+@template(TEST, "shopping", "Put two of the {{product}} and nothing else into my cart.", changes=True)
 def add_two(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Put two of the {{product}} and nothing else into my cart."""
     for one, other in neighbours(in_stock(world, split)):
         if one.stock > 2:
             yield cart_draft(world, one.name, {"product": one.title}, [], (one, other), units=2)
@@ -92,9 +90,8 @@ def in_cart(world: GeneratedWorld, product: Product, units: int = 1) -> Evaluati
     return changes(added("cart line", customer=customer, product=product.title, quantity=units, status="Open"))
 
 
-@template(TRAIN, "shopping", changes=True)
+@template(TRAIN, "shopping", 'Add the {{product}} to my wish list "Birthday ideas".', changes=True)
 def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Add the {{product}} to my wish list "Birthday ideas"."""
     listed = [one for one in products(world, split) if one not in world.shop.wishes]
     for one, other in neighbours(listed):
         values = {"customer": world.shop.shopper.email, "list": "Birthday ideas", "product": one.title, "quantity": 1}
@@ -120,9 +117,8 @@ def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 CONFIRM = 'click [button "Remove"]'
 
 
-@template(TEST, "shopping", changes=True)
+@template(TEST, "shopping", "Order one {{product}} and nothing else, to my default address.", changes=True)
 def buy(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Order one {{product}} and nothing else, to my default address."""
     place = world.shop.random("other address")
     for one, other in neighbours(in_stock(world, split)):
         stranger = someone(place, "Greta", "Moss")
@@ -165,11 +161,14 @@ def ordered(customer: Person, product: Product) -> Evaluation:
     )
 
 
-@template(TRAIN, "shopping", changes=True)
+@template(
+    TRAIN,
+    "shopping",
+    "Add a new address to my address book: {{name}}, {{line}}, {{city}}, {{postcode}}, United States. "
+    "Leave the other fields empty.",
+    changes=True,
+)
 def add_address(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Add a new address to my address book: {{name}}, {{line}}, {{city}}, {{postcode}}, United States. Leave the other
-    fields empty.
-    """
     random = world.shop.random("addresses")
     names = (("Nils", "Ek"), ("Maja", "Strand"), ("Ingrid", "Dahl"), ("Jonas", "Bergman"), ("Siri", "Nyberg"))
     for first, last in names:

@@ -49,38 +49,44 @@ def words_of(project: Project, ticket: Ticket) -> dict[str, str]:
     return {"project": project.name, "ticket": ticket.title}
 
 
-@template(TRAIN, "gitlab")
+@template(
+    TRAIN,
+    "gitlab",
+    'What is the status of the ticket "{{ticket}}" of {{project}}, and on which day was it created? '
+    "Answer as in: Paused, 2025-01-31",
+)
 def ticket_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the status of the ticket "{{ticket}}" of {{project}}, and on which day was it created? Answer as in:
-    Paused, 2025-01-31
-    """
     for project, one in tickets(world, split):
         steps = [*open_project(project), *ALL_TICKETS]
         said = (text(one.status), text(f"{one.moment:%Y-%m-%d}"))
         yield question(one.uuid[:10], words_of(project, one), steps, *said)
 
 
-@template(TEST, "gitlab")
+@template(TEST, "gitlab", 'Who is the ticket "{{ticket}}" of {{project}} assigned to? Answer with the login only.')
 def ticket_assignee(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who is the ticket "{{ticket}}" of {{project}} assigned to? Answer with the login only."""
     for project, one in tickets(world, split):
         if one.assignee:
             yield question(one.uuid[:10], words_of(project, one), open_ticket(project, one), text(one.assignee))
 
 
-@template(TRAIN, "gitlab")
+@template(
+    TRAIN,
+    "gitlab",
+    'Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority? Answer as in: login, Urgent',
+)
 def ticket_reporter(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who reported the ticket "{{ticket}}" of {{project}}, and what is its priority? Answer as in: login, Urgent"""
     for project, one in tickets(world, split, "reporter"):
         said = (text(one.reporter), text(one.priority))
         yield question(one.uuid[:10], words_of(project, one), open_ticket(project, one), *said)
 
 
-@template(TRAIN, "gitlab")
+@template(
+    TRAIN,
+    "gitlab",
+    "How many tickets of {{project}} are closed, and what is the title of the latest of them? Answer as "
+    "in: 12, Wrong colours",
+)
 def closed_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many tickets of {{project}} are closed, and what is the title of the latest of them? Answer as in: 12, Wrong
-    colours
-    """
     for one in projects(world, split):
         closed = [ticket for ticket in one.tickets if ticket.status == "Closed"]
         latest = max(closed, key=lambda ticket: ticket.moment)
@@ -88,19 +94,24 @@ def closed_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield question(one.name, {"project": one.name}, steps, number(len(closed)), text(latest.title))
 
 
-@template(TRAIN, "gitlab")
+@template(
+    TRAIN,
+    "gitlab",
+    "Which version of Python does {{project}} need at least, and which port does it open? Answer as in: 2.7, 80",
+)
 def python_version(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Which version of Python does {{project}} need at least, and which port does it open? Answer as in: 2.7, 80"""
     for one in projects(world, split):
         said = (text(one.facts["python"]), number(one.facts["port"]))
         yield question(one.name, {"project": one.name}, wiki(one, "Installation"), *said)
 
 
-@template(TEST, "gitlab")
+@template(
+    TEST,
+    "gitlab",
+    "On which day of the week does the team of {{project}} meet, and who pays for the work? Answer in the"
+    " words of the wiki, as in: Sunday, a bank",
+)
 def team_meeting(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """On which day of the week does the team of {{project}} meet, and who pays for the work? Answer in the words of the
-    wiki, as in: Sunday, a bank
-    """
     for one in projects(world, split):
         said = (text(one.facts["meeting"]), text(one.facts["funder"]))
         yield question(one.name, {"project": one.name}, wiki(one, "Team"), *said)
@@ -111,9 +122,8 @@ def wiki(project: Project, title: str) -> list[str]:
     return [*open_project(project), 'click [link "Wiki"]', f'click [link "{title}"]']
 
 
-@template(TRAIN, "gitlab")
+@template(TRAIN, "gitlab", 'Who made the check-in "{{message}}" in {{project}}? Answer with the login only.')
 def checkin_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who made the check-in "{{message}}" in {{project}}? Answer with the login only."""
     found = [(project, one) for project in projects(world, split) for one in project.checkins[1:]]
     for project, one in sorted(found, key=lambda pair: rank(pair[0].name + pair[1].message)):
         steps = [*open_project(project), 'click [link "Timeline"]']
@@ -121,9 +131,8 @@ def checkin_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield question(f"{project.name} {one.message}", words, steps, text(one.login))
 
 
-@template(TEST, "gitlab")
+@template(TEST, "gitlab", "What does the check-in tagged {{tag}} in {{project}} say? Answer with its message only.")
 def tagged(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What does the check-in tagged {{tag}} in {{project}} say? Answer with its message only."""
     for project in projects(world, split):
         for tag in project.tags[:3]:
             steps = [*open_project(project), 'click [link "Tags"]', f'click [link "{tag.name}"]']
@@ -131,9 +140,8 @@ def tagged(world: GeneratedWorld, split: str) -> Iterator[Draft]:
             yield question(f"{project.name} {tag.name}", words, steps, text(project.checkins[tag.checkin].message))
 
 
-@template(TRAIN, "gitlab")
+@template(TRAIN, "gitlab", 'Open the ticket "{{ticket}}" of {{project}}.')
 def show_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Open the ticket "{{ticket}}" of {{project}}."""
     for project, one in tickets(world, split, "show"):
         paths = ("tktview/", "tktview?name=", "info/")
         urls = [f"{HOST}/{project.name}/{path}{name}" for path in paths for name in (one.uuid[:10], one.uuid)]

@@ -71,43 +71,53 @@ def to_topic(topic: Topic) -> list[str]:
     return [f"goto [{FORUM}]", *forum.open_topic(topic)]
 
 
-@template(TRAIN, "shopping reddit")
+@template(
+    TRAIN,
+    "shopping reddit",
+    "What does the product cost in the shop that {{member}} started a topic about in the forum's category"
+    " {{category}}? Answer with the price only.",
+)
 def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What does the product cost in the shop that {{member}} started a topic about in the forum's category
-    {{category}}? Answer with the price only.
-    """
     for topic, product in praised(world, split):
         steps = [*to_topic(topic), *to_shop(product)]
         yield question(f"{topic.pk}", words_of(topic), steps, money(product.price))
 
 
-@template(TEST, "shopping reddit")
+@template(
+    TEST,
+    "shopping reddit",
+    "How many units are in stock of the product that {{member}} started a topic about in the forum's "
+    "category {{category}}? Answer with the number only.",
+)
 def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many units are in stock of the product that {{member}} started a topic about in the forum's category
-    {{category}}? Answer with the number only.
-    """
     for topic, product in praised(world, split):
         if product.stock:
             steps = [*to_topic(topic), *to_shop(product)]
             yield question(f"{topic.pk}", words_of(topic), steps, number(product.stock))
 
 
-@template(TRAIN, "shopping reddit", changes=True)
+@template(
+    TRAIN,
+    "shopping reddit",
+    "Put one unit of the product that {{member}} started a topic about in the forum's category "
+    "{{category}}, and nothing else, into my cart.",
+    changes=True,
+)
 def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Put one unit of the product that {{member}} started a topic about in the forum's category {{category}}, and
-    nothing else, into my cart.
-    """
     listed = [pair for pair in praised(world, split, "buy") if pair[1].stock]
     for (topic, product), (_, other) in neighbours(listed):
         steps = [*to_topic(topic), f"goto [{SHOP}]"]
         yield cart.cart_draft(world, f"{topic.pk}", words_of(topic), steps, (product, other))
 
 
-@template(TEST, "shopping reddit", changes=True)
+@template(
+    TEST,
+    "shopping reddit",
+    'Reply to the forum topic "{{topic}}" with the price that the shop asks for the product and nothing '
+    "else, as in: $12.50",
+    changes=True,
+)
 def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Reply to the forum topic "{{topic}}" with the price that the shop asks for the product and nothing else, as in:
-    $12.50
-    """
     prices = ", ".join(sorted({product.price for product in world.shop.products}))
     for (topic, product), (elsewhere, other) in neighbours(praised(world, split, "post")):
         opened, reopened = [*to_shop(product), *to_topic(topic)], to_topic(topic)
@@ -134,21 +144,26 @@ def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         )
 
 
-@template(TRAIN, "gitlab reddit")
+@template(
+    TRAIN,
+    "gitlab reddit",
+    "What are the status and the priority of the ticket that {{member}} started a topic about in the "
+    "forum's category {{category}}, in which {{other}} replied first, and who reported it? Answer as in: "
+    "Paused, Urgent, login",
+)
 def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What are the status and the priority of the ticket that {{member}} started a topic about in the forum's category
-    {{category}}, in which {{other}} replied first, and who reported it? Answer as in: Paused, Urgent, login
-    """
     for topic, project, ticket in mentioned(world, split):
         said = (text(ticket.status), text(ticket.priority), text(ticket.reporter))
         yield question(f"{topic.pk}", with_reply(topic), to_ticket(topic, project, ticket), *said)
 
 
-@template(TEST, "gitlab reddit")
+@template(
+    TEST,
+    "gitlab reddit",
+    "Who reported the ticket that {{member}} started a topic about in the forum's category {{category}}, "
+    "in which {{other}} replied first? Answer with the login only.",
+)
 def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who reported the ticket that {{member}} started a topic about in the forum's category {{category}}, in which
-    {{other}} replied first? Answer with the login only.
-    """
     for topic, project, ticket in mentioned(world, split):
         steps = to_ticket(topic, project, ticket)
         yield question(f"{topic.pk}", with_reply(topic), steps, text(ticket.reporter))
@@ -159,11 +174,14 @@ def to_ticket(topic: Topic, project: Project, ticket: Ticket) -> list[str]:
     return [*to_topic(topic), f"goto [{HOST}]", *code.open_ticket(project, ticket)]
 
 
-@template(TRAIN, "gitlab reddit", changes=True)
+@template(
+    TRAIN,
+    "gitlab reddit",
+    "Comment on the ticket that {{member}} started a topic about in the forum's category {{category}}, in"
+    " which {{other}} replied first, with exactly this text: {{text}}",
+    changes=True,
+)
 def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Comment on the ticket that {{member}} started a topic about in the forum's category {{category}}, in which
-    {{other}} replied first, with exactly this text: {{text}}
-    """
     said = "There is a topic about this on the forum."
     for (topic, project, ticket), (_, elsewhere, other) in neighbours(mentioned(world, split, "comment")):
         draft = tickets.comment_draft((project, ticket), (elsewhere, other), said, "See the forum.")
@@ -172,17 +190,24 @@ def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield replace(draft, entity=f"{topic.pk}", words=words, oracle=oracle)
 
 
-@template(TRAIN, "shopping_admin shopping", changes=True)
+@template(
+    TRAIN,
+    "shopping_admin shopping",
+    "Put one unit of the product with the UPC {{upc}} and nothing else into the customer's cart in the shop.",
+    changes=True,
+)
 def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Put one unit of the product with the UPC {{upc}} and nothing else into the customer's cart in the shop."""
     for one, other in neighbours(shopping.in_stock(world, split)[10:]):
         steps = [*admin.PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
         yield cart.cart_draft(world, one.name, {"upc": one.upc}, [*steps, f"goto [{SHOP}]"], (one, other))
 
 
-@template(TEST, "shopping_admin shopping")
+@template(
+    TEST,
+    "shopping_admin shopping",
+    "What is the UPC of the most expensive product in the shop's category {{category}}? Answer with the UPC only.",
+)
 def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the UPC of the most expensive product in the shop's category {{category}}? Answer with the UPC only."""
     for category in shopping.categories(world, split):
         dearest = shopping.of_category(world, category)[-1]
         steps = [

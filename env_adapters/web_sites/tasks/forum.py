@@ -76,83 +76,78 @@ def open_topic(topic: Topic) -> list[str]:
     return [*open_category(topic.category), f'click [link "{topic.title}"]']
 
 
-@template(TRAIN, "reddit")
+@template(TRAIN, "reddit", 'Who started the topic "{{topic}}"? Answer with the name only.')
 def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who started the topic "{{topic}}"? Answer with the name only."""
     for one in topics(world, split):
         yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.author))
 
 
-@template(TRAIN, "reddit")
+@template(
+    TRAIN,
+    "reddit",
+    'How many replies, without its first post, does the topic "{{topic}}" have, and who wrote the last '
+    "one? Answer as in: 12, name",
+)
 def reply_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many replies, without its first post, does the topic "{{topic}}" have, and who wrote the last one? Answer as
-    in: 12, name
-    """
     # The forum's lists of topics count the first post too.
     for one in topics(world, split, "count"):
         said = (number(len(one.replies)), text(one.replies[-1].member))
         yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
 
 
-@template(TEST, "reddit")
+@template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"? Answer with the name only.')
 def first_reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who was the first to reply in the topic "{{topic}}"? Answer with the name only."""
     for one in topics(world, split):
         yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.replies[0].member))
 
 
-@template(TRAIN, "reddit")
+@template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"? Answer with the name only.')
 def most_liked(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Whose post has the most likes in the topic "{{topic}}"? Answer with the name only."""
     for one in topics(world, split, "liked"):
         ordered = sorted(one.comments, key=lambda comment: len(comment.likes), reverse=True)
         if len(ordered[0].likes) > len(ordered[1].likes):
             yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(ordered[0].member))
 
 
-@template(TEST, "reddit")
+@template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title only.")
 def last_active(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Which topic in the category {{category}} was active last? Answer with its title only."""
     for name in categories(world, split):
         listed = [topic for topic in world.forum.topics if topic.category == name]
         latest = max(listed, key=lambda topic: topic.comments[-1].moment)
         yield question(name, {"category": name}, open_category(name), text(latest.title))
 
 
-@template(TRAIN, "reddit")
+@template(TRAIN, "reddit", 'Open the topic "{{topic}}".')
 def show_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Open the topic "{{topic}}"."""
     for one in topics(world, split, "show"):
         yield visit(f"{one.pk}", {"topic": one.title}, open_topic(one), FORUM + one.path)
 
 
-@template(TEST, "reddit")
+@template(TEST, "reddit", "Show me the topics of the category {{category}}.")
 def show_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Show me the topics of the category {{category}}."""
     for name in categories(world, split):
         yield visit(name, {"category": name}, open_category(name), FORUM + world.forum.category_path(name))
 
 
-@template(TRAIN, "reddit")
+@template(TRAIN, "reddit", "At what time does the {{topic}} begin? Answer with the time only.")
 def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """At what time does the {{topic}} begin? Answer with the time only."""
     for one in topics(world, split):
         if one.category == "Meetups":
             yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), time_of_day(one.facts["hour"]))
 
 
-@template(TEST, "reddit")
+@template(
+    TEST, "reddit", "Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May"
+)
 def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May"""
     for one in topics(world, split):
         if one.category == "Meetups":
             said = (text(one.facts["place"]), text(one.facts["day"]))
             yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
 
 
-@template(TRAIN, "reddit", changes=True)
+@template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with exactly this text: {{text}}', changes=True)
 def reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Reply to the topic "{{topic}}" with exactly this text: {{text}}"""
     for place, (one, other) in enumerate(neighbours(topics(world, split, "reply"))):
         said = ANSWERS[place % len(ANSWERS)]
         another = ANSWERS[(place + 1) % len(ANSWERS)]
@@ -182,9 +177,13 @@ def posted(topic: Topic, said: str) -> Evaluation:
     return changes(added("post", topic=topic.title, member=OWN_NAME, text=said, action=0, removed=0))
 
 
-@template(TEST, "reddit", changes=True)
+@template(
+    TEST,
+    "reddit",
+    'Start a topic "{{title}}" in the category {{category}} with exactly this text: {{text}}',
+    changes=True,
+)
 def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Start a topic "{{title}}" in the category {{category}} with exactly this text: {{text}}"""
     names = categories(world, split)
     for place, ((title, said), (_, another)) in enumerate(neighbours(POSTS)):
         name, other = names[place % len(names)], names[(place + 1) % len(names)]
@@ -218,9 +217,8 @@ def new_values(category: str, title: str, said: str, participants: str = "") -> 
     return {**names, **flags}
 
 
-@template(TRAIN, "reddit", changes=True)
+@template(TRAIN, "reddit", 'Like the first post of the topic "{{topic}}" and no other post.', changes=True)
 def like(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Like the first post of the topic "{{topic}}" and no other post."""
     for one, other in neighbours(topics(world, split, "like")):
         opened, (first, second) = open_topic(one), (like_post(one, place) for place in (0, 1))
         taken_back = f'click [link "remove like ({len(one.comments[1].likes) + 1})"]'
@@ -246,9 +244,13 @@ def like_post(topic: Topic, place: int) -> str:
     return f'click [link "like ({counts[place]})" #{number_of_equal}]'
 
 
-@template(TEST, "reddit", changes=True)
+@template(
+    TEST,
+    "reddit",
+    'Send {{member}} and nobody else a private message titled "{{title}}" with exactly this text: {{text}}',
+    changes=True,
+)
 def private_message(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Send {{member}} and nobody else a private message titled "{{title}}" with exactly this text: {{text}}"""
     chosen = [name for name in world.forum.members[1:] if side(name) == split]
     for ((title, said), (_, another)), (member, other) in zip(neighbours(POSTS), neighbours(chosen), strict=False):
         script = send(member, title, said)

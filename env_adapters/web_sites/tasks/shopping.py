@@ -90,61 +90,59 @@ def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
     )
 
 
-@template(TRAIN, "shopping")
+@template(TRAIN, "shopping", "What is the price of the {{product}}? Answer with the price only.")
 def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the price of the {{product}}? Answer with the price only."""
     for one in products(world, split):
         yield question(one.name, {"product": one.title}, find(one), money(one.price))
 
 
-@template(TRAIN, "shopping")
+@template(TRAIN, "shopping", "How many units of the {{product}} are in stock? Answer with the number only.")
 def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many units of the {{product}} are in stock? Answer with the number only."""
     for one in in_stock(world, split):
         yield question(one.name, {"product": one.title}, find(one), number(one.stock))
 
 
-@template(TRAIN, "shopping")
+@template(
+    TRAIN, "shopping", "How many reviews does the {{product}} have, and what is its price? Answer as in: 3, $12.50"
+)
 def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """How many reviews does the {{product}} have, and what is its price? Answer as in: 3, $12.50"""
     for one in products(world, split):
         count = number(len(world.shop.reviews_of(one)))
         yield question(one.name, {"product": one.title}, find(one), count, money(one.price))
 
 
-@template(TEST, "shopping")
+@template(TEST, "shopping", 'Who wrote the review "{{title}}" of the {{product}}? Answer with the name only.')
 def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Who wrote the review "{{title}}" of the {{product}}? Answer with the name only."""
     for one in products(world, split):
         for review in world.shop.reviews_of(one)[:1]:
             words = {"title": review.title, "product": one.title}
             yield question(one.name, words, find(one), text(review.customer.name))
 
 
-@template(TEST, "shopping")
+@template(TEST, "shopping", "What is the weight of the {{product}} in grams? Answer with the number only.")
 def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the weight of the {{product}} in grams? Answer with the number only."""
     for one in products(world, split):
         yield question(one.name, {"product": one.title}, find(one), grams(one.grams))
 
 
-@template(TRAIN, "shopping")
+@template(
+    TRAIN,
+    "shopping",
+    "What colour is the {{product}}, and how many years of warranty does it have? Answer as in: Pink, 7 years",
+)
 def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What colour is the {{product}}, and how many years of warranty does it have? Answer as in: Pink, 7 years"""
     for one in products(world, split):
         said = (text(one.colour), text(f"{one.warranty} years"))
         yield question(one.name, {"product": one.title}, find(one), *said)
 
 
-@template(TRAIN, "shopping")
+@template(TRAIN, "shopping", "Which product in the category {{category}} is the cheapest? Answer with the name only.")
 def cheapest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Which product in the category {{category}} is the cheapest? Answer with the name only."""
     yield from by_price(world, split, 0, "Price low to high")
 
 
-@template(TEST, "shopping")
+@template(TEST, "shopping", "Which product in the category {{category}} costs the most? Answer with the name only.")
 def dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Which product in the category {{category}} costs the most? Answer with the name only."""
     yield from by_price(world, split, -1, "Price high to low")
 
 
@@ -156,24 +154,21 @@ def by_price(world: GeneratedWorld, split: str, place: int, order: str) -> Itera
         yield question(category.name, {"category": category.name}, steps, text(found))
 
 
-@template(TRAIN, "shopping")
+@template(TRAIN, "shopping", "Show me all products of the category {{category}}.")
 def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Show me all products of the category {{category}}."""
     for one in categories(world, split):
         where = SHOP + category_path(world, one)
         yield visit(one.name, {"category": one.name}, [f'click [link "{one.name}"]'], where, ignored=SORTING)
 
 
-@template(TEST, "shopping")
+@template(TEST, "shopping", "Open the page of the {{product}}.")
 def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Open the page of the {{product}}."""
     for one in products(world, split):
         yield visit(one.name, {"product": one.title}, find(one), SHOP + one.path)
 
 
-@template(TRAIN, "shopping")
+@template(TRAIN, "shopping", 'Search the shop for "{{words}}" and open the page of the cheapest product found.')
 def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Search the shop for "{{words}}" and open the page of the cheapest product found."""
     # Yield tasks to open a result of a search; the address of the results could be formed without reading a page.
     for words in SEARCHED:
         listed = [one for one in world.shop.products if words in one.title.lower().split()]
@@ -183,23 +178,20 @@ def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
             yield visit(words, {"words": words}, [*steps, f'click [link "{one.title}"]'], SHOP + one.path)
 
 
-@template(TRAIN, "shopping")
+@template(TRAIN, "shopping", "What is the total of my order {{order}}? Answer with the amount only.")
 def order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the total of my order {{order}}? Answer with the amount only."""
     for one in orders(world, split):
         yield question(one.number, {"order": one.number}, open_order(one), money(one.total))
 
 
-@template(TEST, "shopping")
+@template(TEST, "shopping", "What are the status and the total of my order {{order}}? Answer as in: Refunded, $12.50")
 def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What are the status and the total of my order {{order}}? Answer as in: Refunded, $12.50"""
     for one in orders(world, split):
         yield question(one.number, {"order": one.number}, open_order(one), text(one.status), money(one.total))
 
 
-@template(TRAIN, "shopping")
+@template(TRAIN, "shopping", "What is the number of my order with the {{product}}? Answer with the number only.")
 def order_with(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """What is the number of my order with the {{product}}? Answer with the number only."""
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper]
     for order in own[-20:]:
         for product, _ in order.lines[:1]:

@@ -67,15 +67,14 @@ class Template:
 TEMPLATES: list[Template] = []
 
 
-def template(split: str, sites: str, changes: bool = False) -> Callable[[Build], Build]:
-    """Register a generator of drafts as a template: its name is the template's, its docstring the intent.
+def template(split: str, sites: str, intent: str, changes: bool = False) -> Callable[[Build], Build]:
+    """Register a generator of drafts as a template, whose name is the generator's.
 
     Args:
         sites: WebArena's names of the sites, separated by spaces.
     """
 
     def register(build: Build) -> Build:
-        intent = " ".join(str(build.__doc__).split())
         TEMPLATES.append(Template(build.__name__, split, sites.split(), intent, changes, build))
         return build
 

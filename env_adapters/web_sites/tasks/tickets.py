@@ -37,9 +37,8 @@ NEW = (
 )
 
 
-@template(TRAIN, "gitlab", changes=True)
+@template(TRAIN, "gitlab", 'Close the ticket "{{ticket}}" of {{project}}.', changes=True)
 def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Close the ticket "{{ticket}}" of {{project}}."""
     listed = [pair for pair in tickets(world, split, "close") if pair[1].status != "Closed"]
     for pair, other in neighbours(listed):
         another = "In Progress" if pair[1].status == "Open" else "Open"
@@ -47,9 +46,8 @@ def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield field_draft(pair, other, field, {})
 
 
-@template(TEST, "gitlab", changes=True)
+@template(TEST, "gitlab", 'Assign the ticket "{{ticket}}" of {{project}} to {{login}}.', changes=True)
 def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Assign the ticket "{{ticket}}" of {{project}} to {{login}}."""
     listed = [pair for pair in tickets(world, split, "assign") if not pair[1].assignee]
     for (project, one), other in neighbours(listed):
         place = len(one.title) % len(project.team)
@@ -62,9 +60,8 @@ def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         yield replace(draft, wrong={**draft.wrong, "several people": several}, corrected=corrected)
 
 
-@template(TEST, "gitlab", changes=True)
+@template(TEST, "gitlab", 'Set the priority of the ticket "{{ticket}}" of {{project}} to {{priority}}.', changes=True)
 def set_priority(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Set the priority of the ticket "{{ticket}}" of {{project}} to {{priority}}."""
     for pair, other in neighbours(tickets(world, split, "priority")):
         wanted = PRIORITY_OF[pair[1].priority]
         another = next(name for name in PRIORITIES if name not in (wanted, pair[1].priority))
@@ -120,9 +117,10 @@ def field_draft(pair: TicketOf, other: TicketOf, field: Field, words: dict[str, 
     )
 
 
-@template(TRAIN, "gitlab", changes=True)
+@template(
+    TRAIN, "gitlab", 'Comment on the ticket "{{ticket}}" of {{project}} with exactly this text: {{text}}', changes=True
+)
 def comment_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Comment on the ticket "{{ticket}}" of {{project}} with exactly this text: {{text}}"""
     for place, (pair, other) in enumerate(neighbours(tickets(world, split, "comment"))):
         said, another = (REMARKS[(place + step) % len(REMARKS)] for step in (0, 1))
         yield comment_draft(pair, other, said, another)
@@ -155,11 +153,14 @@ def write_comment(said: str) -> str:
     return f'type [textbox "Comment:"] [{said}] [0]'
 
 
-@template(TRAIN, "gitlab", changes=True)
+@template(
+    TRAIN,
+    "gitlab",
+    'Create a ticket of type {{kind}} in {{project}} titled "{{title}}" with exactly this description: '
+    "{{text}} Leave its other fields as they are.",
+    changes=True,
+)
 def new_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    """Create a ticket of type {{kind}} in {{project}} titled "{{title}}" with exactly this description: {{text}} Leave
-    its other fields as they are.
-    """
     listed = projects(world, split)
     for place, ((title, said), (_, another)) in enumerate(neighbours(NEW)):
         project, elsewhere = listed[place % len(listed)], listed[(place + 1) % len(listed)]

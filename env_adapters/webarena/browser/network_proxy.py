@@ -127,7 +127,7 @@ class NetworkProxy:
 
     def allows(self, url: str) -> bool:
         """Return True if a page of this URL may be loaded."""
-        return urlsplit(url).scheme in ("http", "https") and authority(url) in self.routes
+        return authority(url) in self.routes and urlsplit(url).scheme in ("http", "https")
 
     async def start(self) -> None:
         """Listen on a free port of loopback."""

@@ -324,3 +324,8 @@ def test_proxy_allows_only_its_sites():
     assert proxy.allows("http://shop.test/cart")
     assert not proxy.allows("ftp://shop.test:80/")
     assert not proxy.allows("http://shop.test.evil.test/")
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://[]", "http://[]/x", "http://a:b", "http://:80", "", "shop.test"])
+def test_a_url_without_a_valid_authority_is_outside_the_sites(url):
+    assert not NetworkProxy({"shop.test:80": ("127.0.0.1", 1)}).allows(url)
