@@ -17,7 +17,7 @@ export CHAOS ENGINE TORCH_CPU_INDEX ROOT
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-$(DEVICE)$(if $(filter gpu,$(DEVICE)),-$(ENGINE))
 OTHER_STAMPS := $(filter-out $(STAMP),$(wildcard $(VENV)/.setup-*))
-CODE := verl_agent env_adapters tests setup.py $(wildcard examples)
+CODE := verl_agent env_adapters tests docs setup.py $(wildcard examples)
 # Scripts that call `python` use the one of the virtual environment.
 export PATH := $(abspath $(BIN)):$(PATH)
 
@@ -181,9 +181,17 @@ format: setup ## Format the code and apply ruff's fixes
 	ruff check --fix $(CODE)
 	ruff format $(CODE)
 
-.PHONY: reference
-reference: setup ## Write verl_agent/config/REFERENCE.md from the settings classes
-	python -m verl_agent.commands.reference
+DOCS := .venv-docs
+
+.PHONY: docs
+docs: setup $(DOCS)/.setup ## Build the documentation into build/site; python -m http.server -d build/site shows it
+	python docs/build.py
+	$(DOCS)/bin/zensical build --clean --strict
+
+$(DOCS)/.setup: requirements/docs.txt
+	[[ -x $(DOCS)/bin/python ]] || $(BIN)/python -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install -q --no-deps -r requirements/docs.txt
+	@touch $@
 
 .PHONY: trace-settings
 trace-settings: setup-sglang setup-megatron ## Write verl_agent/config/verl_keys.yaml from the keys that tiny runs read (half an hour)
@@ -203,7 +211,7 @@ bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in 
 
 .PHONY: screenshots
 screenshots: setup ## Take pictures of the viewer's pages: RUN=runs/textcraft_quickstart
-	python -m tests.support.screenshots $(RUN) recipes/textcraft/viewer
+	python -m tests.support.screenshots $(RUN) docs/pictures/viewer
 
 .PHONY: bench-update
 bench-update: setup ## Measure the update of a step on a CPU, compared with verl's engine

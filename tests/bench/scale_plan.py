@@ -2,7 +2,7 @@
 
 A simulation plays the turns of a step one after the other: a turn waits for its agent-loop worker, for the engine and
 for a core of the hosts. `MEASURED` has costs from `tests.bench.scale` and the benchmarks of environments, on one core
-at 2.6 GHz. `ASSUMED` describes GPUs that nobody has measured with this project. `recipes/SCALE.md` explains the result.
+at 2.6 GHz. `ASSUMED` describes GPUs that nobody has measured here. docs/results/scale.md explains the result.
 """
 
 import argparse

@@ -149,7 +149,7 @@ def adapter_text(page: Page, client: CDPSession, whole: bool) -> str:
 
 
 def webarena_text(processors: ModuleType, page: Page, client: CDPSession, whole: bool) -> str:
-    """Return WebArena's text of the page, without the lines that repeat the text above them (see the README)."""
+    """Return WebArena's text of the page, without the lines that repeat the text above them."""
     processor = processors.TextObervationProcessor(
         "accessibility_tree", not whole, {"width": SIZE[0], "height": SIZE[1]}
     )

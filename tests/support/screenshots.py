@@ -1,6 +1,6 @@
 """Takes a small picture of each page of the viewer in a wide and in a narrow window, from a copy of a run.
 
-python -m tests.support.screenshots runs/textcraft_quickstart recipes/textcraft/viewer --beside runs/eval/NAME
+python -m tests.support.screenshots runs/textcraft_quickstart docs/pictures/viewer --beside runs/eval/NAME
 """
 
 import itertools

@@ -73,7 +73,7 @@ RECIPE_COMMANDS = (
 RECIPE_HELP = """
 
 KEY=VALUE arguments after the recipe override its settings. --cfg job prints the composed config and exits, --explain
-KEY the type, the default and the meaning of a setting. verl_agent/config/REFERENCE.md lists the settings.
+KEY the type, the default and the meaning of a setting. The page "Settings" of the documentation lists all.
 """
 
 

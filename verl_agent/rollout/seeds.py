@@ -1,7 +1,7 @@
 """Seeds of sampling: each request has its own, which follows from the position of its reply in the run.
 
 A run that resumes therefore draws the same random numbers as one that never stopped. Whether the replies are the same
-depends on the engine, see verl_agent/config/README.md.
+depends on the engine, see docs/explanations/seeds.md.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Text of a page in WebArena's format, built from one accessibility tree and one DOM snapshot.
 
 It follows `TextObervationProcessor` in github.com/web-arena-x/webarena (browser_env/processors.py): which nodes are
-visible, how a line is formatted, and which lines are left out. The README lists the differences.
+visible, how a line is formatted, and which lines are left out. docs/environments/webarena.md lists the differences.
 """
 
 import re

@@ -1,17 +1,11 @@
-"""The example programs and the Python blocks of the README run as they are."""
+"""The example programs run as they are."""
 
-import re
 import subprocess
 import sys
 
-import pytest
-
-import verl_agent as va
 from tests import ROOT
 from tests.support.episodes import talk
 from verl_agent.trace.record_files import EpisodeWriter
-
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
 
 
 def run(program: str, *arguments: str, keyboard: str = "") -> str:
@@ -57,16 +51,3 @@ def test_every_example_is_listed():
     assert [
         path.name for path in (ROOT / "examples").glob("*.*") if path.name not in listed and path.suffix != ".md"
     ] == []
-
-
-@pytest.mark.parametrize("block", BLOCKS, ids=[block.split("\n")[2][:30] for block in BLOCKS])
-def test_a_python_block_of_the_readme_runs(block):
-    exec(compile(block, "README.md", "exec"), {})
-
-
-def test_the_environment_of_the_readme_fulfils_the_contract():
-    names: dict[str, type[va.EnvAdapter]] = {}
-    exec(compile(next(block for block in BLOCKS if "EnvAdapter" in block), "README.md", "exec"), names)
-    env = names["Parity"]()
-    task = env.tasks("train")[3]
-    assert va.play_sync(task, env, policy=lambda messages: "Action: odd", max_turns=2).success

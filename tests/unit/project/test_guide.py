@@ -1,4 +1,4 @@
-"""Test that the files and names in verl_agent/README.md exist."""
+"""Test that the files and names in docs/explanations/episode-to-gradient.md exist."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from tests import ROOT
 
 LIBRARY = ROOT / "verl_agent"
-GUIDE = (LIBRARY / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "explanations" / "episode-to-gradient.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| \.\.\. .* \| `(\S+)` \| `(\w+)` \|$", GUIDE, re.MULTILINE)
 
 
@@ -29,4 +29,4 @@ def test_names_in_the_walk_are_defined_in_the_library():
     assert [
         name for name in sorted(names - columns) if not re.search(rf"\b(def|class) {name}\b|^{name}\b", sources, re.M)
     ] == []
-    assert len(ROWS) >= 25
+    assert 10 <= len(ROWS) <= 20

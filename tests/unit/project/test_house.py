@@ -60,6 +60,7 @@ def test_every_environment_has_its_recipes_and_its_data_sheet():
     names = re.findall(r'"(\w+) = env_adapters\.\w+\.adapter:', (ROOT / "setup.py").read_text(encoding="utf-8"))
     assert names
     wanted = [f"{folder}/{name}/{file}" for name in names for folder, file in _FILES_OF_AN_ENVIRONMENT]
+    wanted += [f"docs/environments/{name.replace('_', '-')}.md" for name in names]
     assert [path for path in wanted if not (ROOT / path).is_file()] == []
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.scripted_runs import broken_parser, no_reward, short_horizon
 from tests.support.viewing import step
+from verl_agent.commands.reference import page
 from verl_agent.viewer import findings
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.findings import find_problems
@@ -102,5 +103,4 @@ def test_the_first_finding_on_a_played_run_is_its_cause(
 
 def test_findings_name_settings_that_exist() -> None:
     named = set(re.findall(r"\b(?:episode|horizon)\.([a-z_]+)", Path(findings.__file__).read_text()))
-    reference = Path(findings.__file__).parents[1].joinpath("config/REFERENCE.md").read_text()
-    assert named and [key for key in named if f"`{key}`" not in reference] == []
+    assert named and [key for key in named if f"`{key}`" not in page()] == []

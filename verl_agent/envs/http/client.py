@@ -24,7 +24,7 @@ INFO_TIMEOUT_S = 30.0
 
 
 class HttpEnv(EnvAdapter):
-    """Environment whose tasks and sessions are on one or several servers. See README.md."""
+    """Environment whose tasks and sessions are on one or several servers. See docs/guides/http.md."""
 
     hosting = Hosting(threads=1, sessions=512, busy=512)  # sessions only wait and share connections
 
