@@ -34,6 +34,7 @@ GROUPS = {
     "Environments": ("verl_agent.envs.", "verl_agent.types:TaskItem StepResult DemoAction"),
     "Playing": ("verl_agent.api", "verl_agent.rollout.policy", "verl_agent.agents.", "verl_agent.horizon"),
     "Episodes and records": ("verl_agent.types", "verl_agent.trace.", "verl_agent.results.", "verl_agent.viewer."),
+    "Own algorithms": ("verl_agent.config.algorithms", "verl_agent.training."),
     "Errors": ("verl_agent.errors",),
 }
 """Headings of the API page, and the modules whose public names stand below each."""
@@ -78,7 +79,7 @@ def recipes() -> Iterator[str]:
     yield "# Recipes\n"
     yield "[How recipes work](../guides/recipes.md). Those marked ● have a [result](../results/index.md); the other CPU"
     yield "recipes have run in part or not at all, and no recipe has been run on a GPU.\n"
-    for folder in sorted(path for path in (ROOT / "recipes").iterdir() if path.is_dir()):
+    for folder in sorted(path for path in (ROOT / "recipes").iterdir() if path.is_dir() and path.name != "studies"):
         files = [path for path in sorted(folder.glob("*.yaml")) if not path.name.startswith(("env", "limits"))]
         yield f"\n## {folder.name}\n\n| recipe | purpose | needs |\n|---|---|---|"
         for path in files:

@@ -19,6 +19,9 @@ CODE = re.compile(r"`((?:verl-agent|make|python|pytest|bash) [^`\n]+)`")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 EXTRAS = set(re.findall(r'^        "([a-z0-9]+)": \[', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE))
 OTHERS = {
+    "sbatch",
+    "kubectl",
+    "sky",
     "source",
     "export",
     "cd",

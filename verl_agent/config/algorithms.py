@@ -122,7 +122,10 @@ class Names(Collection[str]):
 
 def _known(group: str, built_in: Collection[str]) -> Names:
     """Return the names that are built in or registered in a group of entry points."""
-    listed = lambda: [*built_in, *registry.registered(group)]  # noqa: E731
+
+    def listed() -> list[str]:
+        return [*built_in, *registry.registered(group)]
+
     return Names(listed, lambda name: name in listed())
 
 

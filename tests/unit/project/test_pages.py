@@ -92,7 +92,7 @@ def test_make_targets_in_the_text_exist():
 def test_settings_of_the_pages_are_known():
     for block in blocks(PAGES, "yaml"):
         values = yaml.safe_load(block.text)
-        if not block.not_run and "rules" not in values:
+        if not block.not_run and not {"rules", "question"} & set(values):
             check_keys(OmegaConf.merge(OmegaConf.create(OmegaConf.to_container(grpo_base())), values), "agent_base")
 
 

@@ -202,9 +202,7 @@ def test_the_lora_overlay_with_megatron_raises_config_error(tmp_path):
 def test_settings_of_fsdp_with_megatron_raise_config_error():
     added = "+actor_rollout_ref.actor.fsdp_config.offload_policy=false"
     config = recipe(ONE, "model_engine=megatron", added)
-    with pytest.raises(
-        ConfigError, match=r"^actor_rollout_ref\.actor\.fsdp_config belongs to FSDP, and model"
-    ):
+    with pytest.raises(ConfigError, match=r"^actor_rollout_ref\.actor\.fsdp_config belongs to FSDP, and model"):
         check_megatron(config)
 
 
