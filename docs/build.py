@@ -79,8 +79,9 @@ def recipes() -> Iterator[str]:
     yield "# Recipes\n"
     yield "[How recipes work](../guides/recipes.md). Those marked ● have a [result](../results/index.md); the other CPU"
     yield "recipes have run in part or not at all, and no recipe has been run on a GPU.\n"
-    for folder in sorted(path for path in (ROOT / "recipes").iterdir() if path.is_dir() and path.name != "studies"):
+    for folder in sorted(path for path in (ROOT / "recipes").iterdir() if path.is_dir()):
         files = [path for path in sorted(folder.glob("*.yaml")) if not path.name.startswith(("env", "limits"))]
+        files = [path for path in files if "\nquestion:" not in path.read_text(encoding="utf-8")]  # no studies
         yield f"\n## {folder.name}\n\n| recipe | purpose | needs |\n|---|---|---|"
         for path in files:
             purpose, needs = first_lines(path)
