@@ -26,7 +26,6 @@ SETTINGS = {
     "megatron": [
         (MEGATRON, [f"{ACTOR}.checkpoint.save_contents={ALL}"]),
         (MEGATRON, [f"{ACTOR}.megatron.dist_ckpt_optim_fully_reshardable=true", KEEP[0]]),
-        (MEGATRON, [f"{ACTOR}.megatron.use_dist_checkpointing=true"]),
         (MEGATRON, [f"{ACTOR}.optim.use_checkpoint_opt_param_scheduler=true"]),
     ],
 }

@@ -100,7 +100,7 @@ def test_built_site_works_in_chromium_without_a_network(site):
             page.get_by_role("heading", name="Put your game into").wait_for()
             page.keyboard.press("/")
             page.keyboard.type("asynchronous")
-            page.locator("a", has_text="Asynchronous rollout").first.wait_for()
+            page.locator("a:visible", has_text="Asynchronous rollout").first.wait_for()
             page.goto(f"{url}/results/demo.html")
             before = page.locator("#demo section").first.inner_text()
             page.locator("#demo-step").fill("12")

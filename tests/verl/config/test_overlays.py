@@ -37,7 +37,7 @@ from verl_agent.training.preflight.estimates import (
     shape_of,
 )
 from verl_agent.training.preflight.lengths import check_micro_batches, check_places, data_parallel
-from verl_agent.training.preflight.megatron import check_megatron
+from verl_agent.training.preflight.megatron import check_megatron, check_weights
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
 OVERLAYS = sorted(
@@ -204,6 +204,13 @@ def test_settings_of_fsdp_with_megatron_raise_config_error():
     config = recipe(ONE, "model_engine=megatron", added)
     with pytest.raises(ConfigError, match=r"^actor_rollout_ref\.actor\.fsdp_config belongs to FSDP, and model"):
         check_megatron(config)
+
+
+def test_initial_weights_in_megatrons_format_need_their_folder():
+    with pytest.raises(
+        ConfigError, match=r"^actor.megatron\.use_dist_checkpointing=true reads .*_path, which is null\."
+    ):
+        check_weights("actor.megatron", {"use_dist_checkpointing": True, "dist_checkpointing_path": None})
 
 
 @pytest.mark.parametrize("path", GPU, ids=name)

@@ -46,6 +46,7 @@ def check_megatron(config: DictConfig) -> None:
         name = f"{'critic' if key == 'critic' else 'actor_rollout_ref'}.model.path"
         model = load_config(section["model"]["path"], name)
         check_layout(f"{key}.megatron", section.get("actor", section)["megatron"], model)
+        check_weights(f"{key}.megatron", section.get("actor", section)["megatron"])
         check_lora(name.removesuffix(".path"), section["model"], section.get("actor", section)["megatron"])
         if use_cpu_device():
             check_cpu(f"{key}.megatron", section.get("actor", section)["megatron"], model)
@@ -94,6 +95,15 @@ def check_layout(key: str, megatron: Mapping[str, Any], model: Any) -> None:
         raise ConfigError(
             f"{key}.pipeline_model_parallel_size={stages} does not work with a Llama whose output layer is its "
             "embedding (tie_word_embeddings): mbridge finds no weights for the last stage. Allowed: 1."
+        )
+
+
+def check_weights(key: str, megatron: Mapping[str, Any]) -> None:
+    """Check that Megatron's own checkpoint of the initial weights is named where it is asked for."""
+    if megatron["use_dist_checkpointing"] and not megatron["dist_checkpointing_path"]:
+        raise ConfigError(
+            f"{key}.use_dist_checkpointing=true reads the initial weights from {key}.dist_checkpointing_path, which is "
+            "null. Set it to a folder of Megatron's format, or leave use_dist_checkpointing at false."
         )
 
 
