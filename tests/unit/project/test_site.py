@@ -106,7 +106,7 @@ def test_built_site_works_in_chromium_without_a_network(site):
             page.locator("#demo-step").fill("12")
             assert page.locator("#demo section").first.inner_text() != before
             page.goto(f"{url}/results/gallery.html")
-            page.frame_locator("iframe").locator("h1").first.wait_for()
+            page.frame_locator("iframe").locator("h2").first.wait_for()
             page.goto(f"{url}/reference/api.html")
             page.get_by_role("heading", name="EnvAdapter").first.wait_for()
     finally:
