@@ -136,6 +136,7 @@ setup(
             "starlette>=0.40,<2",
             "uvicorn>=0.30,<1",
             "uvloop>=0.21,<1",
+            "websockets>=13",
         ],
         # An endpoint for programs with their own agent loop.
         "program": ["starlette>=0.40,<2", "uvicorn>=0.30,<1"],

@@ -28,7 +28,7 @@ _lock = RLock()
 class SeededEnv(EnvAdapter):
     """Environment of another library, by name and seed.
 
-    Subclasses set `env`, `module` and `extra`, and check the names.
+    Subclasses set `env` and `module`, and check the names.
     """
 
     splits = ("train", "test")

@@ -11,7 +11,7 @@ class Known:
         rules: explanation of the game.
         actions: name of each action, by its number.
         parts: name of each number of an observation.
-        invalid_reward: reward of a text that names no action; not above that of a step, so that inaction does not pay.
+        invalid_reward: reward of a text that names no action; not above that of a step.
         success: return from which a task counts as solved; None for the threshold of Gymnasium's registry.
     """
 
@@ -27,7 +27,7 @@ CLIFF = Known(
     "You are x. Walk to T. Every step costs 1. C is the cliff: stepping on it costs 100 and brings you back.",
     ("up", "right", "down", "left"),
     invalid_reward=-1.0,
-    success=0.0,  # no return tells a success from a short failure, so no task counts as solved
+    success=1.0,  # no return tells a success from a short failure, so no task counts as solved
 )
 KNOWN = {
     "FrozenLake": Known(

@@ -1,6 +1,6 @@
 """An agent loop on the plain OpenAI client: it plays GuessNumber by itself and prints its reward.
 
-It knows nothing of verl-agent. `recipes/guess_number/program_cpu.yaml` trains the model that it talks to.
+It knows nothing of verl-agent. `examples/program/grpo_cpu.yaml` trains the model that it talks to.
 """
 
 import json

@@ -17,7 +17,7 @@ from verl_agent.config.checks import check_keys
 BLOCK = re.compile(r"^(?:<!-- (not run: .+?) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`((?:verl-agent|make|python|pytest|bash) [^`\n]+)`")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-EXTRAS = set(re.findall(r'^        "([a-z0-9]+)": \[', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE))
+EXTRAS = set(re.findall(r'^        "([a-z0-9_]+)": \[', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE))
 OTHERS = {
     "sbatch",
     "kubectl",

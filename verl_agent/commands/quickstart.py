@@ -16,7 +16,7 @@ ORACLE = "runs/eval/guess_number_oracle"
 NEXT = """
 Next:
   runs/textcraft_quickstart/curves.png       learning curves; every conversation is in episodes/ beside it
-  verl-agent recipes list                    all recipes; recipes/README.md describes them
+  verl-agent recipes list                    all recipes
   verl-agent train recipes/textcraft/scaling_inter_cpu.yaml      the longer run of this kind (40 minutes)
   verl-agent eval recipes/textcraft/eval_cpu.yaml model.path=runs/textcraft_quickstart
 

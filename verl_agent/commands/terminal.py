@@ -11,10 +11,12 @@ from verl_agent.errors import ConfigError
 
 EXTRAS = {
     "check-env": "eval",
+    "check-estimator": "train",
     "leaderboard": "eval",
     "play": "viewer",
     "scaling": "eval",
     "serve": "serve",
+    "study": "train",
     "suite": "eval",
     "view": "viewer",
 }

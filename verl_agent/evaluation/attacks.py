@@ -178,7 +178,7 @@ def always(number: int, known: Known, messages: Sequence[Message]) -> str:
     return (
         known.vocabulary[place]
         if known.vocabulary
-        else cycle([*known.listed(messages[0]["content"]), ""][number : number + 1], ())
+        else cycle([*known.listed(messages[0]["content"]), ""][number : number + 1] or [""], ())
     )
 
 

@@ -98,9 +98,7 @@ class Execution:
                     if successive:
                         lost = hopeless(decisions(plan, out), study.measure in LOWER_IS_BETTER)
                         arms = [arm for arm in study.arms if arm not in lost]
-                        self._say(
-                            f"{start + size} seeds: {', '.join(sorted(lost)) or 'no arm'} is worse than another arm"
-                        )
+                        self._say(f"{start + size} seeds: worse than another arm: {', '.join(sorted(lost)) or 'none'}")
                     if len(arms) < 2:
                         return
         except BrokenProcessPool as error:

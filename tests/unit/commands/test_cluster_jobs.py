@@ -11,7 +11,7 @@ from tests import ROOT
 from verl_agent.commands.cli import app
 from verl_agent.commands.launch import Scheduler
 
-RECIPE = "recipes/guess_number/grpo.yaml"
+TRAINED = "recipes/guess_number/grpo.yaml"
 STORE = {Scheduler.SLURM: [], Scheduler.KUBERNETES: ["--store", "runs"], Scheduler.SKY: ["--store", "s3://runs"]}
 
 
@@ -27,10 +27,10 @@ def printed(*arguments: str, status: int = 0) -> str:
 @pytest.mark.parametrize("gpus", [0, 4])
 def test_a_job_runs_the_recipe_on_all_its_machines(scheduler, nodes, gpus):
     text = printed(
-        scheduler, RECIPE, "data.seed=3", "--nodes", str(nodes), "--gpus", str(gpus), "--cpus", "16", *STORE[scheduler]
+        scheduler, TRAINED, "data.seed=3", "--nodes", str(nodes), "--gpus", str(gpus), "--cpus", "16", *STORE[scheduler]
     )
     layout = f"trainer.nnodes={nodes} trainer.n_gpus_per_node={gpus or 1}"
-    assert f"verl-agent train {RECIPE} {layout} data.seed=3" in text
+    assert f"verl-agent train {TRAINED} {layout} data.seed=3" in text
     assert ("VERL_PLATFORM" in text) == (gpus == 0)
     assert ("ray start" in text) == (nodes > 1) or scheduler is Scheduler.KUBERNETES
 
@@ -39,7 +39,7 @@ def test_a_job_runs_the_recipe_on_all_its_machines(scheduler, nodes, gpus):
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_accepts_the_script_for_slurm(tmp_path, nodes):
     script = tmp_path / "job.sh"
-    script.write_text(printed("slurm", RECIPE, "--nodes", nodes, "--partition", "gpu", "a.b='x y'"))
+    script.write_text(printed("slurm", TRAINED, "--nodes", nodes, "--partition", "gpu", "a.b='x y'"))
     checked = [
         "shellcheck",
         "--exclude=SC1091,SC2329",
@@ -50,7 +50,7 @@ def test_shellcheck_accepts_the_script_for_slurm(tmp_path, nodes):
 
 def test_a_rayjob_has_a_pod_template_for_the_head_and_one_for_the_other_machines():
     job = yaml.safe_load(
-        printed("kubernetes", RECIPE, "--nodes", "4", "--gpus", "8", "--store", "runs", "--hours", "2")
+        printed("kubernetes", TRAINED, "--nodes", "4", "--gpus", "8", "--store", "runs", "--hours", "2")
     )
     assert (job["apiVersion"], job["kind"], job["metadata"]["name"]) == ("ray.io/v1", "RayJob", "guess-number-grpo")
     assert job["spec"]["activeDeadlineSeconds"] == 7200
@@ -65,7 +65,7 @@ def test_a_rayjob_has_a_pod_template_for_the_head_and_one_for_the_other_machines
 
 
 def test_a_job_for_skypilot_keeps_its_runs_in_the_bucket():
-    job = yaml.safe_load(printed("sky", RECIPE, "--nodes", "2", "--store", "s3://runs", "--accelerator", "A100-80GB"))
+    job = yaml.safe_load(printed("sky", TRAINED, "--nodes", "2", "--store", "s3://runs", "--accelerator", "A100-80GB"))
     assert job["num_nodes"] == 2
     assert job["resources"]["accelerators"] == "A100-80GB:8"
     assert job["file_mounts"]["~/sky_workdir/runs"]["source"] == "s3://runs"
@@ -75,15 +75,15 @@ def test_a_job_for_skypilot_keeps_its_runs_in_the_bucket():
     ("arguments", "message"),
     [
         (["slurm", "recipes/guess_number/grpoo.yaml"], "recipe 'recipes/guess_number/grpoo.yaml' does not exist in"),
-        (["slurm", f"{ROOT}/{RECIPE}"], "is absolute. Give its path below the folder of the job, --folder."),
-        (["kubernetes", RECIPE], "kubernetes needs a store, which keeps runs/ between machines: --store"),
-        (["sky", RECIPE], "sky needs a store, which keeps runs/ between machines: --store s3://"),
-        (["slurm", RECIPE, "--nodes", "0"], "launch.nodes=0 is not allowed. Allowed: a whole number from 1 to 1024"),
-        (["slurm", RECIPE, "--gpus", "99"], "launch.gpus=99 is not allowed."),
-        (["slurm", RECIPE, "--name", "My Run"], "launch.name='My Run' is not allowed. Allowed: at most 40 lowercase"),
-        (["slurm", RECIPE, "--venv", ".venv"], "launch.venv='.venv' is not allowed. Allowed: an absolute path"),
-        (["slurm", RECIPE, "--partition", "a b"], "launch.partition='a b' is not allowed."),
-        (["slurm", RECIPE, "trainer.nnodes"], "'trainer.nnodes' is not allowed. Allowed: KEY=VALUE"),
+        (["slurm", f"{ROOT}/{TRAINED}"], "is absolute. Give its path below the folder of the job, --folder."),
+        (["kubernetes", TRAINED], "kubernetes needs a store, which keeps runs/ between machines: --store"),
+        (["sky", TRAINED], "sky needs a store, which keeps runs/ between machines: --store s3://"),
+        (["slurm", TRAINED, "--nodes", "0"], "launch.nodes=0 is not allowed. Allowed: a whole number from 1 to 1024"),
+        (["slurm", TRAINED, "--gpus", "99"], "launch.gpus=99 is not allowed."),
+        (["slurm", TRAINED, "--name", "My Run"], "launch.name='My Run' is not allowed. Allowed: at most 40 lowercase"),
+        (["slurm", TRAINED, "--venv", ".venv"], "launch.venv='.venv' is not allowed. Allowed: an absolute path"),
+        (["slurm", TRAINED, "--partition", "a b"], "launch.partition='a b' is not allowed."),
+        (["slurm", TRAINED, "trainer.nnodes"], "'trainer.nnodes' is not allowed. Allowed: KEY=VALUE"),
     ],
 )
 def test_a_value_that_no_scheduler_takes_is_refused_by_name(arguments, message):

@@ -25,7 +25,7 @@ start, actor = WorkerStart(limit_s=float(sys.argv[1])), Actor.remote()
 answer = actor.executable.remote()
 while not ray.wait([answer], timeout=0.5)[0]:
     if (death := start.failure()) is not None:
-        print("death:", death.name, death.cause)
+        print("death:", death.name, death.cause, flush=True)
         os._exit(0)
 print("worker:", ray.get(answer), start.failure())
 """

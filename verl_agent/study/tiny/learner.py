@@ -17,13 +17,13 @@ from verl.trainer.ppo.core_algos import agg_loss, compute_value_loss, get_policy
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 from verl.utils.config import omega_conf_to_dataclass
 
-import verl_agent.training.estimators
-import verl_agent.training.policy_losses  # noqa: F401 - both register what they define
+import verl_agent.training.policy_losses  # noqa: F401 - registers what it defines
 from verl_agent.config.algorithms import GROUPED, TURN_CRITICS
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.study.tiny.playing import Row
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.groups import group_of
+from verl_agent.training.own_estimators import register
 from verl_agent.training.turn_batch import TurnBatch
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, rewards_on_last_tokens
 
@@ -86,6 +86,7 @@ class Learner:
         seed: int,
     ) -> None:
         actor = config["actor_rollout_ref"]["actor"]
+        register(config["algorithm"]["adv_estimator"])
         self._algorithm, self._actor = omega_conf_to_dataclass(config["algorithm"]), omega_conf_to_dataclass(actor)
         self._shaping, self._seed, self._value_clip = shaping, seed, config["critic"]["cliprange_value"]
         self._mini_batch = actor["ppo_mini_batch_size"] * config["actor_rollout_ref"]["rollout"]["n"]
@@ -148,7 +149,8 @@ class Learner:
             {"response_mask": mask_BT, "token_level_rewards": rewards_BT, "values": values_BT},
             non_tensors={"uid": np.array([key.split("_")[0] for key in batch.keys], dtype=object)},
         )
-        token = BATCH_TURNS.set(BatchTurns(turns, self._shaping))
+        values = batch.unpadded(values_BT) if self._critic is not None else None
+        token = BATCH_TURNS.set(BatchTurns(turns, self._shaping, values))
         try:
             data = compute_advantage_for_multi_trajectories(
                 data,

@@ -1,6 +1,7 @@
 """Warm start of the small model: imitation of oracle episodes, once for each seed, for all arms."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -45,8 +46,9 @@ class WarmStart:
     def write(self, file: Path) -> None:
         """Write the warm start at once."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save([self.words.pieces, self.weights, self.loss], file.with_suffix(".part"))
-        file.with_suffix(".part").replace(file)
+        part = file.with_suffix(f".{os.getpid()}.part")  # two runs of a seed may begin at once
+        torch.save([self.words.pieces, self.weights, self.loss], part)
+        part.replace(file)
 
     @classmethod
     def read(cls, file: Path) -> "WarmStart":

@@ -166,7 +166,7 @@ def check_seeds(estimator: str, run_env: RunEnv) -> None:
         raise ConfigError(
             f"algorithm.adv_estimator={estimator!r} compares the episodes of one task, but env {run_env.env.name!r} "
             f"ignores seeds: two episodes of a task differ. Choose another estimator ({others}), let the environment "
-            "use the seed, or set env.options.allow_unseeded=true."
+            "use the seed, or set env.options.allow_unseeded=true if it has this option."
         )
 
 

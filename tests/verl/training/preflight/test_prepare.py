@@ -99,7 +99,7 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
             [*BEST, "env.dev_tasks=null"],
             "trainer.test_best=True has no effect: validation plays env.eval_tasks already.",
         ),
-        (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: tolerant."),
+        (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: ranges, tolerant."),
         (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
         (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not allowed. Allowed: all, last, summary."),
         (
