@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from functools import cache
+from math import isfinite
 from typing import Any
 
 import aiohttp
@@ -50,8 +51,10 @@ class Connection:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._exchange({"type": kind, "data": dict(data)})
         except TimeoutError as error:
+            await self.close()  # the late answer must not be read as that of another request
             raise EnvTimeoutError(f"{self._url} did not answer within {self._timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
+            await self.close()
             raise EnvError(f"{self._url} ended the connection: {type(error).__name__} {error}".rstrip()) from error
         return self._read(kind, answer)
 
@@ -72,7 +75,9 @@ class Connection:
     def _read(self, kind: str, answer: Any) -> Mapping[str, Any]:
         data = answer.get("data") if isinstance(answer, Mapping) else None
         if isinstance(data, Mapping) and answer.get("type") == "observation":
-            if isinstance(data.get("observation"), Mapping) and "done" in data:
+            reward = data.get("reward") or 0.0
+            valid = isinstance(reward, int | float) and isfinite(reward)
+            if valid and isinstance(data.get("observation"), Mapping) and "done" in data:
                 return data
         elif isinstance(data, Mapping) and answer.get("type") == "error":
             code, message = data.get("code"), shorten(str(data.get("message")), 500)

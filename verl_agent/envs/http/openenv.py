@@ -94,12 +94,19 @@ class OpenEnvSession:
             return
         try:
             with suppress(WebSocketDisconnect):
-                while (answer := await self._answer(session, await self._socket.receive_text())) is not None:
+                while (answer := await self._answer(session, await self._receive())) is not None:
                     await self._send(*answer)
                 await self._socket.close()
         finally:
             self._server.sessions.remove(session)
             await self._server.pool.close(session)
+
+    async def _receive(self) -> str:
+        """Return the next message, empty for a binary one."""
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message["code"])
+        return message.get("text") or ""
 
     async def _send(self, kind: str, data: Mapping[str, Any]) -> None:
         await self._socket.send_text(json.dumps({"type": kind, "data": data}))

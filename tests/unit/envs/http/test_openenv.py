@@ -75,7 +75,7 @@ def test_openenvs_own_client_plays_a_task_by_its_id():
         assert (state["episode_id"], state["step_count"]) == (item.id, 1)
 
 
-async def exchange(url: str, *messages: str, **connection) -> list[dict]:
+async def exchange(url: str, *messages: str | bytes, **connection) -> list[dict]:
     """Send messages and return the answers."""
     async with (
         aiohttp.ClientSession() as client,
@@ -83,7 +83,7 @@ async def exchange(url: str, *messages: str, **connection) -> list[dict]:
     ):
         answers = []
         for message in messages:
-            await socket.send_str(message)
+            await (socket.send_bytes if isinstance(message, bytes) else socket.send_str)(message)
             answers.append(await socket.receive_json())
         return answers
 
@@ -92,6 +92,7 @@ async def exchange(url: str, *messages: str, **connection) -> list[dict]:
     ("message", "code"),
     [
         ("{", "INVALID_JSON"),
+        (b"\0", "INVALID_JSON"),
         ("[]", "UNKNOWN_TYPE"),
         ('{"type": "fly"}', "UNKNOWN_TYPE"),
         ('{"type": "step", "data": {"action": 3}}', "VALIDATION_ERROR"),
