@@ -186,7 +186,7 @@ DOCS := .venv-docs
 .PHONY: docs
 docs: setup $(DOCS)/.setup ## Build the documentation into build/site; python -m http.server -d build/site shows it
 	python docs/build.py
-	$(DOCS)/bin/zensical build --clean --strict
+	$(DOCS)/bin/zensical build --clean --strict --config-file build/mkdocs.yml
 
 $(DOCS)/.setup: requirements/docs.txt
 	[[ -x $(DOCS)/bin/python ]] || $(BIN)/python -m venv $(DOCS)

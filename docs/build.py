@@ -44,12 +44,13 @@ def main(target: Path) -> None:
     """Write the sources into a folder, which is emptied first."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(
-        SOURCES, target, ignore=shutil.ignore_patterns("*.py", "__pycache__", "episodes", "metrics", ".viewer")
+        SOURCES, target, ignore=shutil.ignore_patterns("*.py", "*.yml", "__pycache__", "episodes", "metrics", ".viewer")
     )
     for name, text in generated().items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    shutil.copy(SOURCES / "mkdocs.yml", target.parent)
     export(target / "results" / "gallery", target.parent / "gallery")
 
 

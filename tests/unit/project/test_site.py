@@ -4,11 +4,13 @@ import importlib.util
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
+from playwright.sync_api import TimeoutError as BrowserTimeoutError
 
 import verl_agent as va
 from tests import ROOT
@@ -61,7 +63,7 @@ def test_every_command_is_on_the_page_of_commands(generated):
 
 
 def test_the_navigation_names_every_page_once(generated):
-    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    config = yaml.safe_load((ROOT / "docs" / "mkdocs.yml").read_text(encoding="utf-8"))
     docs = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
     assert sorted(pages_of(config["nav"])) == sorted(docs | {name for name in generated if name.endswith(".md")})
 
@@ -70,10 +72,10 @@ def test_the_navigation_names_every_page_once(generated):
 def site(tmp_path_factory):
     """Build the site as `make docs` does, and return its folder."""
     folder = tmp_path_factory.mktemp("site")
-    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("[.]", f"[{ROOT}]")
-    (folder / "mkdocs.yml").write_text(config, encoding="utf-8")
     subprocess.run([sys.executable, ROOT / "docs" / "build.py", folder / "build" / "docs"], cwd=ROOT, check=True)
-    subprocess.run([ZENSICAL, "build", "--strict"], cwd=folder, check=True)
+    config = folder / "build" / "mkdocs.yml"
+    config.write_text(config.read_text(encoding="utf-8").replace("[..]", f"[{ROOT}]"), encoding="utf-8")
+    subprocess.run([ZENSICAL, "build", "--strict", "--config-file", config], cwd=folder, check=True)
     return folder / "build" / "site"
 
 
@@ -82,6 +84,19 @@ class Silent(SimpleHTTPRequestHandler):
 
     def log_message(self, *arguments: object) -> None:
         pass
+
+
+def search(page, text, found):
+    """Type into the search until it finds a page; it listens only once its script has loaded."""
+    result = page.locator("a:visible", has_text=found).first
+    for _ in range(30):
+        page.keyboard.press("/")
+        page.keyboard.press("Control+A")
+        page.keyboard.type(text)
+        with suppress(BrowserTimeoutError):
+            return result.wait_for(timeout=2000)
+        page.keyboard.press("Escape")
+    raise AssertionError(f"the search does not find {found!r}")
 
 
 @needs_chromium
@@ -98,9 +113,7 @@ def test_built_site_works_in_chromium_without_a_network(site):
             page.goto(f"{url}/index.html")
             page.get_by_role("link", name="Your own environment").first.click()
             page.get_by_role("heading", name="Put your game into").wait_for()
-            page.keyboard.press("/")
-            page.keyboard.type("asynchronous")
-            page.locator("a:visible", has_text="Asynchronous rollout").first.wait_for()
+            search(page, "asynchronous", "Asynchronous rollout")
             page.goto(f"{url}/results/demo.html")
             before = page.locator("#demo section").first.inner_text()
             page.locator("#demo-step").fill("12")
