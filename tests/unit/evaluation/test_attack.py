@@ -151,6 +151,19 @@ def test_attacks_find_a_planted_flaw(flawed, found):
     assert any(str(finding.attack).startswith(found) for finding in report.findings), report.findings
 
 
+class Unsolved(Vault):
+    """Environment without an oracle, whose prompt lists no action."""
+
+    action_format = LineFormat()
+
+    def demonstration(self, item):
+        raise NotImplementedError
+
+
+def test_attacks_need_no_demonstrations():
+    assert attack_env("vault", Unsolved(), TASKS, turns=6, limit_s=60).tasks == TASKS
+
+
 def test_attacks_find_nothing_in_an_environment_without_a_flaw():
     report = attack_env("vault", Vault(), TASKS, turns=6, limit_s=60)
     assert report.findings == []

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests import ROOT
+from tests.support.packages import install_example
 from verl_agent.config.composing import compose_training
 from verl_agent.config.settings import read_run_env
 from verl_agent.rollout.episode import EpisodeLimits
@@ -103,6 +104,15 @@ def test_an_update_changes_the_policy(started, overrides):
     found = Learner(config, env.credit, policy, critic, reference, 1).update(plays.rows, 1)
     assert found["grad_norm"] > 0
     assert any(not torch.equal(now, started.weights[name]) for name, now in policy.state_dict().items())
+
+
+def test_an_estimator_of_another_package_trains(started, tmp_path, monkeypatch):
+    for folder in install_example("own_algorithms", tmp_path):
+        monkeypatch.syspath_prepend(folder)
+    config = compose_training(RECIPE, [*SMALL, "algorithm.adv_estimator=leave_one_out"])
+    policy = started.new_policy(SETTINGS)
+    learner = Learner(config, read_run_env(config).credit, policy, None, None, 1)
+    assert learner.update(played(config, started, policy).rows, 1)["grad_norm"] > 0
 
 
 def test_rewarded_replies_become_likelier(started):

@@ -50,6 +50,11 @@ def test_a_text_that_names_no_action_earns_no_more_than_a_step():
     assert play("Taxi-v4", "fly", invalid_reward=-3)[1][0].reward == -3.0
 
 
+@pytest.mark.parametrize("names", ["CliffWalking-v1", "MountainCar-v0", "Acrobot-v1"])
+def test_doing_nothing_solves_no_task(names):
+    assert Gymnasium(names).success_reward > 0
+
+
 def test_blackjack_names_the_numbers_of_its_tuple():
     prompt, _ = play("Blackjack-v1")
     assert [line.partition(":")[0] for line in prompt[1].splitlines()] == [

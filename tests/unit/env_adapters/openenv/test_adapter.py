@@ -1,6 +1,7 @@
 """Test the adapter of OpenEnv against a server of OpenEnv's package, and its messages against other servers."""
 
 import asyncio
+import json
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from env_adapters.openenv.adapter import OpenEnv
 from tests import ROOT
@@ -156,6 +157,23 @@ def test_a_server_that_speaks_another_version_is_named(action, message):
     with serving_app(app) as running:
         env = OpenEnv(running.url)
         with pytest.raises((ConfigError, EnvError), match=message):
+            asyncio.run(env.reset(env.tasks("train")[0]))
+        asyncio.run(env.close())
+
+
+@pytest.mark.parametrize("reward", ["1.0", [1.0], float("nan")])
+def test_a_reward_that_is_no_number_is_the_fault_of_the_server(reward):
+    async def answer(socket):
+        await socket.accept()
+        await socket.receive_text()
+        data = {"observation": {"text": "Begin."}, "reward": reward, "done": False}
+        await socket.send_text(json.dumps({"type": "observation", "data": data}))
+
+    schema = {"action": {"properties": {"number": {"type": "integer"}}}}
+    routes = [Route("/schema", lambda request: JSONResponse(schema)), WebSocketRoute("/ws", answer)]
+    with serving_app(Starlette(routes=routes)) as running:
+        env = OpenEnv(running.url)
+        with pytest.raises(EnvError, match="answered reset with"):
             asyncio.run(env.reset(env.tasks("train")[0]))
         asyncio.run(env.close())
 
