@@ -108,7 +108,11 @@ class OpenEnv(SeededEnv):
 
     @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Open a session for the first task, and begin `item` with its seed."""
+        """Open a session for the first task, and begin `item` with its seed.
+
+        Without rules of its own, the prompt is the messages of the environment where the server sends them in the
+        metadata, as `verl-agent serve` does.
+        """
         if self._connection is None:
             self._connection = Connection(self.url, self.timeout_s)
         form = self.form.described()
@@ -116,6 +120,8 @@ class OpenEnv(SeededEnv):
         self._ended = bool(data["done"])
         if self._ended:
             raise EnvError(f"{self.url}: the episode of {item.id!r} ends before the first action.")
+        if not self.rules and (messages := (data.get("metadata") or {}).get("messages")):
+            return [Message(role=one["role"], content=one["content"]) for one in messages]
         return [
             {"role": "system", "content": f"{self.rules}\n{form}".strip()},
             {"role": "user", "content": self._text(data)},

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
 from verl_agent.commands.environments import check_agent, check_env, check_estimator, envs
+from verl_agent.commands.export_env import export_env
 from verl_agent.commands.launch import launch
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.play import play
@@ -124,6 +125,7 @@ app.command()(envs)
 app.command("check-env")(check_env)
 app.command("check-agent")(check_agent)
 app.command("check-estimator")(check_estimator)
+app.command("export-env")(export_env)
 app.command()(view)
 app.command()(leaderboard)
 app.command()(suite)

@@ -1,6 +1,7 @@
 """Environment `program`: a program of any kind plays the tasks with its own agent loop, and the policy answers it.
 
-The program finds an OpenAI-compatible endpoint in OPENAI_BASE_URL and OPENAI_API_KEY. Seen from here it is an
+The program finds an endpoint for OpenAI's clients in OPENAI_BASE_URL and OPENAI_API_KEY, and for Anthropic's in
+ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY. Seen from here it is an
 environment: its next request is the observation, the policy's reply is the action. So limits, oversight, records and
 training are those of any episode. It needs `agent.name=program`.
 """
@@ -113,8 +114,10 @@ class Program(EnvAdapter):
         self._gateway, self._folder = Gateway(), Path(tempfile.mkdtemp(prefix="program-"))
         self._gateway.start()
         variables = {
-            "OPENAI_BASE_URL": self._gateway.url,
+            "OPENAI_BASE_URL": f"{self._gateway.url}/v1",
             "OPENAI_API_KEY": self._gateway.token,
+            "ANTHROPIC_BASE_URL": self._gateway.url,
+            "ANTHROPIC_API_KEY": self._gateway.token,
             "VERL_AGENT_TASK": json.dumps(item.data),
         }
         with (self._folder / "stdout").open("wb") as stdout, (self._folder / "stderr").open("wb") as stderr:

@@ -1,11 +1,14 @@
-"""OpenAI-compatible endpoint of one session: it holds each request until the policy has written the reply."""
+"""Endpoint of one session for OpenAI's chat completions and Anthropic's messages.
+
+It holds each request until the policy has written the reply.
+"""
 
 import asyncio
 import hmac
 import json
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from verl_agent.envs.program import anthropic_messages
 from verl_agent.envs.program.openai_chat import (
     RequestRefused,
     answer_message,
@@ -59,7 +63,8 @@ class Gateway:
         app = Starlette(
             routes=[
                 Route("/v1/models", self._models, methods=["GET"]),
-                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/messages", self._messages, methods=["POST"]),
             ]
         )
         config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=0)
@@ -68,8 +73,8 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """Value of OPENAI_BASE_URL."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"
+        """Address of the endpoint without `/v1`."""
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def start(self) -> None:
         """Serve in the running event loop; connections wait in the kernel until then."""
@@ -95,18 +100,39 @@ class Gateway:
             return refusal
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "verl-agent"}]})
 
-    async def _complete(self, request: Request) -> Response:
+    async def _chat(self, request: Request) -> Response:
+        return await self._complete(request, dict, completion, chunks)
+
+    async def _messages(self, request: Request) -> Response:
+        return await self._complete(
+            request, anthropic_messages.to_chat, anthropic_messages.answer, anthropic_messages.events
+        )
+
+    async def _complete(
+        self,
+        request: Request,
+        read: Callable[[Any], dict[str, Any]],
+        write: Callable[[Mapping[str, Any], str], dict[str, Any]],
+        stream: Callable[[Mapping[str, Any], str], Iterable[str]],
+    ) -> Response:
+        """Answer a request of one dialect.
+
+        Args:
+            read: makes a chat completion's body of the request's.
+            write: makes the answer of a message.
+            stream: makes the events of a message.
+        """
         if refusal := self._refuse(request):
             return refusal
         try:
-            body = json.loads(await request.body())
+            body = read(json.loads(await request.body()))
             answer = self._answer_to(body, retried=request.headers.get("x-stainless-retry-count", "0") != "0")
-        except (RequestRefused, ValueError) as error:
+        except (RequestRefused, ValueError, TypeError, KeyError) as error:
             return _error(400, str(error))
         message = await asyncio.shield(answer)  # the client may give up and ask again
         if body.get("stream"):
-            return StreamingResponse(iter(list(chunks(message, MODEL))), media_type="text/event-stream")
-        return JSONResponse(completion(message, MODEL))
+            return StreamingResponse(iter(list(stream(message, MODEL))), media_type="text/event-stream")
+        return JSONResponse(write(message, MODEL))
 
     def _answer_to(self, body: Any, retried: bool) -> "asyncio.Future[dict[str, Any]]":
         """Return the answer to a request; one that a client repeats after a lost connection gets the same."""
@@ -120,10 +146,12 @@ class Gateway:
         return asked.answer
 
     def _refuse(self, request: Request) -> Response | None:
-        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        token = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
         if hmac.compare_digest(token.encode(), self.token.encode()):
             return None
-        return _error(401, "the API key is not that of this session. Use the value of OPENAI_API_KEY.")
+        return _error(
+            401, "the API key is not that of this session. Use the value of OPENAI_API_KEY or ANTHROPIC_API_KEY."
+        )
 
 
 class _Server(uvicorn.Server):

@@ -42,14 +42,14 @@ def test_an_episode_through_openenv_is_the_episode_of_the_environment():
     async def native():
         messages = await env.reset(item)
         steps = [await env.step(demo.action) for demo in [*env.demonstration(item)]]
-        return "\n\n".join(one["content"] for one in messages), [(s.observation, s.reward, s.terminated) for s in steps]
+        return messages, [(s.observation, s.reward, s.terminated) for s in steps]
 
     async def remote(url):
         session = OpenEnv(url, observation=["text"])
         messages = await session.reset(session.tasks("train")[7])
         steps = [await session.step(demo.action) for demo in env.demonstration(item)]
         await session.close()
-        return messages[-1]["content"], [(s.observation, s.reward, s.terminated) for s in steps]
+        return messages, [(s.observation, s.reward, s.terminated) for s in steps]
 
     with serving() as running:
         assert asyncio.run(remote(running.url)) == asyncio.run(native())

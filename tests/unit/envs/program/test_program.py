@@ -133,6 +133,46 @@ def test_functions_are_listed_called_and_continued_word_for_word(program):
     ]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_anthropics_client_calls_functions_and_continues_word_for_word(program, stream):
+    pytest.importorskip("anthropic", reason="anthropic is not installed: pip install anthropic")
+    call = 'I look.\n<tool_call>\n{"name": "look", "arguments": {"at": "map"}}\n</tool_call>'
+    episode, policy = run(
+        program(
+            f"""
+            import anthropic
+            client = anthropic.Anthropic()
+            def create(messages):
+                asked = dict(model="m", max_tokens=9, system="Find it.", messages=messages, tools=tools)
+                if not {stream}:
+                    return client.messages.create(**asked)
+                with client.messages.stream(**asked) as events:
+                    return events.get_final_message()
+            tools = [{{"name": "look", "input_schema": {{"type": "object"}}}}]
+            messages = [user("where?")]
+            reply = create(messages)
+            text, made = reply.content
+            assert (text.text, made.name, made.input) == ("I look.", "look", {{"at": "map"}}), reply
+            result = {{"type": "tool_result", "tool_use_id": made.id, "content": "a lake"}}
+            content = [one.model_dump() for one in reply.content]
+            messages += [{{"role": "assistant", "content": content}}, {{"role": "user", "content": [result]}}]
+            last = create(messages)
+            assert (last.content[0].text, last.stop_reason) == ("here", "end_turn"), last
+            print(json.dumps({{"reward": 1}}))
+            """
+        ),
+        [call, "here"],
+    )
+    assert not episode.error
+    first, second = policy.heard
+    assert first[0]["content"].startswith("Find it.")
+    assert second == [
+        *first,
+        {"role": "assistant", "content": call},
+        {"role": "user", "content": "<tool_response>\na lake\n</tool_response>"},
+    ]
+
+
 def test_requests_at_the_same_time_are_answered_one_after_another(program):
     episode, policy = run(
         program(
