@@ -103,7 +103,10 @@ class Gymnasium(SeededEnv):
         self._found, self._random = _probe(name, self._key), OwnRandom(seed)
         with self._random():
             self._env = _make(name, self.kwargs, "ansi" if self._found.ansi else None)
-            observation, _ = self._env.reset(seed=seed)
+            try:
+                observation, _ = self._env.reset(seed=seed)
+            except self.library().error.DependencyNotInstalled as error:
+                raise ConfigError(f"env.options.names={name!r} does not begin: {error}.") from error
         self._ended, rules = False, self._found.known.rules or f"You play {name}."
         self._allowed = described(self._env.action_space, self._found.names)
         return [

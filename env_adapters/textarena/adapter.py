@@ -9,7 +9,7 @@ from env_adapters.seeded import OwnRandom, SeededEnv
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError, describe_exception, did_you_mean
+from verl_agent.errors import ConfigError, EnvError, describe_exception, did_you_mean
 from verl_agent.types import Message, StepResult, TaskItem
 
 MAX_TEXT = 12_000
@@ -65,7 +65,7 @@ class TextArena(SeededEnv):
         except Exception as error:  # boundary to other people's games
             raise ConfigError(
                 f"env.options.names={name!r} cannot be made with env.options.kwargs={self.kwargs!r}: "
-                f"{describe_exception(error)}. Change kwargs, or install what the game lacks."
+                f"{describe_exception(error).replace('*', '').strip()}. Change kwargs, or install what the game lacks."
             ) from error
 
     @override
@@ -77,7 +77,7 @@ class TextArena(SeededEnv):
             self._game = self._make(name)
             try:
                 self._game.reset(num_players=1, seed=seed)
-            except AssertionError as error:
+            except (AssertionError, ValueError) as error:
                 raise ConfigError(
                     f"env.options.names={name!r} does not begin with one player: {error}. Choose a game for one player."
                 ) from error
@@ -99,16 +99,18 @@ class TextArena(SeededEnv):
         state = self._game.state
         wrong = bool(getattr(state, "error_count", 0)) or bool(state.game_info[0].get("invalid_move"))
         self._ended, text = bool(done), self._observe()
-        reward = float((state.rewards or {}).get(0, 0.0)) if done else 0.0
+        reward = (state.rewards or {}).get(0, 0.0) if done else 0.0
+        if not isinstance(reward, int | float):
+            raise EnvError(f"the game ends with the reward {reward!r}, which is no number.")
         if done and (reason := state.game_info[0].get("reason")):
             text = f"{text}\n{reason}".strip()
-        return StepResult(text or "(no message)", reward, self._ended, {"invalid_action": 1.0} if wrong else {})
+        return StepResult(text or "(no message)", float(reward), self._ended, {"invalid_action": 1.0} if wrong else {})
 
     def _observe(self) -> str:
         """Return the messages of the game since the last move, without the player's own."""
         _, messages = self._game.get_observation()
         own = self.library().ObservationType.PLAYER_ACTION
-        texts = [text for _, text, kind in messages if kind is not own]
+        texts = [str(text) for _, text, kind in messages if kind is not own]
         return shorten("\n".join(texts).strip(), MAX_TEXT)
 
     @override

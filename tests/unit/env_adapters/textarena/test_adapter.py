@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("textarena", reason="textarena is not installed: pip install 'verl-agent[textarena]'")
 
 from env_adapters.textarena.adapter import TextArena
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, EnvError
 
 HANOI = ("A C", "A B", "C B", "A C", "B A", "B C", "A C")
 
@@ -37,6 +37,18 @@ def test_invalid_moves_are_counted_and_several_end_the_game():
     _, steps = play(TextArena("TowerOfHanoi-v0"), "nonsense", "more nonsense")
     assert [dict(step.info) for step in steps] == [{"invalid_action": 1.0}] * 2
     assert steps[-1].terminated and steps[-1].reward < 1
+
+
+def test_a_game_whose_reward_is_no_number_is_an_environment_error():
+    """Countdown 0.7.4 puts the reason of an invalid move into the place of the reward."""
+    with pytest.raises(EnvError, match="which is no number"):
+        play(TextArena("Countdown-v0"), *["nonsense"] * 9)
+
+
+@pytest.mark.parametrize("name", ["Briscola-v0", "Golf-v0", "GermanWhist-v0"])
+def test_a_game_for_several_players_is_refused(name):
+    with pytest.raises(ConfigError, match="does not begin with one player"):
+        play(TextArena(name))
 
 
 def test_two_sessions_that_alternate_draw_their_own_numbers():
