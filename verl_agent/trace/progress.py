@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -73,9 +73,18 @@ class ProgressView:
         metrics_path: path of the log of verl's `file` logger; it may not exist yet.
         total_steps: number of training steps of the whole run.
         console: output console.
+        on_validation: returns lines that are shown below those of a validation.
     """
 
-    def __init__(self, metrics_path: Path | str, total_steps: int, console: Console) -> None:
+    def __init__(
+        self,
+        metrics_path: Path | str,
+        total_steps: int,
+        console: Console,
+        on_validation: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._on_validation = on_validation
+        self._notes: Sequence[str] = ()
         self.total_steps = total_steps
         self.console = console
         self._redraws = console.is_terminal and not console.is_dumb_terminal
@@ -134,6 +143,8 @@ class ProgressView:
             self._rows.append(self._row(logged))
         lines = [line for split in ("val", "test") if (line := _validation_line(logged, split))]
         self._validations += lines
+        if lines:
+            self._notes = self._on_validation()
         if self._redraws:
             self._live.refresh()
             return
@@ -142,7 +153,7 @@ class ProgressView:
                 self._print(_aligned(self._titles()))
             self._print(_aligned(self._rows[-1]))
             self._lines += 1
-        for line in lines:
+        for line in (*lines, *(self._notes if lines else ())):
             self._print(line)
 
     def _titles(self) -> list[str]:
@@ -165,7 +176,7 @@ class ProgressView:
     def _render(self) -> Group:
         lines = [Text(_aligned(row), no_wrap=True, overflow="crop") for row in (self._titles(), *self._rows)]
         lines[0].stylize("bold")
-        shown: list[RenderableType] = [*(lines if self._rows else []), *map(Text, self._validations)]
+        shown: list[RenderableType] = [*(lines if self._rows else []), *map(Text, (*self._validations, *self._notes))]
         if self._ended:
             return Group(*shown)
         elapsed = timedelta(seconds=round(time.monotonic() - self._since_s))
