@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -107,3 +108,11 @@ def test_the_recipe_is_checked_before_a_file_is_printed(override, message):
 
 def test_a_setting_of_the_recipe_may_be_removed():
     assert "'~trainer.test_freq'" in printed("slurm", TRAINED, "~trainer.test_freq")
+
+
+def test_without_verl_the_job_is_printed_and_the_missing_check_named():
+    code = "import sys; sys.modules['verl'] = None; from verl_agent.commands.cli import app; app()"
+    command = [sys.executable, "-c", code, "launch", "slurm", TRAINED, "--folder", str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "#SBATCH" in done.stdout
+    assert f"The settings of {TRAINED} are not checked: verl is not installed here." in " ".join(done.stderr.split())
