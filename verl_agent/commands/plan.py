@@ -19,7 +19,8 @@ from verl_agent.platform.versions import require_modules
 
 if TYPE_CHECKING:
     from verl_agent.training.preflight.estimates import Shape
-    from verl_agent.training.preflight.planning import Fit, OracleLengths, Suggestion
+    from verl_agent.training.preflight.oracle_lengths import OracleLengths
+    from verl_agent.training.preflight.planning import Fit, Suggestion
 
 SMALL_GB = 40.0
 """Memory of a GPU below which the estimated time, that of one with 80 GB, is too short."""
@@ -116,7 +117,7 @@ def measure(config: dict[str, Any], tasks: int, seconds: float) -> "tuple[int, O
     with quiet_libraries():
         from verl_agent.models.hf import load_tokenizer
         from verl_agent.models.resolve import resolve_model
-        from verl_agent.training.preflight.planning import find_tokenizer, measure_oracle
+        from verl_agent.training.preflight.oracle_lengths import find_tokenizer, measure_oracle
         from verl_agent.training.preflight.prompts import measure_prompts
 
         (run_env,) = run_envs(config)

@@ -11,7 +11,8 @@ from verl_agent.commands.new_env import write_package
 from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.estimates import estimate, shape_of
-from verl_agent.training.preflight.planning import USABLE, OracleLengths, fit, reply_limits, suggest_limits
+from verl_agent.training.preflight.oracle_lengths import OracleLengths
+from verl_agent.training.preflight.planning import USABLE, fit, reply_limits, suggest_limits
 
 RECIPE = ROOT / "recipes/guess_number/grpo.yaml"
 SMALL = "Qwen/Qwen2.5-1.5B-Instruct"
