@@ -198,6 +198,7 @@ DOCS := .venv-docs
 .PHONY: docs
 docs: setup $(DOCS)/.setup ## Build the documentation into build/site; python -m http.server -d build/site shows it
 	python docs/build.py
+	@[[ -x $(DOCS)/bin/zensical ]] || { echo "$(DOCS) has no zensical, the site's generator. Remove the folder, and run make docs again." >&2; exit 1; }
 	$(DOCS)/bin/zensical build --clean --strict --config-file build/mkdocs.yml
 
 $(DOCS)/.setup: requirements/docs.txt

@@ -18,6 +18,7 @@ from typer.cli import get_docs_for_click
 import verl_agent
 from verl_agent.commands import reference
 from verl_agent.commands.cli import app
+from verl_agent.commands.recipes import first_lines
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.trace.metrics import METRICS
 from verl_agent.trace.metrics_log import read_metrics
@@ -85,22 +86,17 @@ def recipes() -> Iterator[str]:
         files = [path for path in files if "\nquestion:" not in path.read_text(encoding="utf-8")]  # no studies
         yield f"\n## {folder.name}\n\n| recipe | purpose | needs |\n|---|---|---|"
         for path in files:
-            purpose, needs = first_lines(path)
+            purpose, needs = cells(path)
             mark = " ●" if f"{folder.name}/{path.stem}" in MEASURED.split() else ""
             yield f"| `{folder.name}/{path.stem}`{mark} | {purpose} | {needs} |"
-    purpose, needs = first_lines(ROOT / "recipes" / "paper27.yaml")
+    purpose, needs = cells(ROOT / "recipes" / "paper27.yaml")
     yield f"\n## Suites\n\n| suite | purpose | needs |\n|---|---|---|\n| `paper27` | {purpose} | {needs} |"
 
 
-def first_lines(recipe: Path) -> tuple[str, str]:
-    """Return purpose and requirements of a recipe, which its first lines state."""
-    comment: list[str] = []
-    for line in recipe.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        comment.append(line.strip("# "))
-    purpose, _, needs = " ".join(comment).replace("|", "\\|").partition("Needs: ")
-    return purpose.strip(), re.sub(r"=(<[^>]+>)", r"=`\1`", needs)
+def cells(recipe: Path) -> tuple[str, str]:
+    """Return purpose and requirements of a recipe as cells of a table."""
+    purpose, needs = (text.replace("|", "\\|") for text in first_lines(recipe))
+    return purpose, re.sub(r"=(<[^>]+>)", r"=`\1`", needs)
 
 
 def metrics() -> Iterator[str]:

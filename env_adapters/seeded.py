@@ -69,7 +69,7 @@ class SeededEnv(EnvAdapter):
         """Return the package of the other library."""
         if not cls.module:
             return ()
-        return [Requirement.package(cls.module, f"pip install 'verl-agent[{cls.env}]'", "the environments")]
+        return [Requirement.package(cls.module, f"pip install 'verl-agent[{cls.env}]'", "the games that it plays")]
 
     @classmethod
     def library(cls) -> ModuleType:

@@ -21,4 +21,9 @@ def main(name: str = "guess_number") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) > 2:
+        sys.exit("usage: python examples/play_by_hand.py [ENVIRONMENT]")
+    try:
+        main(*sys.argv[1:])
+    except va.AgentError as error:
+        sys.exit(f"error: {error}")

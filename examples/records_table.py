@@ -29,4 +29,9 @@ def main(run: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) != 2:
+        sys.exit("usage: python examples/records_table.py RUN, the folder of a run or of an evaluation")
+    try:
+        main(sys.argv[1])
+    except va.AgentError as error:
+        sys.exit(f"error: {error}")

@@ -152,5 +152,5 @@ def run(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] |
 def fossil_requirements() -> list[Requirement]:
     """Return the program of the embedded code site."""
     fossil = shutil.which("fossil")
-    found = fossil or "`verl-agent sites up` downloads it where apt is"
+    found = fossil or "server of the embedded code site; `verl-agent sites up` downloads it on machines with apt"
     return [Requirement("fossil", fossil is not None, GET_FOSSIL, found)]

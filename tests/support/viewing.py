@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from env_adapters.webarena.browser.chromium import installed_chromiums
 from tests import ROOT
+from verl_agent.results.findings import StepSummary
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.viewer.queries import StepSummary
 
 
 def cli(*arguments: str) -> list[str]:

@@ -17,16 +17,17 @@ from verl_agent.commands.environments import check_agent, check_env, check_estim
 from verl_agent.commands.export_env import export_env
 from verl_agent.commands.launch import launch
 from verl_agent.commands.new_env import write_package
+from verl_agent.commands.plan import plan
 from verl_agent.commands.play import play
 from verl_agent.commands.quickstart import quickstart
-from verl_agent.commands.recipes import copy_hint, recipes
+from verl_agent.commands.recipes import check_recipe, recipes
 from verl_agent.commands.results import failures, leaderboard, scaling
 from verl_agent.commands.study import app as study
 from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import explain_missing, fail, print_line, read_json
 from verl_agent.commands.view import view
 from verl_agent.commands.what_if import what_if
-from verl_agent.errors import MAX_MESSAGE_CHARS, AgentError, did_you_mean
+from verl_agent.errors import AgentError
 from verl_agent.platform.versions import require_modules
 from verl_agent.system.checks import Status
 
@@ -91,15 +92,7 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
     def command(
         context: typer.Context, recipe: Annotated[Path, metavar], explain: Annotated[str | None, EXPLAIN] = None
     ) -> None:
-        if recipe.is_dir():
-            names = sorted(path.name for path in recipe.glob("*.yaml") if not path.name.startswith("env"))
-            fail(f"recipe {str(recipe)!r} is a folder. Choose one of its recipes: {', '.join(names) or 'none'}.")
-        if not recipe.is_file():
-            known = [str(path) for path in Path("recipes").rglob("*.yaml") if not path.name.startswith("env")]
-            from verl_agent.config.explanation import find_overlay
-
-            hint = find_overlay(recipe.stem) or copy_hint(recipe) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
-            fail(f"recipe {str(recipe)!r} does not exist. {hint}")
+        check_recipe(recipe)
         if explain is not None:
             from verl_agent.commands.reference import explain as describe
 
@@ -120,6 +113,7 @@ for _command in RECIPE_COMMANDS:
     _add_recipe_command(*_command)
 app.add_typer(recipes, name="recipes")
 app.command()(quickstart)
+app.command()(plan)
 app.command()(launch)
 app.command()(envs)
 app.command("check-env")(check_env)

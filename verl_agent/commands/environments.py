@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.commands.terminal import fail, print_line, read_json
+from verl_agent.commands.terminal import fail, print_line, quiet_libraries, read_json
 from verl_agent.config.settings import read_env
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter, make_env, registered
@@ -41,11 +41,13 @@ def envs(
         return
     if name is None:
         fail("--tokens needs the name of an environment: verl-agent envs NAME --tokens MODEL.")
-    from verl_agent.training.preflight.prompts import measure_prompts
-
     values = {"name": name, "train_tasks": split, "options": read_json(options)}
-    measured = measure_prompts(read_env({"env": values, "agent": {"name": agent}}), tokens, tasks, seconds)
-    print_line(f"{name}, split {split}, agent {agent}, model {tokens}")
+    played = read_env({"env": values, "agent": {"name": agent}})
+    with quiet_libraries():
+        from verl_agent.training.preflight.prompts import measure_prompts
+
+        measured = measure_prompts(played, tokens, tasks, seconds)
+    print_line(f"{name}, split {split}, agent {agent} (--agent for another), model {tokens}")
     print_line(str(measured))
     print_line(f"Suggested: data.max_prompt_length={measured.suggested}")
 
@@ -91,7 +93,11 @@ def check_estimator(
     options: Annotated[str, typer.Option(help="Keyword arguments of the estimator, as JSON.")] = "{}",
 ) -> None:
     """Test an advantage estimator on random batches, and print what to change."""
-    from verl_agent.training import estimator_check
+    from verl_agent.config.algorithms import find_estimator
+
+    find_estimator(name)  # an unknown name is reported before torch and verl are imported
+    with quiet_libraries():
+        from verl_agent.training import estimator_check
 
     _end(name, estimator_check.check_estimator(name, read_json(options), on_line=print_line))
 
@@ -107,7 +113,7 @@ def _attack(name: str, env: EnvAdapter, items: int, turns: int, seconds: float) 
     """Attack the reward of an environment and print the results; return the exit code."""
     from verl_agent.evaluation.attack import attack_env, upper_limit
 
-    report = attack_env(name, env, items, turns, seconds)
+    report = attack_env(name, env, items, turns, seconds, print_line)
     table = Table("attack", "strongest", "return", "against", "tasks above", "at most (95 %)", "errors", box=SIMPLE)
     for strongest, above in report.families:
         against = f"{strongest.baseline:.3f} ({strongest.attack.baseline})"

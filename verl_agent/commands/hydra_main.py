@@ -3,8 +3,7 @@
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 import hydra
 from hydra.errors import HydraException
@@ -13,7 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from yaml import MarkedYAMLError
 
-from verl_agent.config.explanation import SHARED, explain_failure
+from verl_agent.config.composing import check_overlays
+from verl_agent.config.explanation import explain_failure
 from verl_agent.config.keys import add_free_keys
 from verl_agent.config.search_path import register_config, verl_config
 from verl_agent.errors import ConfigError
@@ -50,21 +50,3 @@ def _accept_lazy_help() -> None:
     """
     if sys.version_info >= (3, 14):
         ArgumentParser._check_help = lambda parser, action: None  # type: ignore[attr-defined]
-
-
-def check_overlays(arguments: Sequence[str]) -> None:
-    """Check that every group of overlays on a command line exists; Hydra takes an unknown group for a new key.
-
-    Raises:
-        ConfigError: a group does not exist.
-    """
-    folders = [SHARED]
-    for index, argument in enumerate(arguments):
-        name, _, value = argument.partition("=")
-        if name in ("--config-dir", "-cd"):
-            folders += map(Path, [value] if value else arguments[index + 1 : index + 2])
-    groups = {f"overlay/{path.name}" for folder in folders for path in folder.glob("overlay/*") if path.is_dir()}
-    for argument in arguments:
-        group = argument.removeprefix("+").partition("=")[0].partition("@")[0]
-        if argument.startswith("+overlay") and group not in groups:
-            raise ConfigError(f"{argument}: there is no group {group!r}. Groups: {', '.join(sorted(groups))}.")

@@ -4,6 +4,7 @@ import re
 import shlex
 import sys
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,10 @@ import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from rich.console import Console
 
 from verl_agent.commands.recipes import copy_hint
-from verl_agent.errors import ConfigError
+from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
 from verl_agent.sections import STRICT, section
 
 WORKER_CPUS, OTHER_CPUS = 3, 6
@@ -84,9 +86,8 @@ class Job:
         for key, (pattern, allowed) in TEXTS.items():
             if not re.fullmatch(pattern, value := getattr(self, key)):
                 raise ConfigError(f"launch.{key}={value!r} is not allowed. Allowed: {allowed}.")
-        for override in self.overrides:
-            if not re.fullmatch(r"[^\n=]+=[^\n]*", override):
-                raise ConfigError(f"{override!r} is not allowed. Allowed: KEY=VALUE, such as data.seed=1.")
+        if broken := next((one for one in self.overrides if "\n" in one), None):
+            raise ConfigError(f"{broken!r} is not allowed. Allowed: KEY=VALUE in one line, such as data.seed=1.")
 
     @property
     def ranks(self) -> int:
@@ -106,8 +107,12 @@ class Job:
     @property
     def command(self) -> str:
         """Command line of the run."""
-        layout = [f"trainer.nnodes={self.nodes}", f"trainer.n_gpus_per_node={self.ranks}"]
-        return shlex.join(["verl-agent", "train", self.recipe, *layout, *self.overrides])
+        return shlex.join(["verl-agent", "train", self.recipe, *self.settings])
+
+    @property
+    def settings(self) -> list[str]:
+        """Overrides of the run: its machines, and those of the user."""
+        return [f"trainer.nnodes={self.nodes}", f"trainer.n_gpus_per_node={self.ranks}", *self.overrides]
 
 
 def render(scheduler: Scheduler, job: Job) -> str:
@@ -148,7 +153,10 @@ def launch(  # noqa: PLR0913 - one for each option
     accelerator: Annotated[str, typer.Option(help="SkyPilot: kind of GPU.")] = "H100",
     retries: Annotated[int, typer.Option(help="Kubernetes, SkyPilot: restarts of a job that failed.")] = 3,
 ) -> None:
-    """Print the file that submits a training run to Slurm, Kubernetes (KubeRay) or SkyPilot; submit nothing."""
+    """Print the file that submits a training run to Slurm, Kubernetes (KubeRay) or SkyPilot; submit nothing.
+
+    The recipe and its overrides are composed and checked first, as `verl-agent train` does.
+    """
     root = folder.resolve()
     check_recipe(root, recipe)
     if scheduler is not Scheduler.SLURM and store is None:
@@ -171,7 +179,14 @@ def launch(  # noqa: PLR0913 - one for each option
         "accelerator": accelerator,
         "retries": retries,
     }
-    sys.stdout.write(render(scheduler, section("launch", Job, values)))
+    job = section("launch", Job, values)
+    if find_spec("verl"):
+        from verl_agent.config.composing import compose_training
+
+        compose_training(root / recipe, job.settings, resolve=False)
+    else:
+        Console(stderr=True).print(f"The settings of {recipe} are not checked: verl is not installed here.")
+    sys.stdout.write(render(scheduler, job))
 
 
 def check_recipe(folder: Path, recipe: Path) -> None:
@@ -183,4 +198,6 @@ def check_recipe(folder: Path, recipe: Path) -> None:
     if recipe.is_absolute():
         raise ConfigError(f"recipe {str(recipe)!r} is absolute. Give its path below the folder of the job, --folder.")
     if not (folder / recipe).is_file():
-        raise ConfigError(f"recipe {str(recipe)!r} does not exist in {folder}. {copy_hint(recipe)}")
+        known = [str(path.relative_to(folder)) for path in folder.glob("recipes/**/*.yaml")]
+        hint = copy_hint(recipe) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
+        raise ConfigError(f"recipe {str(recipe)!r} does not exist in {folder}. {hint}")

@@ -17,6 +17,7 @@ FILES = {
     "@name@/__init__.py": "init.py.txt",
     "@name@/adapter.py": "adapter.py.txt",
     "recipes/grpo.yaml": "grpo.yaml.txt",
+    "recipes/grpo_24gb.yaml": "grpo_24gb.yaml.txt",
     "recipes/grpo_cpu.yaml": "grpo_cpu.yaml.txt",
     "recipes/sft_cpu.yaml": "sft_cpu.yaml.txt",
     "recipes/eval.yaml": "eval.yaml.txt",

@@ -1,6 +1,11 @@
 """Input and output that the commands share."""
 
 import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
@@ -40,6 +45,17 @@ def explain_missing(command: str, error: ModuleNotFoundError) -> str | None:
 def print_line(line: str) -> None:
     """Print a line as it is, without markup and without wrapping."""
     Console().print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Hide the warnings with which verl and transformers are imported and load a tokenizer, while the block runs."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("VERL_LOGGING_LEVEL", "ERROR")
+    logging.getLogger("verl").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def read_json(options: str) -> dict[str, Any]:

@@ -47,6 +47,9 @@ class Estimator:
     """A group of equal returns has advantage 0 and does not influence other groups, so it may be left out."""
     rewards: Literal["turn", "token", "episode"] = "turn"
     """Rewards that it reads: of each turn, on the last token of the row, or their sum. Own ones read those of turns."""
+    bootstraps: bool = False
+    """It adds the critic's value of the last state of a bootstrapped episode, `value_after` or `turn_value_after` of
+    its last turn, so that `credit.truncated=bootstrap` has an effect."""
     reads: Sequence[str] = ()
     """Settings that it reads and that have no effect otherwise, such as `credit.turn_gamma`."""
     reference: Callable[..., Any] | None = None
@@ -59,12 +62,12 @@ class Estimator:
 
 
 BUILT_IN = {
-    "gae": Estimator(critic="token", several_rows=False, rewards="token"),
+    "gae": Estimator(critic="token", several_rows=False, rewards="token", bootstraps=True),
     "gigpo": Estimator(grouped=True),
     "grpo": Estimator(grouped=True, uniform_is_zero=True, rewards="episode"),
     "reinforce_plus_plus": Estimator(several_rows=False, rewards="token"),
     "rloo": Estimator(grouped=True, several_rows=False, uniform_is_zero=True, rewards="episode"),
-    "turn_gae": Estimator(critic="turn"),
+    "turn_gae": Estimator(critic="turn", bootstraps=True),
     "turn_returns": Estimator(),
 }
 """Estimators of verl 0.9.1 (trainer/ppo/core_algos.py) that are tested on multi-turn episodes, and those of this
@@ -83,15 +86,25 @@ def find_estimator(name: str) -> Estimator:
     if name not in BUILT_IN:
         kind = "an Estimator with a function of the rewards of turns"
         return cast(Estimator, registry.load(ESTIMATOR_GROUP, name, ESTIMATOR, _is_own, kind, BUILT_IN))
-    if package := registry.registered(ESTIMATOR_GROUP).get(name):
-        raise ConfigError(
-            f"{ESTIMATOR}={name!r} is built in, and the package {package!r} has the same name. Rename it."
-        )
+    _check_not_hidden(ESTIMATOR_GROUP, ESTIMATOR, name)
     return BUILT_IN[name]
 
 
-def find_loss(name: str) -> Callable[..., Any]:
-    """Return the policy loss of another package; see `verl_agent.registry.load`."""
+def _check_not_hidden(group: str, key: str, name: str) -> None:
+    """Check that no package registers the name of a built-in one, which would be ignored."""
+    if package := registry.registered(group).get(name):
+        raise ConfigError(f"{key}={name!r} is built in, and the package {package!r} has the same name. Rename it.")
+
+
+def find_loss(name: str) -> Callable[..., Any] | None:
+    """Return the policy loss of another package; None for one that is built in.
+
+    Raises:
+        ConfigError: see `verl_agent.registry.load`; the name is also that of a built-in one.
+    """
+    if name in LOSSES:
+        _check_not_hidden(LOSS_GROUP, LOSS, name)
+        return None
     return cast(Callable[..., Any], registry.load(LOSS_GROUP, name, LOSS, callable, "a function", LOSSES))
 
 
@@ -143,6 +156,8 @@ GROUPED = _estimators(lambda one: one.grouped)
 CRITICS = _estimators(lambda one: one.critic is not None)
 """Estimators that use a critic."""
 WITHOUT_CRITIC = _estimators(lambda one: one.critic is None)
+WITHOUT_BOOTSTRAP = _estimators(lambda one: not one.bootstraps)
+"""Estimators that ignore the value of the last state of an episode."""
 TURN_CRITICS = _estimators(lambda one: one.critic == "turn")
 """Estimators whose critic learns the value of a turn."""
 SWITCHED_CRITICS = _estimators(lambda one: one.critic is not None and one is not BUILT_IN["gae"])

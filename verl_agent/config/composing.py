@@ -11,7 +11,7 @@ from omegaconf import OmegaConf, open_dict
 from yaml import MarkedYAMLError
 
 from verl_agent.config.checks import check_keys
-from verl_agent.config.explanation import explain_failure
+from verl_agent.config.explanation import SHARED, explain_failure
 from verl_agent.config.keys import add_free_keys, check_kind
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
@@ -31,6 +31,8 @@ def compose_training(recipe: Path, overrides: Sequence[str], resolve: bool = Tru
         ConfigError: the recipe or an override does not compose, or a key has no effect.
     """
     register_config()
+    arguments = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem, *overrides]
+    check_overlays(arguments)
     try:
         with initialize_config_dir(str(recipe.parent), version_base=None):
             config = compose(recipe.stem, [add_free_keys(one) for one in overrides], return_hydra_config=True)
@@ -40,9 +42,26 @@ def compose_training(recipe: Path, overrides: Sequence[str], resolve: bool = Tru
         check_kind(config, BASE)
         check_keys(config, BASE)
     except (HydraException, MarkedYAMLError, ValueError) as error:
-        arguments = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem, *overrides]
         if (message := explain_failure(error, arguments, BASE)) is None:
             raise
         raise ConfigError(message) from error
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=resolve)
     return plain
+
+
+def check_overlays(arguments: Sequence[str]) -> None:
+    """Check that every group of overlays on a command line exists; Hydra takes an unknown group for a new key.
+
+    Raises:
+        ConfigError: a group does not exist.
+    """
+    folders = [SHARED]
+    for index, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name in ("--config-dir", "-cd"):
+            folders += map(Path, [value] if value else arguments[index + 1 : index + 2])
+    groups = {f"overlay/{path.name}" for folder in folders for path in folder.glob("overlay/*") if path.is_dir()}
+    for argument in arguments:
+        group = argument.removeprefix("+").partition("=")[0].partition("@")[0]
+        if argument.startswith("+overlay") and group not in groups:
+            raise ConfigError(f"{argument}: there is no group {group!r}. Groups: {', '.join(sorted(groups))}.")

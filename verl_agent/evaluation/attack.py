@@ -38,6 +38,8 @@ PERMUTATIONS = 20_000
 LEVEL = 0.05
 """Probability of a finding by chance in an environment without a flaw; it is divided by the number of comparisons."""
 CONFIDENCE = 0.95
+REPORT_S = 5.0
+"""Seconds between two lines about the progress."""
 
 
 class EndlessSession(WrappedSession):
@@ -154,21 +156,34 @@ Played: TypeAlias = dict[str, list[Episode]]
 """Episodes of one task: the random ones, the demonstration if there is one, and one for each attack, by its name."""
 
 
-def attack_env(name: str, env: EnvAdapter, items: int, turns: int, limit_s: float) -> AttackReport:
+def attack_env(
+    name: str,
+    env: EnvAdapter,
+    items: int,
+    turns: int,
+    limit_s: float,
+    report: Callable[[str], None] = lambda line: None,
+) -> AttackReport:
     """Attack the reward of an environment on tasks of all splits, drawn at random.
 
     Args:
         limit_s: seconds after which no further task begins; at least one is attacked.
+        report: receives a line at the start, and after a task if `REPORT_S` seconds have passed since the last one.
     """
     everything = list({item.id: item for split in env.splits for item in env.tasks(split)}.values())
     chosen = sample_tasks(everything, items * len(env.splits))
-    played = asyncio.run(_play_tasks(name, env, chosen, turns, limit_s))
+    played = asyncio.run(_play_tasks(name, env, chosen, turns, limit_s, report))
     results = [compared(attack, list(played.values())) for attack in ATTACKS]
     return AttackReport(len(played), len(everything), [result for result in results if result is not None])
 
 
 async def _play_tasks(
-    name: str, env: EnvAdapter, chosen: Sequence[TaskItem], turns: int, limit_s: float
+    name: str,
+    env: EnvAdapter,
+    chosen: Sequence[TaskItem],
+    turns: int,
+    limit_s: float,
+    report: Callable[[str], None],
 ) -> dict[str, Played]:
     """Play the tasks one after another, the episodes of each side by side."""
     hosts = HostSettings(where="inline") if unpicklable(env) else HostSettings(where="local")
@@ -177,7 +192,9 @@ async def _play_tasks(
         demonstrated = demonstrated_actions(env, chosen)
     except ConfigError:
         demonstrated = []
-    until, played = time.monotonic() + limit_s, dict[str, Played]()
+    began, played = time.monotonic(), dict[str, Played]()
+    said, until = began, began + limit_s
+    report(f"attacking {len(chosen)} tasks, for at most {limit_s:g} s and the task that is played then")
     try:
         for item in chosen:
             if played and time.monotonic() > until:
@@ -185,6 +202,9 @@ async def _play_tasks(
             played[item.id] = await _play_task(
                 item, partial(PooledEnv, env, pool), _known(item, env, demonstrated, turns)
             )
+            if time.monotonic() > said + REPORT_S:
+                said = time.monotonic()
+                report(f"{len(played)} of {len(chosen)} tasks after {said - began:.0f} s")
     finally:
         await pool.shutdown()
     return played

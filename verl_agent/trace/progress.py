@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -50,6 +50,12 @@ class Column:
     width: int = 7
 
 
+GAPS = (
+    Column("gap", GAP_PROBABILITY, "{:.4f}".format, 6),
+    Column("kl", GAP_LOG_PROB, "{:.4f}".format, 6),
+)
+"""Difference between engine and trainer: of probabilities, or of log-probs in a run whose trainer computes none of its
+own before the update. A run shows the one that it logs first."""
 COLUMNS = (
     Column("horizon", ("episode/horizon",), "{:.0f}".format),
     Column("reward", ("episode/reward_mean", "critic/score/mean"), "{:.3f}".format),
@@ -57,7 +63,7 @@ COLUMNS = (
     Column("turns", ("episode/turns_mean",), "{:.1f}".format, 5),
     Column("invalid", ("action/invalid_action",), "{:.1%}".format),
     Column("entropy", ENTROPY, "{:.3f}".format),
-    Column("gap", GAP_PROBABILITY + GAP_LOG_PROB, "{:.4f}".format, 6),
+    *GAPS,
     Column("seconds", ("timing_s/step",), "{:.1f}".format),
 )
 """Columns between the step number and the remaining time."""
@@ -73,9 +79,18 @@ class ProgressView:
         metrics_path: path of the log of verl's `file` logger; it may not exist yet.
         total_steps: number of training steps of the whole run.
         console: output console.
+        on_validation: returns lines that are shown below those of a validation.
     """
 
-    def __init__(self, metrics_path: Path | str, total_steps: int, console: Console) -> None:
+    def __init__(
+        self,
+        metrics_path: Path | str,
+        total_steps: int,
+        console: Console,
+        on_validation: Callable[[], Sequence[str]] = tuple,
+    ) -> None:
+        self._on_validation = on_validation
+        self._notes: Sequence[str] = ()
         self.total_steps = total_steps
         self.console = console
         self._redraws = console.is_terminal and not console.is_dumb_terminal
@@ -89,6 +104,7 @@ class ProgressView:
         self._since_s = time.monotonic()
         self._spinner = Spinner("dots")
         # Rich would print the output of libraries in the terminal; `redirect_output` sends it to the log.
+        self._columns = [column for column in COLUMNS if column is not GAPS[1]]
         self._live = Live(
             console=console,
             get_renderable=self._render,
@@ -131,26 +147,35 @@ class ProgressView:
         if is_training:
             self.phase("")
             self._since_s = time.monotonic()
+            logs = [any(name in logged.values for name in gap.names) for gap in GAPS]
+            if not self._rows and logs == [False, True]:
+                self._columns = [column for column in COLUMNS if column is not GAPS[0]]
             self._rows.append(self._row(logged))
         lines = [line for split in ("val", "test") if (line := _validation_line(logged, split))]
         self._validations += lines
+        if lines:
+            self._notes = self._on_validation()
         if self._redraws:
             self._live.refresh()
             return
         if is_training:
             if self._lines % ROWS_PER_HEADER == 0:
-                self._print(_aligned(self._titles()))
-            self._print(_aligned(self._rows[-1]))
+                self._print(self._aligned(self._titles()))
+            self._print(self._aligned(self._rows[-1]))
             self._lines += 1
-        for line in lines:
+        for line in (*lines, *(self._notes if lines else ())):
             self._print(line)
 
     def _titles(self) -> list[str]:
-        return ["step", *(column.title for column in COLUMNS), "left"]
+        return ["step", *(column.title for column in self._columns), "left"]
+
+    def _aligned(self, cells: list[str]) -> str:
+        widths = [9, *(column.width for column in self._columns), 8]
+        return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
     def _row(self, logged: LoggedStep) -> list[str]:
         cells = [f"{logged.step}/{self.total_steps}"]
-        for column in COLUMNS:
+        for column in self._columns:
             values = [logged.values[name] for name in column.names if name in logged.values]
             cells.append(column.text(values[0]) if values else "-")
         return [*cells, self._time_left(logged.step)]
@@ -163,9 +188,9 @@ class ProgressView:
         return f"{days}d {seconds // 3600}h" if days else str(timedelta(seconds=seconds))
 
     def _render(self) -> Group:
-        lines = [Text(_aligned(row), no_wrap=True, overflow="crop") for row in (self._titles(), *self._rows)]
+        lines = [Text(self._aligned(row), no_wrap=True, overflow="crop") for row in (self._titles(), *self._rows)]
         lines[0].stylize("bold")
-        shown: list[RenderableType] = [*(lines if self._rows else []), *map(Text, self._validations)]
+        shown: list[RenderableType] = [*(lines if self._rows else []), *map(Text, (*self._validations, *self._notes))]
         if self._ended:
             return Group(*shown)
         elapsed = timedelta(seconds=round(time.monotonic() - self._since_s))
@@ -175,11 +200,6 @@ class ProgressView:
 
     def _print(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _aligned(cells: list[str]) -> str:
-    widths = [9, *(column.width for column in COLUMNS), 8]
-    return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
 def _validation_line(logged: LoggedStep, split: str) -> str:

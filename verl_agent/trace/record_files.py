@@ -108,9 +108,24 @@ def record_files(path: Path) -> list[Path]:
     return sorted(found) if source.is_dir() else [source]
 
 
-def _read_file(path: Path) -> Iterator[EpisodeRecord]:
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, start=1):
+def read_latest(path: Path, most_bytes: int) -> Iterator[EpisodeRecord]:
+    """Iterate over the latest records of a run: those in the last `most_bytes` of each file.
+
+    Raises:
+        ConfigError: see `read_records`.
+    """
+    for file in record_files(path):
+        yield from _read_file(file, max(0, file.stat().st_size - most_bytes))
+
+
+def _read_file(path: Path, start: int = 0) -> Iterator[EpisodeRecord]:
+    """Iterate over the records of a file, from the first line that begins after byte `start`."""
+    with path.open("rb") as lines:
+        if start:
+            lines.seek(start)
+            lines.readline()
+        for number, raw in enumerate(lines, start=1):
+            line = raw.decode(errors="replace")
             try:
                 value = json.loads(line)
             except json.JSONDecodeError as error:

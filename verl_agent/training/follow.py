@@ -10,6 +10,7 @@ from rich.console import Console
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.results.findings import find_in_records
 from verl_agent.results.results import summarize, validation_gain
 from verl_agent.runs.best_checkpoint import BestKeeper, keep_best, read_best
 from verl_agent.runs.console import poll_in_background
@@ -17,7 +18,7 @@ from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.progress import ProgressView
 from verl_agent.trace.record import EpisodeRecord, Purpose
-from verl_agent.trace.record_files import read_records
+from verl_agent.trace.record_files import read_latest, read_records
 from verl_agent.training.splits import validates_on_test
 
 PHASES = (
@@ -29,6 +30,8 @@ PHASES = (
 )
 """Texts in the log of Ray and verl, and the phase of start-up that each begins."""
 POLL_S = 1.0
+FINDINGS_BYTES = 32 * 2**20
+"""Bytes at the end of each file of records in which findings are searched, also while the run trains."""
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def follow_run(folder: RunFolder, steps: int, keep: int | None, console: Console
     """
     shown, position, saved = -1, 0, folder.last_step
     keeper = BestKeeper(folder)
-    with ProgressView(folder.metrics, steps, console) as view:
+    with ProgressView(folder.metrics, steps, console, lambda: describe_findings(folder)) as view:
         view.phase("loading verl, Ray and torch")
 
         def poll() -> None:
@@ -70,10 +73,21 @@ def finish(folder: RunFolder, envs: Sequence[EnvSettings], console: Console) -> 
         console.print(f"curves: {folder.curves}" if plot_run(folder) else "no curves are written", soft_wrap=True)
         tests = show_success(folder, console)
         show_best(folder, envs, tests, console)
+        for line in describe_findings(folder):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         console.print(
             f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}",
             soft_wrap=True,
         )
+
+
+def describe_findings(folder: RunFolder) -> list[str]:
+    """Return a line for each pattern of the latest training steps that keeps the run from learning."""
+    if not (folder.root / "episodes").is_dir():
+        return []
+    found = find_in_records(read_latest(folder.root, FINDINGS_BYTES))
+    shown = f" The episodes: verl-agent view {folder.root}"
+    return [f"finding: {one.text}{shown if one is found[-1] else ''}" for one in found]
 
 
 def plot_run(folder: RunFolder) -> bool:

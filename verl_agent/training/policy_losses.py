@@ -155,7 +155,9 @@ def own_loss(name: str) -> Loss:
     """
 
     def checked(*args: Any, **options: Any) -> tuple[Tensor, dict[str, Any]]:
-        result = find_loss(name)(*args, **options)
+        loss = find_loss(name)
+        assert loss is not None  # of all that are registered here
+        result = loss(*args, **options)
         pair = result if isinstance(result, tuple) and len(result) == 2 else (None, None)
         if not isinstance(pair[0], Tensor) or pair[0].ndim or not isinstance(pair[1], Mapping):
             raise ConfigError(

@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any, Literal, get_args
 
+from verl_agent.results.findings import StepSummary
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace import panels as kinds
 from verl_agent.trace.behaviors import BEHAVIORS
@@ -14,7 +15,7 @@ from verl_agent.trace.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, ST
 from verl_agent.types import StopReason
 from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.queries import StepSummary, divergence_turns, success_rates, summarize_steps, uniform_groups
+from verl_agent.viewer.queries import divergence_turns, success_rates, summarize_steps, uniform_groups
 from verl_agent.viewer.state import OpenedSource
 
 MOST_CURVES = 6

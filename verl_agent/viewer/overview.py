@@ -11,10 +11,11 @@ from typing import Any
 
 from verl_agent.config.keys import reference
 from verl_agent.errors import ConfigError, counted
+from verl_agent.results.findings import StepSummary
 from verl_agent.results.folder import REPORT, SETTINGS, read_report
 from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_settings
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.queries import StepSummary, success_rates, summarize_steps
+from verl_agent.viewer.queries import success_rates, summarize_steps
 from verl_agent.viewer.state import OpenedSource
 
 logger = logging.getLogger(__name__)

@@ -2,15 +2,14 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from verl_agent.results.findings import StepSummary, summarize_step
 from verl_agent.results.statistics import Estimate, clustered_wilson_interval
 from verl_agent.trace import frame
-from verl_agent.trace.behaviors import BEHAVIORS, first_divergence
+from verl_agent.trace.behaviors import first_divergence
 from verl_agent.trace.returns import is_uniform
-from verl_agent.types import StopReason
 from verl_agent.viewer.conditions import INVALID, LAST_ATTEMPT, NEEDS, VALID
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
@@ -18,41 +17,6 @@ from verl_agent.viewer.summaries import STEP_SUMS
 
 Row = dict[str, Any]
 """Columns of an episode by name, `id` included; see `verl_agent.viewer.tables.COLUMNS`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepSummary:
-    """Means over the episodes of one purpose and step.
-
-    Attributes:
-        step: training step.
-        purpose: purpose of the episodes.
-        episodes: number of valid episodes; the means are over them.
-        env_errors: number of episodes that ended with an environment error.
-        reward: mean return.
-        success: share of solved episodes.
-        turns: mean number of turns.
-        max_turns: largest turn limit.
-        tokens: sum of generated tokens.
-        seconds: mean duration in seconds.
-        started_at: start of the first episode, ISO 8601.
-        stops: share of episodes by stop reason.
-        behaviors: turns that show a behavior over all turns, by its name.
-    """
-
-    step: int
-    purpose: str
-    episodes: int
-    env_errors: int
-    reward: float
-    success: float
-    turns: float
-    max_turns: int
-    tokens: int
-    seconds: float
-    started_at: str
-    stops: dict[str, float]
-    behaviors: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,34 +134,7 @@ def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
     parts: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in rows:
         parts[row["step"], row["purpose"]].append(dict(row))
-    return [_step_summary(step, purpose, rows_of_step) for (step, purpose), rows_of_step in parts.items()]
-
-
-def _step_summary(step: int, purpose: str, by_stop: Sequence[Row]) -> StepSummary:
-    every = sum(row["episodes"] for row in by_stop)
-    valid = [row for row in by_stop if row["stop"] not in INVALID]
-    count, turns = sum(row["episodes"] for row in valid), sum(row["turns"] for row in valid)
-
-    def mean(name: str) -> float:
-        return sum(row[name] for row in valid) / count if count else float("nan")
-
-    return StepSummary(
-        step=step,
-        purpose=purpose,
-        episodes=count,
-        env_errors=sum(row["episodes"] for row in by_stop if row["stop"] == StopReason.ENV_ERROR),
-        reward=mean("reward"),
-        success=mean("success"),
-        turns=mean("turns"),
-        max_turns=max(row["max_turns"] for row in by_stop),
-        tokens=sum(row["tokens"] for row in valid),
-        seconds=mean("seconds"),
-        started_at=min(row["started_at"] for row in by_stop),
-        stops={row["stop"]: row["episodes"] / every for row in by_stop},
-        behaviors={
-            behavior.name: sum(row[behavior.name] for row in valid) / turns if turns else 0.0 for behavior in BEHAVIORS
-        },
-    )
+    return [summarize_step(step, purpose, rows_of_step) for (step, purpose), rows_of_step in parts.items()]
 
 
 def find_group(

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -39,7 +40,7 @@ def test_a_job_runs_the_recipe_on_all_its_machines(scheduler, nodes, gpus):
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_accepts_the_script_for_slurm(tmp_path, nodes):
     script = tmp_path / "job.sh"
-    script.write_text(printed("slurm", TRAINED, "--nodes", nodes, "--partition", "gpu", "a.b='x y'"))
+    script.write_text(printed("slurm", TRAINED, "--nodes", nodes, "--partition", "gpu", "env.name='x y'"))
     checked = [
         "shellcheck",
         "--exclude=SC1091,SC2329",
@@ -74,7 +75,7 @@ def test_a_job_for_skypilot_keeps_its_runs_in_the_bucket():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["slurm", "recipes/guess_number/grpoo.yaml"], "recipe 'recipes/guess_number/grpoo.yaml' does not exist in"),
+        (["slurm", "recipes/guess_number/grpoo.yaml"], "Did you mean 'recipes/guess_number/grpo.yaml'?"),
         (["slurm", f"{ROOT}/{TRAINED}"], "is absolute. Give its path below the folder of the job, --folder."),
         (["kubernetes", TRAINED], "kubernetes needs a store, which keeps runs/ between machines: --store"),
         (["sky", TRAINED], "sky needs a store, which keeps runs/ between machines: --store s3://"),
@@ -83,8 +84,35 @@ def test_a_job_for_skypilot_keeps_its_runs_in_the_bucket():
         (["slurm", TRAINED, "--name", "My Run"], "launch.name='My Run' is not allowed. Allowed: at most 40 lowercase"),
         (["slurm", TRAINED, "--venv", ".venv"], "launch.venv='.venv' is not allowed. Allowed: an absolute path"),
         (["slurm", TRAINED, "--partition", "a b"], "launch.partition='a b' is not allowed."),
-        (["slurm", TRAINED, "trainer.nnodes"], "'trainer.nnodes' is not allowed. Allowed: KEY=VALUE"),
     ],
 )
 def test_a_value_that_no_scheduler_takes_is_refused_by_name(arguments, message):
     assert message in printed(*arguments, status=2)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.seeed=3", "data.seeed is not a setting of this recipe. Did you mean 'seed'?"),
+        ("data.seed=x", "data.seed='x' is not allowed. Allowed: a number"),
+        ("trainer.nnodes", "'trainer.nnodes' has no value. Allowed: KEY=VALUE"),
+        ("+overlay/algo=ppo", "there is no group 'overlay/algo'."),
+        ("data.seed=1\nrm", "is not allowed. Allowed: KEY=VALUE in one line"),
+    ],
+)
+def test_the_recipe_is_checked_before_a_file_is_printed(override, message):
+    pytest.importorskip("verl")
+    said = printed("slurm", TRAINED, override, status=2)
+    assert message in said and "#SBATCH" not in said
+
+
+def test_a_setting_of_the_recipe_may_be_removed():
+    assert "'~trainer.test_freq'" in printed("slurm", TRAINED, "~trainer.test_freq")
+
+
+def test_without_verl_the_job_is_printed_and_the_missing_check_named():
+    code = "import sys; sys.modules['verl'] = None; from verl_agent.commands.cli import app; app()"
+    command = [sys.executable, "-c", code, "launch", "slurm", TRAINED, "--folder", str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "#SBATCH" in done.stdout
+    assert f"The settings of {TRAINED} are not checked: verl is not installed here." in " ".join(done.stderr.split())

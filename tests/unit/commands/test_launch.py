@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests import ROOT
 from verl_agent.commands.cli import app
-from verl_agent.commands.hydra_main import check_overlays
+from verl_agent.config.composing import check_overlays
 from verl_agent.config.explanation import explain_failure
 from verl_agent.config.keys import check_kind
 from verl_agent.config.search_path import register_config

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from verl_agent.commands.cli import app
-from verl_agent.commands.recipes import copy_hint, copy_recipes
+from verl_agent.commands.recipes import command_of, copy_hint, copy_recipes, recipes_folder
 from verl_agent.commands.terminal import EXTRAS, explain_missing
 from verl_agent.errors import ConfigError
 
@@ -17,6 +17,41 @@ def test_list_names_each_recipe_with_its_purpose():
     printed = CliRunner().invoke(app, ["recipes", "list", "guess_number"]).output
     assert "recipes/guess_number/grpo_cpu.yaml" in printed
     assert "/limits" not in printed and "/textcraft" not in printed
+
+
+@pytest.mark.parametrize(
+    ("recipe", "command"),
+    [
+        ("guess_number/grpo_cpu", "train"),
+        ("guess_number/scaling_inter", "train"),
+        ("guess_number/explore_cpu", "eval"),
+        ("guess_number/sft_cpu", "sft"),
+        ("guess_number/dpo_cpu", "dpo"),
+        ("textcraft/learn_cpu", "sft"),
+        ("textcraft/evolve_cpu", "evolve"),
+        ("studies/horizon_babyai", "study run"),
+        ("paper27", "suite"),
+    ],
+)
+def test_list_names_the_command_that_runs_a_recipe(recipe, command):
+    assert command_of(recipes_folder() / f"{recipe}.yaml") == command
+
+
+def test_list_shows_a_purpose_of_several_lines_whole():
+    printed = CliRunner().invoke(app, ["recipes", "list", "studies"]).output
+    assert "one end early (AdaStop)." in " ".join(printed.split())
+
+
+def test_a_copy_onto_the_original_says_that_it_may_be_edited(tmp_path):
+    with pytest.raises(ConfigError, match=r"guess_number is the original, which you may edit\. To copy it, give"):
+        copy_recipes(["guess_number"], recipes_folder().parent)
+
+
+def test_an_option_in_place_of_a_recipe_says_what_to_write():
+    done = CliRunner().invoke(app, ["sft", "--config-dir", "recipes/textcraft"])
+    assert done.exit_code == 2
+    said = " ".join(done.output.split())
+    assert "'--config-dir' is an option of the scripts recipes/*/train.sh" in said and "KEY=VALUE" in said
 
 
 def test_a_copied_recipe_runs_where_it_was_copied(tmp_path):

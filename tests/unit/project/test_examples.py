@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 from tests.support.episodes import talk
 from verl_agent.trace.record_files import EpisodeWriter
@@ -44,6 +46,24 @@ def test_records_become_a_table_by_purpose_and_step(tmp_path):
         ["train", "1", "all", "1", "1.0", "2.0"],
         ["validation", "0", "all", "2", "0.5", "2.5"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["records_table.py"], "usage: python examples/records_table.py RUN"),
+        (["records_table.py", "/none"], "error: No episode records at '/none': no such file or folder."),
+        (["play_by_hand.py", "guess_numbr"], "Did you mean 'guess_number'?"),
+        (["play_by_hand.py", "a", "b"], "usage: python examples/play_by_hand.py"),
+        (["play_by_hand.py"], "error: policy failed: EOFError"),
+    ],
+)
+def test_an_example_explains_bad_input_without_a_traceback(command, message):
+    program = str(ROOT / "examples" / command[0])
+    done = subprocess.run(
+        [sys.executable, program, *command[1:]], input="", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_every_example_is_listed():

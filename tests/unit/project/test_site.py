@@ -68,6 +68,13 @@ def test_the_navigation_names_every_page_once(generated):
     assert sorted(pages_of(config["nav"])) == sorted(docs | {name for name in generated if name.endswith(".md")})
 
 
+def test_a_part_of_the_site_that_cannot_be_made_is_named_with_the_reason(build):
+    """The gallery, for example, needs the data set of TextCraft."""
+    command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "eval", "recipes/none.yaml"]
+    with pytest.raises(SystemExit, match=r"(?s)eval recipes/none\.yaml ended with status 2:.*does not exist"):
+        build.run(command)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Build the site as `make docs` does, and return its folder."""

@@ -51,6 +51,27 @@ def test_each_step_is_one_line_aligned_with_the_header(tmp_path):
     assert len(header) == len(first) == len(second) <= 80
 
 
+def test_a_run_that_logs_no_probabilities_of_the_trainer_shows_the_difference_of_log_probs(tmp_path):
+    path, output = tmp_path / "m.jsonl", StringIO()
+    values = json.loads(line(1, **{"actor/ppo_kl": -0.002}))
+    del values["data"]["training/rollout_probs_diff_mean"]
+    path.write_text(json.dumps(values) + "\n")
+    ProgressView(path, 2, Console(file=output, width=80)).update()
+    header, row = (text.split() for text in output.getvalue().splitlines())
+    assert row[header.index("kl")] == "-0.0020" and "gap" not in header
+
+
+def test_notes_on_a_validation_stand_below_it(tmp_path):
+    path, output = tmp_path / "m.jsonl", StringIO()
+    path.write_text(line(1) + line(2, **{"val-core/a/reward/mean@1": 0.5}))
+    view = ProgressView(path, 2, Console(file=output, width=80), lambda: ["finding: equal groups"])
+    view.update()
+    assert output.getvalue().splitlines()[-2:] == [
+        "validation after step 2: a reward 0.500",
+        "finding: equal groups",
+    ]
+
+
 def test_each_step_is_shown_once(tmp_path):
     path = tmp_path / "m.jsonl"
     view, output = plain(path)

@@ -105,6 +105,13 @@ def test_a_run_without_a_first_test_reports_the_last_with_its_interval(tmp_path)
     assert "success on 2 test tasks: step 1 0.500 [0.095, 0.905]" in text
 
 
+def test_a_run_prints_the_findings_of_the_viewer_one_a_line(tmp_path):
+    text = summary_of(tmp_path, [*played("train", 1, 0.0, 0.0), *played("train", 2, 0.0, 0.0)], "auto")
+    (finding,) = [line for line in text.splitlines() if line.startswith("finding: ")]
+    assert "The mean return is 0 at every one of the latest 2 steps" in finding
+    assert finding.endswith(f"The episodes: verl-agent view {tmp_path}")
+
+
 def test_an_interrupted_run_that_tested_only_the_initial_policy_compares_its_validations(tmp_path):
     dev = [*played("validation", 0, 0.0, 0.0), *played("validation", 1, 1.0, 1.0)]
     text = summary_of(tmp_path, dev + played("test", 0, 0.0), "auto")

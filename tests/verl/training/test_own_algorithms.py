@@ -12,7 +12,7 @@ from tests.support.composing import ROOT, recipe
 from tests.support.estimators import TurnRow, turn_advantages
 from tests.support.letters import LOST, SHORT, WON
 from tests.support.packages import install_example, write_metadata
-from verl_agent.config.algorithms import BUILT_IN, find_estimator
+from verl_agent.config.algorithms import BUILT_IN, find_estimator, find_loss
 from verl_agent.config.checks import check_keys
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.errors import ConfigError
@@ -72,6 +72,7 @@ def with_critic(batch, *, scale=1.0):
     return scale * (returns - batch.on_tokens(values)), returns
 
 critic = Estimator(with_critic, critic="turn", reads=("credit.turn_gamma",))
+bootstrapped = Estimator(with_critic, critic="turn", reads=("credit.turn_gamma",), bootstraps=True)
 no_estimator = with_critic
 
 def vector(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights=None):
@@ -115,7 +116,7 @@ ROWS: list[TurnRow] = [
 def packages(tmp_path_factory):
     """Both packages, on the path of this process; the folders."""
     folder = tmp_path_factory.mktemp("packages")
-    names = [*FAILS, "one_row", "critic", "no_estimator"]
+    names = [*FAILS, "one_row", "critic", "bootstrapped", "no_estimator"]
     entries = {name: f"broken_algorithms:{name}" for name in names}
     groups = {"verl_agent.estimators": entries, "verl_agent.policy_losses": {"vector": "broken_algorithms:vector"}}
     write_metadata(folder, "broken-algorithms", groups)
@@ -172,6 +173,13 @@ def test_a_package_cannot_replace_an_estimator_that_is_built_in(tmp_path, monkey
         find_estimator("grpo")
 
 
+def test_a_package_cannot_replace_a_loss_that_is_built_in(tmp_path, monkeypatch):
+    write_metadata(tmp_path, "other-gspo", {"verl_agent.policy_losses": {"gspo": "broken_algorithms:vector"}})
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match="'gspo' is built in, and the package 'other-gspo' has the same name"):
+        find_loss("gspo")
+
+
 def test_losses_and_estimators_are_registered_by_what_workers_and_the_runner_import(packages):
     code = (
         "import verl_agent.training.policy_losses, verl.trainer.ppo.core_algos as c;"
@@ -195,6 +203,8 @@ def test_a_loss_of_another_shape_raises_config_error():
         ("algorithm.adv_estimator=leave_one_out", "agent.context.keep=last"),
         ("algorithm.adv_estimator=critic", "critic.enable=true", "critic.model.path=x", "critic.optim.lr=1e-5",
          "credit.turn_gamma=0.9", "credit.options.scale=2"),
+        ("algorithm.adv_estimator=bootstrapped", "critic.enable=true", "critic.model.path=x",
+         "credit.truncated=bootstrap", "credit.turn_gamma=0.9"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=plain_gradient",),
         ("horizon.max_turns=[2,4]", "horizon.schedule=waves", "horizon.options.period=4"),
     ],
@@ -215,6 +225,16 @@ def test_settings_of_own_algorithms_pass(changes):
         (["algorithm.adv_estimator=leave_one_out", "credit.turn_lam=0.9"], "credit.turn_lam=0.9 has no effect"),
         (["algorithm.adv_estimator=critic"], "critic.enable=null is not allowed"),
         (["algorithm.adv_estimator=critic", "critic.enable=true"], "critic.model.path="),
+        (
+            [
+                "algorithm.adv_estimator=critic",
+                "critic.enable=true",
+                "critic.model.path=x",
+                "credit.truncated=bootstrap",
+                "credit.turn_gamma=0.9",
+            ],
+            "bootstraps=True declares it",
+        ),
         (["algorithm.adv_estimator=reading", "critic.enable=true"], "critic.enable=true"),
         (["algorithm.adv_estimator=one_row", "agent.context.keep=last"], "with agent.context.keep='last'"),
         (

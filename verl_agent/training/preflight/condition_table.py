@@ -22,6 +22,7 @@ from verl_agent.config.algorithms import (
     TURN_ESTIMATORS,
     UNIFORM_IS_ZERO,
     USES_UNIFORM,
+    WITHOUT_BOOTSTRAP,
     WITHOUT_CRITIC,
     find_estimator,
 )
@@ -129,8 +130,9 @@ CONDITIONS: tuple[Condition, ...] = (
                 f"This one is verl's example. Or add +overlay/algorithm={overlay}.", {ESTIMATOR: names})
       for names, overlay in ((["gae"], "ppo"), (SWITCHED_CRITICS, "turn_ppo"))),
     Condition("credit.truncated", Literal["as_is", "drop"],
-              "bootstrap adds the critic's value of the last state, and the estimator has no critic. Or choose "
-              f"{' or '.join(CRITICS)}.", {ESTIMATOR: WITHOUT_CRITIC}),
+              "bootstrap adds the critic's value of the last state, and the estimator has no critic, or does not use "
+              f"that value (bootstraps=True declares it). Or choose {' or '.join(CRITICS)}.",
+              {ESTIMATOR: WITHOUT_BOOTSTRAP}),
     *(Condition(key, Discount,
                 "Otherwise an episode that is never solved has the value of a solved one, because the limit no longer "
                 "ends it. Set it to 0.99, for example, or credit.step_cost above 0.",

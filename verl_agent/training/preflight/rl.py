@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
 from verl_agent.agents.registry import check_retries
-from verl_agent.config.algorithms import BUILT_IN, GROUPED, LOSSES, find_loss, has_critic
+from verl_agent.config.algorithms import BUILT_IN, GROUPED, find_loss, has_critic
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.settings import RunEnv
@@ -134,9 +134,7 @@ def check_own_algorithms(config: DictConfig, envs: Sequence[RunEnv]) -> None:
     Raises:
         ConfigError: the loss does not import, or a schedule fails or returns a limit that is not allowed.
     """
-    loss = config.actor_rollout_ref.actor.policy_loss.loss_mode
-    if loss not in LOSSES:
-        find_loss(loss)
+    find_loss(config.actor_rollout_ref.actor.policy_loss.loss_mode)
     for horizon in (one.horizon for one in envs if one.horizon.schedule):
         for step in range(1, int(config.trainer.total_training_steps) + 1):
             horizon.turns_at(step)

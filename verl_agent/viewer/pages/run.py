@@ -11,12 +11,12 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted, did_you_mean
+from verl_agent.results.findings import find_problems
 from verl_agent.results.folder import REPORT, read_report
 from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, chart, panels, read_run
 from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
 from verl_agent.viewer.live import read_now
 from verl_agent.viewer.numbers import whole_number

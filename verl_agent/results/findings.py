@@ -1,13 +1,54 @@
 """Findings on a run: patterns in its latest training episodes that keep it from learning, with the episodes to read."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from verl_agent.results.results import final_records
+from verl_agent.trace.behaviors import BEHAVIORS
+from verl_agent.trace.frame import episode_row
+from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.returns import is_uniform
 from verl_agent.types import StopReason
-from verl_agent.viewer.queries import StepSummary
 
 LATEST = 10
 """Number of latest training steps that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """Means over the episodes of one purpose and step.
+
+    Attributes:
+        step: training step.
+        purpose: purpose of the episodes.
+        episodes: number of valid episodes; the means are over them.
+        env_errors: number of episodes that ended with an environment error.
+        reward: mean return.
+        success: share of solved episodes.
+        turns: mean number of turns.
+        max_turns: largest turn limit.
+        tokens: sum of generated tokens.
+        seconds: mean duration in seconds.
+        started_at: start of the first episode, ISO 8601.
+        stops: share of episodes by stop reason.
+        behaviors: turns that show a behavior over all turns, by its name.
+    """
+
+    step: int
+    purpose: str
+    episodes: int
+    env_errors: int
+    reward: float
+    success: float
+    turns: float
+    max_turns: int
+    tokens: int
+    seconds: float
+    started_at: str
+    stops: dict[str, float]
+    behaviors: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +126,81 @@ def find_problems(
     causes += _turn_limit(train, span, needed_turns, acts)
     causes += _returns(train, span)
     return [*causes, *_groups(train, span, uniform, alone=not causes)]
+
+
+def summarize_step(step: int, purpose: str, by_stop: Sequence[Mapping[str, Any]]) -> StepSummary:
+    """Return the means of one purpose and step.
+
+    Args:
+        by_stop: sums over the episodes of each stop reason: `episodes`, and the columns of an episode.
+    """
+    every = sum(row["episodes"] for row in by_stop)
+    valid = [row for row in by_stop if StopReason(row["stop"]).valid]
+    count, turns = sum(row["episodes"] for row in valid), sum(row["turns"] for row in valid)
+
+    def mean(name: str) -> float:
+        return sum(row[name] for row in valid) / count if count else float("nan")
+
+    return StepSummary(
+        step=step,
+        purpose=purpose,
+        episodes=count,
+        env_errors=sum(row["episodes"] for row in by_stop if row["stop"] == StopReason.ENV_ERROR),
+        reward=mean("reward"),
+        success=mean("success"),
+        turns=mean("turns"),
+        max_turns=max(row["max_turns"] for row in by_stop),
+        tokens=sum(row["tokens"] for row in valid),
+        seconds=mean("seconds"),
+        started_at=min(row["started_at"] for row in by_stop),
+        stops={row["stop"]: row["episodes"] / every for row in by_stop},
+        behaviors={
+            behavior.name: sum(row[behavior.name] for row in valid) / turns if turns else 0.0 for behavior in BEHAVIORS
+        },
+    )
+
+
+SUMMED = ("reward", "success", "turns", "tokens", "seconds", *(behavior.name for behavior in BEHAVIORS))
+"""Columns of an episode that are summed."""
+
+
+def find_in_records(records: Iterable[EpisodeRecord]) -> list[Finding]:
+    """Return the findings on the training episodes among some records, of which the latest steps count."""
+    played = final_records(records)
+    steps = sorted({one["step"] for one in played if one["purpose"] == "train"})[-LATEST:]
+    rows = [episode_row(one) for one in played if one["purpose"] == "train" and one["step"] in steps]
+    sums = defaultdict[int, defaultdict[str, list[dict[str, Any]]]](lambda: defaultdict(list))
+    groups = defaultdict[tuple[int, str], list[float]](list)
+    needs = defaultdict[tuple[str, str], list[int]](list)
+    for row in rows:
+        sums[row["step"]][row["stop"]].append(row)
+        if StopReason(row["stop"]).valid:
+            returned = row["shaped_return"]
+            groups[row["step"], row["group"]].append(row["reward"] if returned is None else returned)
+    for one in played:
+        if turns := one.get("oracle_turns") or (len(one["turns"]) if one["success"] else None):
+            needs[one["env"], one["task"]].append(turns)
+    uniform = {
+        step: [is_uniform(values) for (at, _), values in groups.items() if at == step and len(values) > 1]
+        for step in steps
+    }
+    needed = [min(turns) for turns in needs.values()]
+    return find_problems(
+        [summarize_step(step, "train", [_sum(stop, rows) for stop, rows in sums[step].items()]) for step in steps],
+        {step: (sum(equal), len(equal)) for step, equal in uniform.items()},
+        {turns: needed.count(turns) for turns in set(needed)},
+    )
+
+
+def _sum(stop: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums of the episodes of a step that ended with `stop`."""
+    return {
+        "stop": stop,
+        "episodes": len(rows),
+        "max_turns": max(row["max_turns"] for row in rows),
+        "started_at": min(row["started_at"] for row in rows),
+        **{name: sum(row[name] for row in rows) for name in SUMMED},
+    }
 
 
 def _environment(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:

@@ -9,9 +9,10 @@ import pytest
 from tests.support.scripted_runs import broken_parser, no_reward, short_horizon
 from tests.support.viewing import step
 from verl_agent.commands.reference import page
-from verl_agent.viewer import findings
+from verl_agent.results import findings
+from verl_agent.results.findings import find_in_records, find_problems
+from verl_agent.trace.record_files import read_records
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.queries import needed_turns, summarize_steps, uniform_groups
 from verl_agent.viewer.sources import open_source
@@ -95,10 +96,12 @@ def test_replies_without_an_action_are_not_reported_as_invalid_too() -> None:
 def test_the_first_finding_on_a_played_run_is_its_cause(
     tmp_path: Path, write: Callable[[Path, int], Path], sentence: str
 ) -> None:
-    with RecordIndex(open_source(write(tmp_path / "run", 1))) as index:
+    run = write(tmp_path / "run", 1)
+    with RecordIndex(open_source(run)) as index:
         index.update()
-        first, *_ = find_problems(summarize_steps(index, Filter()), uniform_groups(index), needed_turns(index))
-    assert sentence in first.text
+        found = find_problems(summarize_steps(index, Filter()), uniform_groups(index), needed_turns(index))
+    assert sentence in found[0].text
+    assert find_in_records(read_records(run)) == found
 
 
 def test_findings_name_settings_that_exist() -> None:

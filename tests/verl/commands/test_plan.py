@@ -1,0 +1,88 @@
+"""Test the plan of a run: limits from the oracle, batch sizes from the memory of a GPU, and what cannot be planned."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests import ROOT
+from verl_agent.commands.cli import app
+from verl_agent.commands.new_env import write_package
+from verl_agent.config.composing import compose_training
+from verl_agent.errors import ConfigError
+from verl_agent.training.preflight.estimates import estimate, shape_of
+from verl_agent.training.preflight.oracle_lengths import OracleLengths
+from verl_agent.training.preflight.planning import USABLE, fit, reply_limits, suggest_limits
+
+RECIPE = ROOT / "recipes/guess_number/grpo.yaml"
+SMALL = "Qwen/Qwen2.5-1.5B-Instruct"
+
+
+def planned(*arguments: str, status: int = 0) -> str:
+    done = CliRunner().invoke(app, ["plan", *arguments])
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def test_a_plan_ends_with_the_command_that_fits(tmp_path: Path) -> None:
+    *_, command = planned(str(RECIPE), "--gpu", "24gb", "--tasks", "20").strip().splitlines()
+    words = [word.strip("'") for word in command.split()]
+    assert words[:3] == ["verl-agent", "train", str(RECIPE)]
+    assert "horizon.max_turns=[11]" in words  # 1.5 times the seven turns of a binary search
+    config = compose_training(RECIPE, words[3:])
+    model = config["actor_rollout_ref"]["model"]["path"]
+    shape = shape_of(model)
+    assert shape is not None and estimate(config, shape, None, 24.0).peak_gb <= 24
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([str(RECIPE), "--gpu", "big"], "--gpu='big' is not allowed. Allowed: the memory of one GPU from 4gb on"),
+        ([str(RECIPE.with_name("grpo_cpu.yaml"))], "is for a CPU. Plan a recipe for GPUs, such as"),
+        ([str(ROOT / "recipes/textcraft/mixture.yaml")], "has env.mixture, which has no common limits."),
+        ([str(RECIPE), "data.seeed=1"], "data.seeed is not a setting of this recipe. Did you mean 'seed'?"),
+        ([str(RECIPE.parent)], "is a folder. Choose one of its recipes"),
+    ],
+)
+def test_what_cannot_be_planned_is_named(arguments: list[str], message: str) -> None:
+    assert message in " ".join(planned(*arguments, status=2).split())
+
+
+def test_memory_is_saved_only_where_it_has_to_be() -> None:
+    """A 1.5B model with its whole optimizer needs more than 24 GB, and less than 80 GB."""
+    config = compose_training(RECIPE, [f"actor_rollout_ref.model.path={SMALL}", "offload=false"])
+    shape = shape_of(SMALL)
+    assert shape is not None
+    small, large = fit(config, shape, None, 24.0), fit(config, shape, None, 80.0)
+    assert list(small.overrides) == ["offload=true", "+overlay/lora=rank_32"]
+    assert list(large.overrides) == []
+    assert small.needed.peak_gb <= USABLE * 24 and large.needed.peak_gb <= USABLE * 80
+
+
+def test_a_model_that_does_not_fit_is_refused_with_remedies() -> None:
+
+    shape = shape_of("Qwen/Qwen2.5-7B-Instruct")
+    assert shape is not None
+    with pytest.raises(ConfigError, match=r"does not fit on a GPU of 24 GB, also with .*choose a smaller model"):
+        fit(compose_training(RECIPE, []), shape, None, 24.0)
+
+
+def test_limits_follow_from_the_oracle_and_stay_without_one() -> None:
+    config = compose_training(RECIPE, ["horizon.max_turns=[4,8,30]", "horizon.steps_per_stage=5"])
+    oracle = OracleLengths(turns=[4, 8], replies=[20, 20], answers=[30])
+    limits = {one.key: one.value for one in suggest_limits(config, 128, oracle, 64)}
+    assert limits["horizon.max_turns"] == [4, 8, 12]
+    assert limits["data.max_response_length"] == 1280  # 12 turns of 64 + 30 tokens, rounded up to 256
+    assert [one.key for one in suggest_limits(config, 128, None, 64)] == ["data.max_prompt_length"]
+    assert (reply_limits(512, oracle), reply_limits(32, oracle)) == ([512, 256, 128], [48])
+
+
+def test_the_recipes_for_24_gb_fit(tmp_path: Path) -> None:
+    package = write_package("lamps", tmp_path)
+    for recipe, *overrides in ([package / "recipes/grpo_24gb.yaml"], [RECIPE, "+overlay/size=1gpu_24gb"]):
+        config = compose_training(Path(recipe), [str(one) for one in overrides])
+        shape = shape_of(config["actor_rollout_ref"]["model"]["path"])
+        assert config["actor_rollout_ref"]["model"]["path"] == SMALL and shape is not None
+        needed = estimate(config, shape, None, 24.0)
+        assert needed.peak_gb <= USABLE * 24 and needed.episodes >= 8
