@@ -23,6 +23,7 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "gymnasium = env_adapters.gymnasium.adapter:Gymnasium",
     "reasoning_gym = env_adapters.reasoning_gym.adapter:ReasoningGym",
     "textarena = env_adapters.textarena.adapter:TextArena",
+    "terminal = env_adapters.terminal.adapter:Terminal",
     "openenv = env_adapters.openenv.adapter:OpenEnv",
     "guess_number = env_adapters.guess_number.adapter:GuessNumber",
     "http = verl_agent.envs.http.client:HttpEnv",

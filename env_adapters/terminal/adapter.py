@@ -1,0 +1,224 @@
+"""Terminal: an agent works in a shell, and hidden tests judge the files that it leaves."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from env_adapters.terminal.grading import Task
+from env_adapters.terminal.harbor import HarborTask, harbor_folders, read_task
+from env_adapters.terminal.runtimes import LEAST, RUNTIMES, Limits, make_runtime, requirement
+from env_adapters.terminal.sandbox import Outcome, Sandbox, SandboxEndedError
+from env_adapters.terminal.tasks import COUNTS, generate, names
+from verl_agent.envs.action_format import FenceFormat, Parameter, Tool
+from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+
+GENERATED = "generated"
+SUBMIT = "submit"
+MAX_COMMAND = 10_000
+"""Most characters of an action."""
+HELD_OUT = 5
+"""Every fifth task is held out."""
+REASONS = {
+    "seconds": "The command was ended: it took more than {command_s:g} seconds.",
+    "memory": "The command was ended: its processes took more than {memory_mb} MiB of memory.",
+    "processes": "The command was ended: it had more than {processes} processes.",
+    "exit": "The shell has ended.",
+    "cpu": "The sandbox was ended: its commands took more than {cpu_s} CPU seconds.",
+    "files": "The sandbox was ended: it created more than {files} files.",
+}
+FINAL = ("cpu", "files")
+"""Limits that end the episode."""
+log = logging.getLogger(__name__)
+
+
+class Terminal(EnvAdapter):
+    """Shell in a sandbox. The reward of `submit` is 1 if the hidden tests pass, else 0."""
+
+    splits = ("train", "test", *(f"{size}_{part}" for size in COUNTS for part in ("train", "test")))
+    action_format = FenceFormat(
+        placeholder="<commands>",
+        tools=(
+            Tool(SUBMIT, "End the episode when the task is done.", SUBMIT),
+            Tool("run", "Run commands in the shell.", "{commands}", (Parameter("commands"),)),
+        ),
+    )
+    hosting = Hosting(sessions=64, memory_mb=4096)
+
+    def __init__(
+        self,
+        tasks: str = GENERATED,
+        runtime: str = "bubblewrap",
+        image: str = "python:3.11-slim",
+        limits: Mapping[str, float] | None = None,
+    ) -> None:
+        """Check the options.
+
+        Args:
+            tasks: `generated`, or a folder with tasks in Harbor's format.
+            runtime: `bubblewrap`, `docker` or `podman`.
+            image: image of containers, with Python 3.11 or later and bash.
+            limits: limits of a sandbox; see `Limits`.
+        """
+        if runtime not in RUNTIMES:
+            hint = did_you_mean(str(runtime), RUNTIMES)
+            raise ConfigError(f"env.options.runtime={runtime!r} is not allowed. {hint}")
+        known = [field.name for field in fields(Limits)]
+        for key, value in (limits or {}).items():
+            if key not in known:
+                raise ConfigError(f"env.options.limits.{key} is not a limit. {did_you_mean(str(key), known)}")
+            least, whole = getattr(LEAST, key), isinstance(getattr(Limits(), key), int)
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or value < least:
+                kind = "a whole number" if whole else "a number"
+                raise ConfigError(f"env.options.limits.{key}={value!r} is not allowed. Allowed: {kind} >= {least}.")
+        self.source, self.runtime = str(tasks), make_runtime(runtime, image)
+        self.limits = Limits(**{**asdict(Limits()), **(limits or {})})
+        if self.source != GENERATED:
+            self.splits = ("all",)
+        self._sandbox: Sandbox | None = None
+        self._ended = True
+
+    @classmethod
+    @override
+    def requirements(cls) -> Sequence[Requirement]:
+        return (requirement(),)
+
+    @override
+    def tasks(self, split: str) -> Sequence[TaskItem]:
+        """Return the generated tasks of a split, or all tasks of a folder that the runtime can play."""
+        self.check_split(split)
+        if self.source != GENERATED:
+            return self._foreign()
+        size, part = split.split("_") if "_" in split else ("", split)
+        return [
+            TaskItem("terminal", name, {"name": name}, name.rpartition("-")[0])
+            for name in names(size)
+            if (int(name[-2:]) % HELD_OUT == HELD_OUT - 1) == (part == "test")
+        ]
+
+    def _foreign(self) -> list[TaskItem]:
+        """Return the tasks of the folder; log those left out.
+
+        Raises:
+            ConfigError: none is left.
+        """
+        items, left_out = [], {}
+        for folder in harbor_folders(self.source):
+            task = read_task(folder)
+            if task.missing and (self.runtime.name == "bubblewrap" or not task.layout.image):
+                left_out[folder.name] = task.missing
+            else:
+                items.append(TaskItem("terminal", folder.name, {"name": folder.name}, "harbor"))
+        for name, missing in left_out.items():
+            log.warning("the task %s is left out: the runtime %s lacks what it needs: %s", name, self.runtime.name, missing)
+        if not items:
+            name, missing = next(iter(left_out.items()))
+            raise ConfigError(
+                f"env.options.tasks={self.source!r}: no task can be played with env.options.runtime={self.runtime.name!r}. "
+                f"{name} needs more than a plain image: {missing}. Give the task a docker_image and set runtime=docker."
+            )
+        return items
+
+    def _task(self, item: TaskItem) -> Task | HarborTask:
+        name = str(item.data["name"])
+        if self.source == GENERATED:
+            return _generated(name)
+        return read_task(next(folder for folder in harbor_folders(self.source) if folder.name == name))
+
+    @override
+    async def reset(self, item: TaskItem) -> list[Message]:
+        """Start a sandbox with the files of the task."""
+        _checked(self.runtime.name) if self.runtime.name == "bubblewrap" else self.runtime.check()
+        await self.close()
+        task = self._task(item)
+        self._current, self._left_s = task, min(self.limits.episode_s, getattr(task, "agent_s", self.limits.episode_s))
+        self._sandbox = Sandbox(self.runtime, self.limits, task.layout)
+        self._sandbox.put(task.begin())
+        self._ended = False
+        system = _prompt().format(folder=task.layout.folder, seconds=self.limits.command_s)
+        return [{"role": "system", "content": system}, {"role": "user", "content": task.instruction}]
+
+    @override
+    async def step(self, action: str) -> StepResult:
+        """Run commands, or submit."""
+        if self._ended or self._sandbox is None:
+            return StepResult("The episode has ended.", terminated=True)
+        command = action.replace("\0", "").strip()
+        if not command or len(command) > MAX_COMMAND:
+            return StepResult(f"Write a command of at most {MAX_COMMAND} characters.", info={"invalid_action": 1.0})
+        try:
+            if command == SUBMIT:
+                return await self._submit(self._sandbox)
+            outcome = self._sandbox.run(command, max(0.1, min(self.limits.command_s, self._left_s)))
+        except SandboxEndedError:  # only what the agent does can end it, so it counts as a failure of the policy
+            await self.close()
+            return StepResult("The sandbox has ended.", terminated=True, info={"sandbox_ended": 1.0})
+        self._left_s -= outcome.seconds
+        return await self._result(outcome)
+
+    async def _result(self, outcome: Outcome) -> StepResult:
+        """Return the answer to commands."""
+        lines = [outcome.text.rstrip("\n")] if outcome.text.strip() else []
+        if outcome.reason in REASONS:
+            lines.append(REASONS[outcome.reason].format(**asdict(self.limits)))
+        elif outcome.status:
+            lines.append(f"[exit status {outcome.status}]")
+        over = outcome.reason in FINAL or self._left_s <= 0
+        if over:
+            lines.append(f"The episode has ended after {self.limits.episode_s:g} seconds." if self._left_s <= 0 else "")
+            await self.close()
+        elif not outcome.kept:
+            lines.append(f"A new shell starts in {self._current.layout.folder}; variables are lost.")
+        info = {"invalid_action": 1.0} if outcome.status == 127 else {}
+        return StepResult("\n".join(filter(None, lines)) or "(no output)", 0.0, over, info)
+
+    async def _submit(self, sandbox: Sandbox) -> StepResult:
+        """Take the files out of the sandbox, end it, and run the hidden tests on copies."""
+        files = sandbox.take(self._current.layout.folder)
+        await self.close()
+        reward = 0.0 if files is None else self._current.grade(files, self.runtime, self.limits)
+        passed = "pass" if reward >= self.success_reward else "do not pass"
+        return StepResult(f"The hidden tests {passed}.", reward, terminated=True)
+
+    @override
+    async def close(self) -> None:
+        self._ended = True
+        if self._sandbox is not None:
+            self._sandbox.end()
+            self._sandbox = None
+
+    @override
+    def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
+        """Return the commands of a solution.
+
+        Raises:
+            NotImplementedError: a task in Harbor's format has no solution.
+        """
+        commands = self._task(item).solution
+        if not commands:
+            raise NotImplementedError(f"{item.id} has no solution/solve.sh.")
+        return [*(DemoAction(command) for command in commands), DemoAction(SUBMIT)]
+
+    @override
+    def oracle_turns(self, item: TaskItem) -> int | None:
+        return len(self._task(item).solution) + 1 if self._task(item).solution else None
+
+
+@cache
+def _checked(name: str) -> None:
+    """Check a runtime without options once a process."""
+    make_runtime(name, "").check()
+
+
+@cache
+def _prompt() -> str:
+    return Path(__file__).with_name("prompts").joinpath("system.txt").read_text(encoding="utf-8").strip()
+
+
+_generated = cache(generate)

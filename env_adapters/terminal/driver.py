@@ -1,0 +1,326 @@
+"""First process of a sandbox: keeps a shell, runs commands within limits, and hands files in and out.
+
+Its caller sends this text to a bare interpreter (`BOOT` in `runtimes.py`), so it imports only the standard library. It
+reads a call a line from its standard input, as JSON, and answers each with a line. At the end of the input it exits, and
+the kernel ends all other processes of the sandbox with it. The caller trusts none of its answers.
+"""
+
+import base64
+import codecs
+import ctypes
+import fcntl
+import json
+import os
+import re
+import resource
+import select
+import shlex
+import signal
+import stat
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+POLL_S = 0.05
+"""Seconds between two looks at memory, processes, files and time of a running command."""
+PR_SET_DUMPABLE = 4
+DEFAULT_SIGNALS = [signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM]
+BASH = "/bin/bash"
+CHUNK = 1 << 16
+LIMITS = ("seconds", "memory", "processes", "files", "cpu")
+MAX_DEPTH = 32
+"""Most folders on the path of a file that is handed out."""
+
+
+def processes(keep: int) -> list[int]:
+    """Return the ids of all living processes but this one and `keep`."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) not in (os.getpid(), keep):
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                    state = file.read().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if state not in "ZX":
+                found.append(int(name))
+    return found
+
+
+def usage(pids: list[int]) -> tuple[int, float]:
+    """Return memory in bytes of processes, and CPU seconds of these and of those that have ended."""
+    memory, ticks = 0, 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+                memory += sum(int(line.split()[1]) for line in file if line.startswith(("RssAnon:", "RssShmem:")))
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                ticks += sum(map(int, file.read().rpartition(")")[2].split()[11:15]))
+        except (OSError, ValueError, IndexError):
+            continue
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return memory << 10, ticks / os.sysconf("SC_CLK_TCK") + ended.ru_utime + ended.ru_stime
+
+
+def pipe() -> tuple[int, int]:
+    """Return a pipe whose descriptors are above those that a child process gets."""
+    ends = os.pipe()
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in ends]
+    for end in ends:
+        os.close(end)
+    return moved[0], moved[1]
+
+
+class Output:
+    """Text of a command, of which the middle is left out if it exceeds a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.head, self.tail, self.count, self.limit = "", "", 0, limit
+
+    def add(self, data: bytes) -> None:
+        """Take more bytes."""
+        text = self.decoder.decode(data)
+        self.count += len(text)
+        free = self.limit // 2 - len(self.head)
+        self.head, text = self.head + text[:free], text[free:]
+        self.tail = (self.tail + text)[-(self.limit - self.limit // 2) :]
+
+    def answer(self) -> dict[str, Any]:
+        """Return the kept text and the number of characters left out between its two parts."""
+        self.add(b"")
+        return {"head": self.head, "tail": self.tail, "left": self.count - len(self.head) - len(self.tail)}
+
+
+class Driver:
+    """State of a sandbox: its limits and its shell."""
+
+    def __init__(self, limits: dict[str, Any]) -> None:
+        self.limits, self.shell, self.number, self.looked_at = limits, 0, 0, 0.0
+        self.free = self.free_inodes()
+        size = limits["memory_mb"] << 20
+        for kind, value in (
+            (resource.RLIMIT_AS, 2 * size),
+            (resource.RLIMIT_FSIZE, limits["disk_mb"] << 20),
+            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_NOFILE, 256),
+            (resource.RLIMIT_MSGQUEUE, 0),
+            (resource.RLIMIT_MEMLOCK, 0),
+            *([(resource.RLIMIT_NPROC, limits["processes"] + 2)] if limits["own_user"] else []),
+        ):
+            resource.setrlimit(kind, (value, value))
+        os.nice(10)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
+            file.write("1000")
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no process of the sandbox may trace this one
+
+    def spawn(self, argv: list[str], stdin: int, *outputs: tuple[int, int]) -> int:
+        """Start a process with these descriptors and return its id."""
+        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), *((os.POSIX_SPAWN_DUP2, end, as_) for end, as_ in outputs)]
+        pid = os.posix_spawn(argv[0], argv, self.limits["environ"], file_actions=actions, setsigdef=DEFAULT_SIGNALS)
+        seconds = int(self.limits["cpu_s"])
+        with suppress(ProcessLookupError, PermissionError):  # it may have ended; `exceeded` counts its seconds too
+            resource.prlimit(pid, resource.RLIMIT_CPU, (seconds, seconds))
+        return pid
+
+    def start_shell(self) -> None:
+        """Start a shell in the working folder; job control would need a terminal, and says so."""
+        self.end_all()
+        (read_in, self.shell_in), (self.shell_out, out), (self.control, control) = pipe(), pipe(), pipe()
+        self.shell = self.spawn(
+            [BASH, "--norc", "--noprofile", "--noediting", "-i"], read_in, (out, 1), (out, 2), (out, 8), (control, 9)
+        )
+        for end in (read_in, out, control):
+            os.close(end)
+        self.await_mark(self.send("set +H +o history"), Output(0), time.monotonic() + 10)
+
+    def send(self, line: str) -> bytes:
+        """Write a line to the shell and return the mark that it will write when the line is done."""
+        self.number += 1
+        mark = f"{self.number}"
+        lines = f"{line}\nbuiltin printf '%s %s\\n' {mark} $? >&9\n"
+        with suppress(BrokenPipeError):  # the shell has ended; waiting for the mark finds that out
+            os.write(self.shell_in, lines.encode("utf-8", "replace"))
+        return mark.encode()
+
+    def await_mark(self, mark: bytes, output: Output, until: float) -> tuple[int | None, str]:
+        """Collect output until the shell has written `mark`.
+
+        Returns:
+            The exit status, or None and the reason: a limit, or `exit` if the shell has ended.
+        """
+        marks = b""
+        while True:
+            ready = select.select([self.shell_out, self.control], [], [], POLL_S)[0]
+            if self.shell_out in ready:
+                output.add(os.read(self.shell_out, CHUNK))
+            if self.control in ready:
+                marks = (marks + os.read(self.control, CHUNK))[-CHUNK:]
+                if found := re.search(rb"(?m)^%b (\d{1,3})$" % mark, marks):
+                    return int(found[1]), ""
+            if reason := self.exceeded(until):
+                return None, reason
+            if self.reap():
+                return None, "exit"
+
+    def free_inodes(self) -> int:
+        """Return the number of files that still fit, a number that no size limits."""
+        return sum(os.statvfs(folder).f_ffree for folder in (self.limits["folder"], "/tmp"))
+
+    def exceeded(self, until: float) -> str:
+        """Return the limit that is exceeded, or ""; look at most every `POLL_S`."""
+        now = time.monotonic()
+        if now - self.looked_at < POLL_S:
+            return ""
+        self.looked_at, pids = now, processes(0)
+        memory, cpu = usage(pids)
+        limits = self.limits
+        values = (now - until, memory, len(pids), self.free - self.free_inodes(), cpu)
+        most = (0, limits["memory_mb"] << 20, limits["processes"] + 1, limits["files"], limits["cpu_s"])
+        return next((name for name, one, bound in zip(LIMITS, values, most, strict=True) if one > bound), "")
+
+    def reap(self) -> bool:
+        """Collect ended processes, as the first process of a system does; return True if the shell is one of them."""
+        ended = False
+        try:
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                ended |= pid == self.shell
+        except ChildProcessError:
+            ended = bool(self.shell)
+        return ended
+
+    def end_others(self) -> None:
+        """End all processes but the shell; if they multiply faster than that, all."""
+        for _ in range(50):
+            pids = processes(self.shell)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if self.reap() or not pids:
+                return
+            time.sleep(0.002)
+        self.end_all()
+
+    def end_all(self) -> None:
+        """End all processes but this one and forget the shell."""
+        while processes(0):
+            with suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            self.reap()
+            time.sleep(0.002)
+        self.reap()
+        if self.shell:
+            for end in (self.shell_in, self.shell_out, self.control):
+                os.close(end)
+        self.shell = 0
+
+    def run(self, command: str, seconds: float, chars: int) -> dict[str, Any]:
+        """Run a command in the shell. Processes that it leaves in the background end with it."""
+        if not self.shell:
+            self.start_shell()
+        output = Output(chars)
+        mark = self.send(f"eval {shlex.quote(command)} </dev/null >&8 2>&8 8>&- 9>&-")
+        status, reason = self.await_mark(mark, output, time.monotonic() + seconds)
+        self.end_others()
+        kept = status is not None or (reason != "exit" and self.recover(mark))
+        if self.shell:
+            while select.select([self.shell_out], [], [], 0)[0] and (data := os.read(self.shell_out, CHUNK)):
+                output.add(data)
+        if not kept:
+            self.end_all()
+        self.looked_at = 0.0
+        reason = reason or self.exceeded(float("inf"))
+        return {**output.answer(), "status": status, "reason": reason, "kept": bool(self.shell)}
+
+    def recover(self, mark: bytes) -> bool:
+        """Interrupt what the shell itself runs; return True if it takes commands again."""
+        waste, until = Output(0), time.monotonic() + 0.3
+        status, _ = self.await_mark(mark, waste, until)
+        if status is None and self.shell:
+            os.kill(self.shell, signal.SIGINT)
+            status, _ = self.await_mark(self.send(":"), waste, until + 0.5)
+        return status is not None
+
+    def execute(self, argv: list[str], stdin: str, seconds: float, most: int) -> dict[str, Any]:
+        """Run a program beside no other process, until it ends or closes its output, and return what it wrote."""
+        self.end_all()
+        (read_in, write_in), (read_out, out), waste = pipe(), pipe(), os.open(os.devnull, os.O_WRONLY)
+        os.set_blocking(write_in, False)
+        if argv[0] == "python3":
+            argv = [sys.executable, *argv[1:]]
+        self.spawn(argv, read_in, (out, 1), (waste, 2))
+        for end in (read_in, out, waste):
+            os.close(end)
+        until, data, left, reason = time.monotonic() + seconds, b"", base64.b64decode(stdin), ""
+        while not reason:
+            ready = select.select([read_out], [write_in] if left else [], [], POLL_S)
+            if ready[1]:
+                try:
+                    left = left[os.write(write_in, left[:CHUNK]) :]
+                except BrokenPipeError:
+                    left = b""
+            if not left and write_in >= 0:
+                os.close(write_in)
+                write_in = -1
+            if ready[0]:
+                data += (more := os.read(read_out, CHUNK))
+                reason = "output" if len(data) > most else "" if more else "end"
+            reason = reason or self.exceeded(until)
+        self.end_all()
+        for end in {read_out, write_in} - {-1}:
+            os.close(end)
+        return {"output": base64.b64encode(data).decode(), "reason": "" if reason == "end" else reason}
+
+    def put(self, files: dict[str, tuple[int, str]]) -> dict[str, Any]:
+        """Write files; a name is relative to the working folder, or absolute."""
+        for name, (mode, data) in files.items():
+            path = os.path.join(self.limits["folder"], name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "wb") as file:
+                file.write(base64.b64decode(data))
+        return {}
+
+    def take(self, folder: str, most: int) -> dict[str, Any]:
+        """Return the regular files below a folder, after all other processes have ended.
+
+        Links, pipes and devices are left out, and nothing is followed.
+        """
+        self.end_all()
+        files: dict[str, tuple[int, str]] = {}
+        for root, folders, names in os.walk(folder):
+            if root.count("/") - folder.count("/") >= MAX_DEPTH:
+                folders.clear()
+            for name in names:
+                path = os.path.join(root, name)
+                try:
+                    info = os.lstat(path)
+                    most -= info.st_size + 1000 if stat.S_ISREG(info.st_mode) else 0
+                    if most < 0:
+                        return {"reason": "files"}
+                    if stat.S_ISREG(info.st_mode):
+                        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                            data = base64.b64encode(file.read()).decode()
+                        relative = os.path.relpath(path, folder).encode("utf-8", "replace").decode()
+                        files[relative] = (info.st_mode & 0o777 | 0o600, data)
+                except OSError:
+                    continue
+        return {"files": files}
+
+
+def main(limits: dict[str, Any]) -> None:
+    """Answer calls until the input ends."""
+    driver = Driver(limits)
+    calls = {"run": driver.run, "execute": driver.execute, "put": driver.put, "take": driver.take}
+    sys.stdout.write("{}\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        name, arguments = json.loads(line)
+        try:
+            answer = calls[name](*arguments)
+        except OSError as error:
+            answer = {"error": f"{name}: {error}"}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,163 @@
+"""Hidden tests: what is compared outside every sandbox after an episode, on copies of the files that it left."""
+
+import csv
+import io
+import json
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from env_adapters.terminal.runtimes import Layout, Limits, Runtime
+from env_adapters.terminal.sandbox import Files, Sandbox, SandboxEndedError
+
+CHECK_S = 5.0
+"""Wall-clock seconds of one program of a test."""
+MAX_BYTES = 1 << 16
+"""Most bytes of the output of one program of a test."""
+CALL = (
+    "import importlib.util as u, json, os, sys; path, name = sys.argv[1:]; out = os.dup(1); "
+    "os.dup2(os.open(os.devnull, os.O_WRONLY), 1); sys.path.append(os.path.dirname(path)); "
+    "spec = u.spec_from_file_location('tested', path); module = u.module_from_spec(spec); spec.loader.exec_module(module)\n"
+    "def call(arguments):\n"
+    "    try: return getattr(module, name)(*arguments)\n"
+    "    except Exception as error: return {'raised': type(error).__name__}\n"
+    "os.write(out, json.dumps([call(one) for one in json.load(sys.stdin)]).encode())"
+)
+"""Program that calls a function of the agent with each list of arguments; it knows no expected result."""
+
+
+class Check(Protocol):
+    """One hidden test."""
+
+    def passes(self, files: Files, run: Callable[[Sequence[str], bytes], bytes | None]) -> bool:
+        """Return True if the files that the agent left pass.
+
+        Args:
+            files: copies of the files.
+            run: runs a program in a fresh sandbox with these files, and returns its output.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """A file has the expected content.
+
+    Attributes:
+        path: name in the working folder.
+        expected: text, rows of a CSV file, or JSON value.
+        kind: `text` ignores spaces at both ends; `csv` and `json` compare values.
+    """
+
+    path: str
+    expected: Any
+    kind: str = "text"
+
+    def passes(self, files: Files, run: Callable[[Sequence[str], bytes], bytes | None]) -> bool:
+        """See `Check`."""
+        return self.path in files and same(files[self.path][1], self.expected, self.kind)
+
+
+@dataclass(frozen=True)
+class RunCheck:
+    """A program of the agent writes the expected output.
+
+    Attributes:
+        argv: command; relative names are those of the working folder.
+        stdin: standard input.
+        expected: text or JSON value.
+        kind: see `FileCheck`.
+    """
+
+    argv: Sequence[str]
+    stdin: str
+    expected: Any
+    kind: str = "text"
+
+    def passes(self, files: Files, run: Callable[[Sequence[str], bytes], bytes | None]) -> bool:
+        """See `Check`."""
+        output = run(self.argv, self.stdin.encode())
+        return output is not None and same(output, self.expected, self.kind)
+
+
+def calls(path: str, function: str, cases: Sequence[Sequence[Any]], expected: Sequence[Any]) -> RunCheck:
+    """Return the check that a Python function returns the expected values."""
+    argv = ("python3", "-I", "-c", CALL, f"/work/{path}", function)
+    return RunCheck(argv, json.dumps(cases), json.loads(json.dumps(expected)), "json")
+
+
+def same(data: bytes, expected: Any, kind: str) -> bool:
+    """Return True if bytes of the agent say what is expected; any error in them means no."""
+    try:
+        text = data.decode()
+        if kind == "json":
+            return equal(json.loads(text), expected)
+        if kind == "csv":
+            return [row for row in csv.reader(io.StringIO(text, newline="")) if row] == expected
+        return text.strip() == str(expected).strip()
+    except (ValueError, RecursionError, csv.Error):
+        return False
+
+
+def equal(value: Any, expected: Any) -> bool:
+    """Return True if two JSON values are equal; numbers to nine digits, and true is not 1."""
+    if isinstance(expected, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        return math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-9)
+    if isinstance(expected, list) and isinstance(value, list):
+        return len(value) == len(expected) and all(map(equal, value, expected))
+    if isinstance(expected, dict) and isinstance(value, dict):
+        return value.keys() == expected.keys() and all(equal(value[key], one) for key, one in expected.items())
+    return type(value) is type(expected) and bool(value == expected)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task.
+
+    Attributes:
+        instruction: text for the agent.
+        files: files at the beginning.
+        solution: commands of the oracle.
+        checks: hidden tests; all must pass.
+    """
+
+    instruction: str
+    files: Mapping[str, str]
+    solution: Sequence[str]
+    checks: Sequence[Check] = field(repr=False)
+
+    layout = Layout()
+    missing = ""
+
+    def begin(self) -> Files:
+        """Return the files at the beginning."""
+        return {name: (0o644, text.encode()) for name, text in self.files.items()}
+
+    def grade(self, files: Files, runtime: Runtime, limits: Limits) -> float:
+        """Return 1.0 if the files that the agent left pass all checks, else 0.0.
+
+        Raises:
+            EnvError: the sandbox of the tests does not start.
+        """
+        sandbox: list[Sandbox] = []
+
+        def run(argv: Sequence[str], stdin: bytes) -> bytes | None:
+            if not sandbox:
+                sandbox.append(Sandbox(runtime, replace(limits, files=limits.files + len(files)), self.layout))
+                sandbox[0].put(files)
+            return sandbox[0].execute(argv, stdin, CHECK_S, MAX_BYTES)
+
+        try:
+            return float(all(check.passes(files, run) for check in self.checks))
+        except SandboxEndedError:
+            return 0.0
+        finally:
+            for one in sandbox:
+                one.end()
+
+
+def write(path: str, text: str) -> str:
+    """Return the command that writes a file."""
+    return f"cat > {shlex.quote(path)} <<'END'\n{text.rstrip()}\nEND"

@@ -1,0 +1,29 @@
+"""Generated tasks: 200 of four kinds in three sizes, each made from its number."""
+
+import random
+from collections.abc import Callable, Mapping
+
+from env_adapters.terminal.grading import Task
+from env_adapters.terminal.tasks import data, logs, repair, tool
+
+KINDS: Mapping[str, Callable[[str, int, random.Random], Task]] = {
+    "repair": repair.make,
+    "data": data.make,
+    "logs": logs.make,
+    "tool": tool.make,
+}
+COUNTS: Mapping[str, int] = {"small": 20, "medium": 15, "large": 15}
+"""Number of tasks of each kind and size."""
+
+
+def names(size: str = "") -> list[str]:
+    """Return the ids of the tasks of one size, or of all."""
+    return [
+        f"{kind}-{one}-{number:02}" for one in COUNTS if size in ("", one) for kind in KINDS for number in range(COUNTS[one])
+    ]
+
+
+def generate(name: str) -> Task:
+    """Return the task with this id, the same on every machine."""
+    kind, size, number = name.split("-")
+    return KINDS[kind](size, int(number), random.Random(f"terminal {name}"))
