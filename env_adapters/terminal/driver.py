@@ -135,7 +135,7 @@ class Driver:
         )
         for end in (read_in, out, control):
             os.close(end)
-        self.await_mark(self.send("set +H +o history"), Output(0), time.monotonic() + 10)
+        self.await_mark(self.send("set +H +o history"), Output(2), time.monotonic() + 10)
 
     def send(self, line: str) -> bytes:
         """Write a line to the shell and return the mark that it will write when the line is done."""
@@ -237,7 +237,7 @@ class Driver:
 
     def recover(self, mark: bytes) -> bool:
         """Interrupt what the shell itself runs; return True if it takes commands again."""
-        waste, until = Output(0), time.monotonic() + 0.3
+        waste, until = Output(2), time.monotonic() + 0.3
         status, _ = self.await_mark(mark, waste, until)
         if status is None and self.shell:
             os.kill(self.shell, signal.SIGINT)
