@@ -77,12 +77,12 @@ KNOWN: Mapping[str, Known] = {
 }
 
 
-OPTIONAL = {"reasoning_gym", "textarena"}
-"""Environments whose packages `make setup` does not install."""
+OPTIONAL = {"reasoning_gym", "textarena", "terminal"}
+"""Environments that need what `make setup` does not install."""
 
 
 def skip_without_packages(env: str) -> None:
-    """Skip the test if it needs an environment of `OPTIONAL` whose package is missing."""
+    """Skip the test if it needs an environment of `OPTIONAL` that lacks something."""
     lacking = [one for one in load_adapter(env).requirements() if env in OPTIONAL and not one.present]
     if lacking:
-        pytest.skip(f"{lacking[0].name} is not installed: {lacking[0].install}")
+        pytest.skip(f"{lacking[0].name} is missing: {lacking[0].install} {lacking[0].note}")

@@ -59,6 +59,7 @@ CASES = [
     Case("gymnasium", demonstrations=False),
     Case("reasoning_gym"),
     Case("textarena", demonstrations=False),
+    Case("terminal"),
 ]
 HERE = sorted(name for name, package in registered().items() if package == "verl-agent" and name not in SERVED)
 

@@ -94,7 +94,7 @@ except OSError as error:
     print(error)
 """
         outcome = sandbox.run(f"python3 - <<'END'\n{program}\nEND\ncat /proc/net/dev | tail -n +3 | cut -d: -f1; cat /proc/net/unix", 5)
-    assert "CONNECTED" not in outcome.text and outcome.text.split()[-1] != "lo:"
+    assert "CONNECTED" not in outcome.text and "Network is unreachable" in outcome.text
     assert "of-the-host" not in outcome.text
 
 
@@ -190,7 +190,8 @@ def test_more_rights(sandbox):
 @pytest.mark.parametrize("path", ["/usr/bin/python3", "/bin/bash", "/etc/passwd", "/usr/lib/os-release", "/etc/ld.so.cache", "/proc/sys/kernel/hostname"])
 def test_writing_to_the_system(sandbox, path):
     outcome = sandbox.run(f"echo x > {path}; echo status $?; rm -f {path}; mv {path} /tmp/; ls -l {path}", 5)
-    assert "status 1" in outcome.text and outcome.text.rstrip().endswith(path) or "->" in outcome.text
+    assert "status 1" in outcome.text
+    assert "No such file" not in outcome.text and outcome.text.count("cannot remove") == 2
 
 
 TRACE = """
