@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from typing_extensions import override
 
@@ -116,11 +115,13 @@ class Terminal(EnvAdapter):
             else:
                 items.append(TaskItem("terminal", folder.name, {"name": folder.name}, "harbor"))
         for name, missing in left_out.items():
-            log.warning("the task %s is left out: the runtime %s lacks what it needs: %s", name, self.runtime.name, missing)
+            log.warning(
+                "the task %s is left out: the runtime %s lacks what it needs: %s", name, self.runtime.name, missing
+            )
         if not items:
             name, missing = next(iter(left_out.items()))
             raise ConfigError(
-                f"env.options.tasks={self.source!r}: no task can be played with env.options.runtime={self.runtime.name!r}. "
+                f"env.options.tasks={self.source!r}: no task can be played with runtime={self.runtime.name!r}. "
                 f"{name} needs more than a plain image: {missing}. Give the task a docker_image and set runtime=docker."
             )
         return items

@@ -1,8 +1,8 @@
 """First process of a sandbox: keeps a shell, runs commands within limits, and hands files in and out.
 
 Its caller sends this text to a bare interpreter (`BOOT` in `runtimes.py`), so it imports only the standard library. It
-reads a call a line from its standard input, as JSON, and answers each with a line. At the end of the input it exits, and
-the kernel ends all other processes of the sandbox with it. The caller trusts none of its answers.
+reads a call a line from its standard input, as JSON, and answers each with a line. At the end of the input it exits,
+and the kernel ends all other processes of the sandbox with it. The caller trusts none of its answers.
 """
 
 import base64
@@ -23,27 +23,20 @@ from contextlib import suppress
 from typing import Any
 
 POLL_S = 0.05
-"""Seconds between two looks at memory, processes, files and time of a running command."""
+"""Seconds between two looks at the limits of a running command."""
 PR_SET_DUMPABLE = 4
 DEFAULT_SIGNALS = [signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM]
-BASH = "/bin/bash"
 CHUNK = 1 << 16
 LIMITS = ("seconds", "memory", "processes", "files", "cpu")
-MAX_DEPTH = 32
-"""Most folders on the path of a file that is handed out."""
+MAX_DEPTH = 32  # of a file that is handed out
 
 
-def processes(keep: int) -> list[int]:
+def processes(keep: int = 0) -> list[int]:
     """Return the ids of all living processes but this one and `keep`."""
     found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) not in (os.getpid(), keep):
-            try:
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                    state = file.read().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if state not in "ZX":
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+            if file.read().rpartition(")")[2].split()[0] not in "ZX" and int(name) not in (os.getpid(), keep):
                 found.append(int(name))
     return found
 
@@ -52,13 +45,11 @@ def usage(pids: list[int]) -> tuple[int, float]:
     """Return memory in bytes of processes, and CPU seconds of these and of those that have ended."""
     memory, ticks = 0, 0
     for pid in pids:
-        try:
+        with suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
                 memory += sum(int(line.split()[1]) for line in file if line.startswith(("RssAnon:", "RssShmem:")))
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 ticks += sum(map(int, file.read().rpartition(")")[2].split()[11:15]))
-        except (OSError, ValueError, IndexError):
-            continue
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return memory << 10, ticks / os.sysconf("SC_CLK_TCK") + ended.ru_utime + ended.ru_stime
 
@@ -70,6 +61,14 @@ def pipe() -> tuple[int, int]:
     for end in ends:
         os.close(end)
     return moved[0], moved[1]
+
+
+def write(end: int, data: bytes) -> int:
+    """Write to a pipe and return the number of bytes that it took; all if nobody reads them any more."""
+    try:
+        return os.write(end, data)
+    except BrokenPipeError:
+        return len(data)
 
 
 class Output:
@@ -98,18 +97,12 @@ class Driver:
 
     def __init__(self, limits: dict[str, Any]) -> None:
         self.limits, self.shell, self.number, self.looked_at = limits, 0, 0, 0.0
-        self.free = self.free_inodes()
+        self.places = (limits["folder"], "/tmp")  # where files may be created; no size limits their number
+        self.free = sum(os.statvfs(place).f_ffree for place in self.places)
         size = limits["memory_mb"] << 20
-        for kind, value in (
-            (resource.RLIMIT_AS, 2 * size),
-            (resource.RLIMIT_FSIZE, limits["disk_mb"] << 20),
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_NOFILE, 256),
-            (resource.RLIMIT_MSGQUEUE, 0),
-            (resource.RLIMIT_MEMLOCK, 0),
-            *([(resource.RLIMIT_NPROC, limits["processes"] + 2)] if limits["own_user"] else []),
-        ):
-            resource.setrlimit(kind, (value, value))
+        most = {"AS": 2 * size, "FSIZE": limits["disk_mb"] << 20, "CORE": 0, "NOFILE": 256, "MSGQUEUE": 0, "MEMLOCK": 0}
+        for kind, value in (most | ({"NPROC": limits["processes"] + 2} if limits["own_user"] else {})).items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (value, value))
         os.nice(10)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
@@ -121,9 +114,8 @@ class Driver:
         """Start a process with these descriptors and return its id."""
         actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), *((os.POSIX_SPAWN_DUP2, end, as_) for end, as_ in outputs)]
         pid = os.posix_spawn(argv[0], argv, self.limits["environ"], file_actions=actions, setsigdef=DEFAULT_SIGNALS)
-        seconds = int(self.limits["cpu_s"])
         with suppress(ProcessLookupError, PermissionError):  # it may have ended; `exceeded` counts its seconds too
-            resource.prlimit(pid, resource.RLIMIT_CPU, (seconds, seconds))
+            resource.prlimit(pid, resource.RLIMIT_CPU, (self.limits["cpu_s"],) * 2)
         return pid
 
     def start_shell(self) -> None:
@@ -131,7 +123,12 @@ class Driver:
         self.end_all()
         (read_in, self.shell_in), (self.shell_out, out), (self.control, control) = pipe(), pipe(), pipe()
         self.shell = self.spawn(
-            [BASH, "--norc", "--noprofile", "--noediting", "-i"], read_in, (out, 1), (out, 2), (out, 8), (control, 9)
+            ["/bin/bash", "--norc", "--noprofile", "--noediting", "-i"],
+            read_in,
+            (out, 1),
+            (out, 2),
+            (out, 8),
+            (control, 9),
         )
         for end in (read_in, out, control):
             os.close(end)
@@ -140,18 +137,12 @@ class Driver:
     def send(self, line: str) -> bytes:
         """Write a line to the shell and return the mark that it will write when the line is done."""
         self.number += 1
-        mark = f"{self.number}"
-        lines = f"{line}\nbuiltin printf '%s %s\\n' {mark} $? >&9\n"
-        with suppress(BrokenPipeError):  # the shell has ended; waiting for the mark finds that out
-            os.write(self.shell_in, lines.encode("utf-8", "replace"))
-        return mark.encode()
+        lines = f"{line}\nbuiltin printf '%s %s\\n' {self.number} $? >&9\n"
+        write(self.shell_in, lines.encode("utf-8", "replace"))
+        return b"%d" % self.number
 
     def await_mark(self, mark: bytes, output: Output, until: float) -> tuple[int | None, str]:
-        """Collect output until the shell has written `mark`.
-
-        Returns:
-            The exit status, or None and the reason: a limit, or `exit` if the shell has ended.
-        """
+        """Collect output until the shell has written `mark`; return the exit status, or None and the reason."""
         marks = b""
         while True:
             ready = select.select([self.shell_out, self.control], [], [], POLL_S)[0]
@@ -166,19 +157,15 @@ class Driver:
             if self.reap():
                 return None, "exit"
 
-    def free_inodes(self) -> int:
-        """Return the number of files that still fit, a number that no size limits."""
-        return sum(os.statvfs(folder).f_ffree for folder in (self.limits["folder"], "/tmp"))
-
     def exceeded(self, until: float) -> str:
         """Return the limit that is exceeded, or ""; look at most every `POLL_S`."""
         now = time.monotonic()
         if now - self.looked_at < POLL_S:
             return ""
-        self.looked_at, pids = now, processes(0)
+        self.looked_at, pids = now, processes()
         memory, cpu = usage(pids)
-        limits = self.limits
-        values = (now - until, memory, len(pids), self.free - self.free_inodes(), cpu)
+        limits, files = self.limits, self.free - sum(os.statvfs(place).f_ffree for place in self.places)
+        values = (now - until, memory, len(pids), files, cpu)
         most = (0, limits["memory_mb"] << 20, limits["processes"] + 1, limits["files"], limits["cpu_s"])
         return next((name for name, one, bound in zip(LIMITS, values, most, strict=True) if one > bound), "")
 
@@ -206,7 +193,7 @@ class Driver:
 
     def end_all(self) -> None:
         """End all processes but this one and forget the shell."""
-        while processes(0):
+        while processes():
             with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)
             self.reap()
@@ -225,43 +212,36 @@ class Driver:
         mark = self.send(f"eval {shlex.quote(command)} </dev/null >&8 2>&8 8>&- 9>&-")
         status, reason = self.await_mark(mark, output, time.monotonic() + seconds)
         self.end_others()
-        kept = status is not None or (reason != "exit" and self.recover(mark))
-        if self.shell:
-            while select.select([self.shell_out], [], [], 0)[0] and (data := os.read(self.shell_out, CHUNK)):
-                output.add(data)
+        kept = bool(self.shell) and (status is not None or (reason != "exit" and self.recover(mark)))
+        while kept and select.select([self.shell_out], [], [], 0)[0] and (data := os.read(self.shell_out, CHUNK)):
+            output.add(data)
         if not kept:
             self.end_all()
         self.looked_at = 0.0
         reason = reason or self.exceeded(float("inf"))
-        return {**output.answer(), "status": status, "reason": reason, "kept": bool(self.shell)}
+        return {**output.answer(), "status": status, "reason": reason, "kept": kept}
 
     def recover(self, mark: bytes) -> bool:
         """Interrupt what the shell itself runs; return True if it takes commands again."""
         waste, until = Output(2), time.monotonic() + 0.3
-        status, _ = self.await_mark(mark, waste, until)
-        if status is None and self.shell:
+        if self.shell and self.await_mark(mark, waste, until)[0] is None and self.shell:
             os.kill(self.shell, signal.SIGINT)
-            status, _ = self.await_mark(self.send(":"), waste, until + 0.5)
-        return status is not None
+            return self.await_mark(self.send(":"), waste, until + 0.5)[0] is not None
+        return bool(self.shell)
 
     def execute(self, argv: list[str], stdin: str, seconds: float, most: int) -> dict[str, Any]:
-        """Run a program beside no other process, until it ends or closes its output, and return what it wrote."""
+        """Run a program beside no other process until it closes its output, and return what it wrote."""
         self.end_all()
         (read_in, write_in), (read_out, out), waste = pipe(), pipe(), os.open(os.devnull, os.O_WRONLY)
         os.set_blocking(write_in, False)
-        if argv[0] == "python3":
-            argv = [sys.executable, *argv[1:]]
-        self.spawn(argv, read_in, (out, 1), (waste, 2))
+        self.spawn([sys.executable if argv[0] == "python3" else argv[0], *argv[1:]], read_in, (out, 1), (waste, 2))
         for end in (read_in, out, waste):
             os.close(end)
         until, data, left, reason = time.monotonic() + seconds, b"", base64.b64decode(stdin), ""
         while not reason:
             ready = select.select([read_out], [write_in] if left else [], [], POLL_S)
             if ready[1]:
-                try:
-                    left = left[os.write(write_in, left[:CHUNK]) :]
-                except BrokenPipeError:
-                    left = b""
+                left = left[write(write_in, left[:CHUNK]) :]
             if not left and write_in >= 0:
                 os.close(write_in)
                 write_in = -1
@@ -270,8 +250,9 @@ class Driver:
                 reason = "output" if len(data) > most else "" if more else "end"
             reason = reason or self.exceeded(until)
         self.end_all()
-        for end in {read_out, write_in} - {-1}:
-            os.close(end)
+        os.close(read_out)
+        if write_in >= 0:
+            os.close(write_in)
         return {"output": base64.b64encode(data).decode(), "reason": "" if reason == "end" else reason}
 
     def put(self, files: dict[str, tuple[int, str]]) -> dict[str, Any]:
@@ -284,10 +265,7 @@ class Driver:
         return {}
 
     def take(self, folder: str, most: int) -> dict[str, Any]:
-        """Return the regular files below a folder, after all other processes have ended.
-
-        Links, pipes and devices are left out, and nothing is followed.
-        """
+        """Return the regular files below a folder, after all other processes have ended; nothing is followed."""
         self.end_all()
         files: dict[str, tuple[int, str]] = {}
         for root, folders, names in os.walk(folder):
@@ -295,18 +273,17 @@ class Driver:
                 folders.clear()
             for name in names:
                 path = os.path.join(root, name)
-                try:
+                with suppress(OSError):
                     info = os.lstat(path)
-                    most -= info.st_size + 1000 if stat.S_ISREG(info.st_mode) else 0
+                    if not stat.S_ISREG(info.st_mode):
+                        continue
+                    most -= info.st_size + 1000
                     if most < 0:
                         return {"reason": "files"}
-                    if stat.S_ISREG(info.st_mode):
-                        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                            data = base64.b64encode(file.read()).decode()
-                        relative = os.path.relpath(path, folder).encode("utf-8", "replace").decode()
-                        files[relative] = (info.st_mode & 0o777 | 0o600, data)
-                except OSError:
-                    continue
+                    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+                        data = base64.b64encode(file.read()).decode()
+                    relative = os.path.relpath(path, folder).encode("utf-8", "replace").decode()
+                    files[relative] = (info.st_mode & 0o777 | 0o600, data)
         return {"files": files}
 
 
@@ -314,13 +291,11 @@ def main(limits: dict[str, Any]) -> None:
     """Answer calls until the input ends."""
     driver = Driver(limits)
     calls = {"run": driver.run, "execute": driver.execute, "put": driver.put, "take": driver.take}
-    sys.stdout.write("{}\n")
-    sys.stdout.flush()
+    print("{}", flush=True)  # noqa: T201
     for line in sys.stdin:
         name, arguments = json.loads(line)
         try:
             answer = calls[name](*arguments)
         except OSError as error:
             answer = {"error": f"{name}: {error}"}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        print(json.dumps(answer), flush=True)  # noqa: T201

@@ -19,7 +19,8 @@ MAX_BYTES = 1 << 16
 CALL = (
     "import importlib.util as u, json, os, sys; path, name = sys.argv[1:]; out = os.dup(1); "
     "os.dup2(os.open(os.devnull, os.O_WRONLY), 1); sys.path.append(os.path.dirname(path)); "
-    "spec = u.spec_from_file_location('tested', path); module = u.module_from_spec(spec); spec.loader.exec_module(module)\n"
+    "spec = u.spec_from_file_location('tested', path); module = u.module_from_spec(spec)\n"
+    "spec.loader.exec_module(module)\n"
     "def call(arguments):\n"
     "    try: return getattr(module, name)(*arguments)\n"
     "    except Exception as error: return {'raised': type(error).__name__}\n"

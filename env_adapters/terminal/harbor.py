@@ -49,7 +49,10 @@ class HarborTask:
 
     def begin(self) -> Files:
         """Return the files at the beginning."""
-        return {name: (0o755 if path.stat().st_mode & 0o100 else 0o644, path.read_bytes()) for name, path in self.copies.items()}
+        return {
+            name: (0o755 if path.stat().st_mode & 0o100 else 0o644, path.read_bytes())
+            for name, path in self.copies.items()
+        }
 
     @property
     def solution(self) -> Sequence[str]:
@@ -105,8 +108,8 @@ def harbor_folders(root: str) -> list[Path]:
     found = [folder] if (folder / "task.toml").is_file() else sorted(path.parent for path in folder.glob("*/task.toml"))
     if not found:
         raise ConfigError(
-            f"env.options.tasks={root!r} has no task.toml, neither itself nor one folder below. Give a folder of tasks in "
-            "Harbor's format, or `generated`."
+            f"env.options.tasks={root!r} has no task.toml, neither itself nor one folder below. Give a folder of tasks "
+            "in Harbor's format, or `generated`."
         )
     return found
 
@@ -162,15 +165,26 @@ def read_dockerfile(environment: Path) -> tuple[str, dict[str, str], dict[str, P
     for line in map(str.strip, lines):
         word, _, rest = line.partition(" ")
         rest = rest.strip()
-        if word.upper() == "WORKDIR" and PurePosixPath(rest).is_absolute() and not rest.startswith(SYSTEM) and rest != "/":
+        if (
+            word.upper() == "WORKDIR"
+            and PurePosixPath(rest).is_absolute()
+            and not rest.startswith(SYSTEM)
+            and rest != "/"
+        ):
             workdir = rest
         elif word.upper() == "ENV" and re.fullmatch(r"\w+=\S+", rest):
             environ[rest.partition("=")[0]] = rest.partition("=")[2]
         elif word.upper() in ("COPY", "ADD") and len(parts := rest.split()) == 2 and not rest.startswith("--"):
-            found = copied(environment, parts[0], PurePosixPath(workdir, parts[1]), parts[1].endswith(("/", ".")), workdir)
+            found = copied(
+                environment, parts[0], PurePosixPath(workdir, parts[1]), parts[1].endswith(("/", ".")), workdir
+            )
             copies |= found or {}
             missing += [] if found is not None else [f"`{line[:80]}`"]
-        elif not (line.startswith("#") or word.upper() in ("", "LABEL", "CMD") or (word.upper() == "FROM" and PLAIN.fullmatch(rest))):
+        elif not (
+            line.startswith("#")
+            or word.upper() in ("", "LABEL", "CMD")
+            or (word.upper() == "FROM" and PLAIN.fullmatch(rest))
+        ):
             missing.append(f"`{line[:80]}`")
     return workdir, environ, copies, missing
 

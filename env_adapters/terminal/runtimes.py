@@ -225,9 +225,9 @@ def bubblewrap_problem(bwrap: str | None, python: str) -> str:
     if "disable-userns" in said or "Unknown option" in said:
         return f"bwrap is too old ({said}). Version 0.8 or later is needed: {INSTALL}."
     return (
-        f"bwrap may not make namespaces ({said}). Allow them: {' or '.join(_switches()) or 'a kernel with CONFIG_USER_NS'}"
-        "; in a container start it with --security-opt seccomp=unconfined --security-opt systempaths=unconfined. "
-        "Or set env.options.runtime=docker."
+        f"bwrap may not make namespaces ({said}). "
+        f"Allow them: {' or '.join(_switches()) or 'a kernel with CONFIG_USER_NS'}; start a container with "
+        "--security-opt seccomp=unconfined --security-opt systempaths=unconfined. Or set env.options.runtime=docker."
     )
 
 

@@ -19,7 +19,11 @@ COUNTS: Mapping[str, int] = {"small": 20, "medium": 15, "large": 15}
 def names(size: str = "") -> list[str]:
     """Return the ids of the tasks of one size, or of all."""
     return [
-        f"{kind}-{one}-{number:02}" for one in COUNTS if size in ("", one) for kind in KINDS for number in range(COUNTS[one])
+        f"{kind}-{one}-{number:02}"
+        for one in COUNTS
+        if size in ("", one)
+        for kind in KINDS
+        for number in range(COUNTS[one])
     ]
 
 

@@ -5,7 +5,22 @@ import random
 
 from env_adapters.terminal.grading import FileCheck, Task
 
-NAMES = ("anvil", "brush", "chain", "drill", "easel", "flask", "gauge", "hinge", "iron", "jack", "knob", "lamp", "mast", "nail")
+NAMES = (
+    "anvil",
+    "brush",
+    "chain",
+    "drill",
+    "easel",
+    "flask",
+    "gauge",
+    "hinge",
+    "iron",
+    "jack",
+    "knob",
+    "lamp",
+    "mast",
+    "nail",
+)
 TOWNS = ("Lima", "Oslo", "Pune", "Quito", "Riga", "Sofia", "Turin", "Umea")
 MARKS = ("NULL", "VOID", "TEST", "DUMMY", "BAD", "NONE", "DRAFT", "OLD", "SPAM", "EMPTY")
 
@@ -58,8 +73,8 @@ with open('{file}', 'w') as file:
     file.writelines(','.join(row) + '\\n' for row in [header, *rows])
 """.strip()
     return Task(
-        f"Correct {file}: write dates as YYYY-MM-DD instead of DD/MM/YYYY, keep one of repeated lines, and sort the lines "
-        f"{order}. Keep the first line.",
+        f"Correct {file}: write dates as YYYY-MM-DD instead of DD/MM/YYYY, keep one of repeated lines, and sort the "
+        f"lines {order}. Keep the first line.",
         {file: text([header, *rows])},
         (f"head -4 {file}", f"python3 <<'END'\n{program}\nEND", f"head -4 {file}"),
         (FileCheck(file, [header, *right], "csv"),),
@@ -100,9 +115,10 @@ for row in csv.DictReader(open('payments.csv')):
 json.dump(result, open('towns.json', 'w'))
 """.strip()
     return Task(
-        "people.json has a comma too many. payments.csv has lines without a known person or without a number, which do not "
-        f"count. Write towns.json: for each town with payments of at least {least} by active people, an object with "
-        '`payments`, their number, and `total`, their sum rounded to two digits, as {"Lima": {"payments": 2, "total": 300.5}}.',
+        "people.json has a comma too many. payments.csv has lines without a known person or without a number, which "
+        f"do not count. Write towns.json: for each town with payments of at least {least} by active people, an object "
+        "with `payments`, their number, and `total`, their sum rounded to two digits, as "
+        '{"Lima": {"payments": 2, "total": 300.5}}.',
         {"people.json": broken, "payments.csv": text([["person", "amount"], *rows])},
         ("head -c 200 people.json; head -3 payments.csv", f"python3 <<'END'\n{program}\nEND", "head -c 300 towns.json"),
         (FileCheck("towns.json", expected, "json"),),

@@ -24,9 +24,7 @@ def one_line(number: int, draw: random.Random) -> Task:
     """Ask for the only line with a word."""
     word, file = WORDS[number % len(WORDS)], FILES[number % len(FILES)]
     target = f"line{draw.randrange(10, 100)}.txt"
-    lines = [
-        f"{stamp(draw, 60 * index)} ok {draw.choice(PARTS)} id={draw.randrange(16**6):06x}" for index in range(30)
-    ]
+    lines = [f"{stamp(draw, 60 * index)} ok {draw.choice(PARTS)} id={draw.randrange(16**6):06x}" for index in range(30)]
     at = draw.randrange(30)
     lines[at] = lines[at].replace(" ok ", f" {word} ")
     return Task(
@@ -81,7 +79,8 @@ def slowest_request(number: int, draw: random.Random) -> Task:
     program = f"""
 import glob, re
 begin, rows = {{}}, []
-lines = sorted((line for name in glob.glob('server.*.log') for line in open(name)), key=lambda line: int(line.split()[0]))
+lines = [line for name in glob.glob('server.*.log') for line in open(name)]
+lines.sort(key=lambda line: int(line.split()[0]))
 for line in lines:
     at, event, request, rest = line.split(maxsplit=3)
     if event == 'start':
@@ -92,9 +91,9 @@ for took, request, user in sorted(rows, reverse=True)[:{count}]:
     print(request, user, took)
 """.strip()
     return Task(
-        "The lines of the files server.0.log to server.2.log have a time in milliseconds, `start` or `end`, and the id of a "
-        f"request. Find the {count} slowest requests (end minus start) whose status is 500 or more. Write a line `id user "
-        "milliseconds` for each to slow.txt, the slowest first.",
+        "The lines of the files server.0.log to server.2.log have a time in milliseconds, `start` or `end`, and the id of "
+        f"a request. Find the {count} slowest requests (end minus start) whose status is 500 or more. Write a line "
+        "`id user milliseconds` for each to slow.txt, the slowest first.",
         files,
         ("head -2 server.*.log", f"python3 > slow.txt <<'END'\n{program}\nEND", "cat slow.txt"),
         (FileCheck("slow.txt", answer),),

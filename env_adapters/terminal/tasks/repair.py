@@ -37,7 +37,9 @@ def numbers(draw: random.Random, least: int = 0) -> list[int]:
 
 def words(draw: random.Random) -> str:
     """Return some words."""
-    return " ".join(draw.choice(("kayak", "stone", "level", "tree", "Oslo", "a", "bee")) for _ in range(draw.randrange(6)))
+    return " ".join(
+        draw.choice(("kayak", "stone", "level", "tree", "Oslo", "a", "bee")) for _ in range(draw.randrange(6))
+    )
 
 
 def spans(draw: random.Random) -> list[list[int]]:
@@ -88,7 +90,11 @@ FUNCTIONS = (
         "the list of sums of the first one, two, ... numbers",
         "def running(numbers):\n    sums, so_far = [], 0\n    for one in numbers:\n        so_far += one\n"
         "        sums.append(so_far)\n    return sums\n",
-        (("so_far += one", "so_far -= one"), ("sums.append(so_far)", "sums.append(one)"), ("return sums", "return so_far")),
+        (
+            ("so_far += one", "so_far -= one"),
+            ("sums.append(so_far)", "sums.append(one)"),
+            ("return sums", "return so_far"),
+        ),
         lambda draw: [numbers(draw)],
     ),
     Function(
@@ -111,7 +117,11 @@ FUNCTIONS = (
         "        middle = (low + high) // 2\n        if numbers[middle] == wanted:\n            return middle\n"
         "        if numbers[middle] < wanted:\n            low = middle + 1\n        else:\n"
         "            high = middle - 1\n    return -1\n",
-        (("low <= high", "low < high"), ("return -1", "return 0"), ("numbers[middle] < wanted", "numbers[middle] > wanted")),
+        (
+            ("low <= high", "low < high"),
+            ("return -1", "return 0"),
+            ("numbers[middle] < wanted", "numbers[middle] > wanted"),
+        ),
         lambda draw: [ordered := sorted(set(numbers(draw, 1))), draw.choice([*ordered, 60])],
     ),
     Function(

@@ -102,24 +102,26 @@ def caesar(arguments: list[str], text: str) -> str:
     """Return text with each letter moved in the alphabet."""
     step = int(arguments[0])
     moved = [
-        chr((ord(one) - base + step) % 26 + base) if one.isalpha() and (base := ord("A" if one.isupper() else "a")) else one
+        chr((ord(one) - base + step) % 26 + base)
+        if one.isalpha() and (base := ord("A" if one.isupper() else "a"))
+        else one
         for one in text
     ]
     return "".join(moved)
 
 
 MEDIUM = (
-    Tool("takes the name of a column and `sum`, `max` or `min` as arguments, reads a CSV table of whole numbers with a header, "
-         "and prints that value of the column",
+    Tool("takes the name of a column and `sum`, `max` or `min` as arguments, reads a CSV table of whole numbers with a "
+         "header, and prints that value of the column",
          "import csv, sys\nrows = list(csv.DictReader(sys.stdin))\nvalues = [int(row[sys.argv[1]]) for row in rows]\n"
          "print({'sum': sum, 'max': max, 'min': min}[sys.argv[2]](values))", table, column),
-    Tool("takes a number N as argument, reads text, and prints the N most frequent words in lower case with their counts, as "
-         "`word count`, the most frequent first and equal ones in alphabetical order",
+    Tool("takes a number N as argument, reads text, and prints the N most frequent words in lower case with their "
+         "counts, as `word count`, the most frequent first and equal ones in alphabetical order",
          "import sys\nwords = sys.stdin.read().lower().split()\n"
          "ranked = sorted(set(words), key=lambda w: (-words.count(w), w))[:int(sys.argv[1])]\n"
          "print('\\n'.join(f'{w} {words.count(w)}' for w in ranked))", counted, most_frequent),
-    Tool("takes a number N as argument, reads text, and prints it with each letter moved by N places in the alphabet (z is "
-         "followed by a); upper and lower case and other characters stay",
+    Tool("takes a number N as argument, reads text, and prints it with each letter moved by N places in the alphabet "
+         "(z is followed by a); upper and lower case and other characters stay",
          "import sys\nfrom string import ascii_lowercase as low, ascii_uppercase as up\nn = int(sys.argv[1])\n"
          "print(sys.stdin.read().translate(str.maketrans(low + up, low[n:] + low[:n] + up[n:] + up[:n])), end='')",
          counted, caesar),
@@ -216,14 +218,15 @@ for line in sys.stdin:
                 print(name, held[name])
 """.strip()
 LARGE = (
-    Tool("reads arithmetic expressions of whole numbers, + - * and parentheses, one a line, and prints the value of each",
+    Tool("reads arithmetic expressions of whole numbers, + - * and parentheses, one a line, and prints the value of "
+         "each",
          "import sys\nfor line in sys.stdin:\n    print(eval(line))", expression,
          lambda _, text: "\n".join(str(eval(line)) for line in text.splitlines())),
-    Tool("keeps a stock and reads commands, one a line: `add ITEM N`; `take ITEM N`, which prints `not enough ITEM` and changes "
-         "nothing if there are fewer; `show ITEM`, which prints the number; `list`, which prints `ITEM N` for all items of "
-         "which there are some, sorted by name", STOCK, stock, stock_output),
-    Tool("reads the edges of an undirected graph, one a line as `node node length`, takes two nodes as arguments, and prints "
-         "the length of the shortest path between them, or `none`", SHORTEST, graph, shortest),
+    Tool("keeps a stock and reads commands, one a line: `add ITEM N`; `take ITEM N`, which prints `not enough ITEM` "
+         "and changes nothing if there are fewer; `show ITEM`, which prints the number; `list`, which prints `ITEM N` for all "
+         "items of which there are some, sorted by name", STOCK, stock, stock_output),
+    Tool("reads the edges of an undirected graph, one a line as `node node length`, takes two nodes as arguments, and "
+         "prints the length of the shortest path between them, or `none`", SHORTEST, graph, shortest),
 )  # fmt: skip
 
 
@@ -240,7 +243,9 @@ def make(size: str, number: int, draw: random.Random) -> Task:
             shown += f" input {json.dumps(text)} it prints {json.dumps(output)}."
         else:
             checks.append(RunCheck(("python3", "-I", file, *arguments), text, output))
-    return Task(f"Write a Python program {file} that {tool.intent}. {shown}", {}, (write(file, tool.source),), tuple(checks))
+    return Task(
+        f"Write a Python program {file} that {tool.intent}. {shown}", {}, (write(file, tool.source),), tuple(checks)
+    )
 
 
 def outputs(task: Task) -> list[Any]:

@@ -55,7 +55,9 @@ def test_processes_of_others(sandbox):
     other = Sandbox(Bubblewrap(), LIMITS, Layout())
     with subprocess.Popen(["sleep", "4711"]) as mine:
         try:
-            outcome = sandbox.run(f"cat /proc/[0-9]*/cmdline | tr '\\0' ' '; kill -9 {mine.pid}; ls /proc | grep -c '^[0-9]'", 5)
+            outcome = sandbox.run(
+                f"cat /proc/[0-9]*/cmdline | tr '\\0' ' '; kill -9 {mine.pid}; ls /proc | grep -c '^[0-9]'", 5
+            )
             assert "4711" not in outcome.text
             assert int(outcome.text.split()[-1]) <= 6
             assert mine.poll() is None
@@ -93,7 +95,9 @@ try:
 except OSError as error:
     print(error)
 """
-        outcome = sandbox.run(f"python3 - <<'END'\n{program}\nEND\ncat /proc/net/dev | tail -n +3 | cut -d: -f1; cat /proc/net/unix", 5)
+        outcome = sandbox.run(
+            f"python3 - <<'END'\n{program}\nEND\ncat /proc/net/dev | tail -n +3 | cut -d: -f1; cat /proc/net/unix", 5
+        )
     assert "CONNECTED" not in outcome.text and "Network is unreachable" in outcome.text
     assert "of-the-host" not in outcome.text
 
@@ -103,7 +107,7 @@ except OSError as error:
     [
         ":(){ :|:& };:",
         "python3 -c 'import os\nwhile True:\n try: os.fork()\n except OSError: pass'",
-        "python3 -c 'import os, signal\nsignal.signal(15, signal.SIG_IGN)\nwhile True:\n try:\n  if os.fork() == 0: os.setsid()\n except OSError: pass'",
+        "python3 -c 'import os\nwhile True:\n try:\n  if os.fork() == 0: os.setsid()\n except OSError: pass'",
         "f() { f & f & wait; }; f",
     ],
 )
@@ -114,7 +118,9 @@ def test_forks_without_end(sandbox, bomb):
     assert sandbox.run("echo $((6 * 7))", 5).text.endswith("42\n")
 
 
-@pytest.mark.parametrize("place", ["/work/big", "/tmp/big", "/dev/shm/big", "/dev/big", "/big", "/usr/big", "/proc/big", "/etc/big"])
+@pytest.mark.parametrize(
+    "place", ["/work/big", "/tmp/big", "/dev/shm/big", "/dev/big", "/big", "/usr/big", "/proc/big", "/etc/big"]
+)
 def test_a_full_disk(sandbox, place):
     before = psutil.virtual_memory().available
     sandbox.run(f"for i in 1 2 3 4 5 6 7 8; do head -c 50000000 /dev/zero >> {place}$i; done 2>/dev/null; sleep 0.1", 5)
@@ -128,12 +134,12 @@ def test_a_full_disk(sandbox, place):
     [
         "import ctypes; print('DONE', ctypes.CDLL(None).shmget(0, 1 << 30, 0o1600))",
         "import os; print('DONE', os.memfd_create('x'))",
-        "import mmap, time; x = mmap.mmap(-1, 1 << 27); x.write(b'1' * (1 << 27)); x.seek(0); time.sleep(0.2); y = mmap.mmap(-1, 1 << 27); "
-        "y.write(b'1' * (1 << 27)); time.sleep(3); print('DONE', 0)",
+        "import mmap, time; x = mmap.mmap(-1, 1 << 27); x.write(b'1' * (1 << 27)); time.sleep(0.2); "
+        "y = mmap.mmap(-1, 1 << 27); y.write(b'1' * (1 << 27)); time.sleep(3); print('DONE', 0)",
     ],
 )
 def test_memory_that_no_process_seems_to_hold(sandbox, program):
-    outcome = sandbox.run(f"python3 -c \"{program}\"", 5)
+    outcome = sandbox.run(f'python3 -c "{program}"', 5)
     assert "DONE" not in outcome.text or "DONE -1" in outcome.text
 
 
@@ -145,15 +151,24 @@ def test_links_out_of_the_folder_are_not_followed(secret):
     commands = env.demonstration(item)[0].action
     target = commands.rpartition("> ")[2]
     secret.write_bytes(env._task(item).checks[0].expected.encode())
-    for link in (f"ln -s {secret} {target}", f"ln -s {secret.parent} d; ln -s d/{secret.name} {target}", f"mkfifo {target}"):
+    for link in (
+        f"ln -s {secret} {target}",
+        f"ln -s {secret.parent} d; ln -s d/{secret.name} {target}",
+        f"mkfifo {target}",
+    ):
         assert play(env, item, [link, "submit"])[-1].reward == 0.0
-    assert play(env, item, [f"{commands}; mkdir d; mv {target} d; ln -s d/{target} {target}", "submit"])[-1].reward == 0.0
+    assert (
+        play(env, item, [f"{commands}; mkdir d; mv {target} d; ln -s d/{target} {target}", "submit"])[-1].reward == 0.0
+    )
     assert play(env, item, [commands, "submit"])[-1].reward == 1.0
+
+
+FORK = 'import os\nif os.fork() == 0:\n os.setsid(); os.execvp("sleep", ["sleep", "98761"])'
 
 
 def test_programs_that_outlive_the_session():
     need()
-    play(Terminal(), None, ["(setsid nohup sleep 98761 >/dev/null 2>&1 &); python3 -c 'import os\nif os.fork() == 0:\n os.setsid(); os.execvp(\"sleep\", [\"sleep\", \"98761\"])'"])
+    play(Terminal(), None, [f"(setsid nohup sleep 98761 >/dev/null 2>&1 &); python3 -c '{FORK}'"])
     assert left("98761") == []
 
 
@@ -161,7 +176,8 @@ def test_a_killed_host_leaves_no_process():
     need()
     program = (
         "import asyncio, sys; from env_adapters.terminal.adapter import Terminal; env = Terminal(); "
-        "asyncio.run(env.reset(env.tasks('train')[0])); print('ready', flush=True); asyncio.run(env.step('sleep 98762'))"
+        "asyncio.run(env.reset(env.tasks('train')[0])); print('ready', flush=True); "
+        "asyncio.run(env.step('sleep 98762'))"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=Path.cwd()) as host:
         assert host.stdout is not None and host.stdout.readline() == b"ready\n"
@@ -184,10 +200,25 @@ def test_more_rights(sandbox):
     status = dict(line.split(":\t") for line in outcome.text.splitlines()[:4])
     assert status == {"CapEff": "0" * 16, "CapBnd": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2"}
     assert "uid=0" not in outcome.text and "euid=0" not in outcome.text
-    assert outcome.text.count("not permitted") + outcome.text.count("ermission denied") + outcome.text.count("must be superuser") >= 4
+    assert (
+        outcome.text.count("not permitted")
+        + outcome.text.count("ermission denied")
+        + outcome.text.count("must be superuser")
+        >= 4
+    )
 
 
-@pytest.mark.parametrize("path", ["/usr/bin/python3", "/bin/bash", "/etc/passwd", "/usr/lib/os-release", "/etc/ld.so.cache", "/proc/sys/kernel/hostname"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/bin/python3",
+        "/bin/bash",
+        "/etc/passwd",
+        "/usr/lib/os-release",
+        "/etc/ld.so.cache",
+        "/proc/sys/kernel/hostname",
+    ],
+)
 def test_writing_to_the_system(sandbox, path):
     outcome = sandbox.run(f"echo x > {path}; echo status $?; rm -f {path}; mv {path} /tmp/; ls -l {path}", 5)
     assert "status 1" in outcome.text
@@ -208,7 +239,9 @@ for name in ('mem', 'fd/1', 'fd/0', 'environ', 'maps'):
 
 
 def test_tracing_the_first_process(sandbox):
-    outcome = sandbox.run(f"python3 - <<'END'\n{TRACE}\nEND\nkill -9 1; kill -STOP 1; kill -INT 1; kill -TERM 1; kill -SEGV 1", 5)
+    outcome = sandbox.run(
+        f"python3 - <<'END'\n{TRACE}\nEND\nkill -9 1; kill -STOP 1; kill -INT 1; kill -TERM 1; kill -SEGV 1", 5
+    )
     assert "ATTACHED" not in outcome.text and "OPENED" not in outcome.text
     assert sandbox.run("echo alive", 5).text == "alive\n"
 
@@ -220,10 +253,12 @@ CHEATS = {
     "returns what equals everything": "class Any(dict):\n    __eq__ = lambda a, b: True\n    __hash__ = None\n"
     "def __getattr__(name):\n    return lambda *a: Any()",
     "changes the library": "import json, builtins\njson.dumps = lambda *a, **k: '[]'\njson.load = lambda f: []",
-    "writes to every descriptor": "import os\nfor d in range(1, 64):\n    try: os.write(d, b'1')\n    except OSError: pass",
+    "writes to every descriptor": "import os\nfor d in range(1, 64):\n    try: os.write(d, b'1')\n"
+    "    except OSError: pass",
     "kills its parent": "import os\nos.kill(os.getppid(), 9)\nos.kill(-1, 9)",
     "never ends": "while True: pass",
-    "reads the tests": "import glob, os\nos.write(1, b''.join(open(p, 'rb').read() for p in glob.glob('/proc/*/cmdline')))\nos._exit(0)",
+    "reads the tests": "import glob, os\n"
+    "os.write(1, b''.join(open(p, 'rb').read() for p in glob.glob('/proc/*/cmdline')))\nos._exit(0)",
 }
 
 
@@ -243,7 +278,16 @@ def test_code_that_fakes_a_verdict(repair, cheat):
 
 PLANTED = (
     *("conftest.py", "sitecustomize.py", "usercustomize.py", "json.py", "importlib.py", "os.py", "python3", "lib.pth"),
-    *("pytest.ini", "pyvenv.cfg", "__init__.py", ".bashrc", ".profile", "lib/__init__.py", "numbers.py", "encodings.py"),
+    *(
+        "pytest.ini",
+        "pyvenv.cfg",
+        "__init__.py",
+        ".bashrc",
+        ".profile",
+        "lib/__init__.py",
+        "numbers.py",
+        "encodings.py",
+    ),
 )
 
 
@@ -251,7 +295,8 @@ def test_files_that_are_read_before_the_code(repair):
     env, item = repair
     cheat = "import os, sys\nos.write(1, b'[]')\nos._exit(0)"
     plant = "; ".join(f"mkdir -p $(dirname {name}); printf '{cheat}' > {name}; chmod +x {name}" for name in PLANTED)
-    plant += "; export PATH=/work:$PATH PYTHONPATH=/work PYTHONSTARTUP=/work/json.py LD_PRELOAD=/work/os.py BASH_ENV=/work/.bashrc"
+    plant += "; export PATH=/work:$PATH PYTHONPATH=/work PYTHONSTARTUP=/work/json.py"
+    plant += " LD_PRELOAD=/work/os.py BASH_ENV=/work/.bashrc"
     assert play(env, item, [plant, "submit"])[-1].reward == 0.0
     solution = env.demonstration(item)[1].action
     assert play(env, item, [solution, plant.partition("; mkdir -p $(dirname lib/")[0], "submit"])[-1].reward == 1.0
@@ -263,7 +308,8 @@ def test_hidden_tests_are_nowhere_in_the_sandbox():
     item = next(one for one in env.tasks("train") if one.id.startswith("tool-large"))
     for check in env._task(item).checks[:2]:
         word = max(check.expected.split(), key=len)
-        look = f"grep -rlF {word!r} /work /tmp /etc /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | grep -v self; ls /tests /logs"
+        look = f"grep -rlF {word!r} /work /tmp /etc /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; "
+        look += "ls /tests /logs"
         found = play(env, item, [look])[0].observation
         assert "/work" not in found and "cannot access '/tests'" in found
 

@@ -21,7 +21,8 @@ timeout_sec = 60.0
 """
 TEST = """#!/bin/bash
 mkdir -p /logs/verifier
-if python3 -c 'import sys; sys.path.insert(0, "/tests"); import expected; assert open("out.txt").read() == expected.TEXT'; then
+if python3 -c 'import sys; sys.path.insert(0, "/tests")
+import expected; assert open("out.txt").read() == expected.TEXT'; then
   echo 1 > /logs/verifier/reward.txt
 else
   echo 0 > /logs/verifier/reward.txt
@@ -64,8 +65,14 @@ def test_a_task_is_played_in_its_folder_and_graded_by_its_tests(task):
     need()
     env, item = only(task.parent)
     assert [one.action for one in env.demonstration(item)][-1] == "submit"
-    steps = play(env, item, ["pwd; echo $GREETING; cat data/more.txt; ls /tests /logs", *(one.action for one in env.demonstration(item))])
-    assert steps[0].observation.startswith("/srv/task\nhello\nmore") and "cannot access '/tests'" in steps[0].observation
+    steps = play(
+        env,
+        item,
+        ["pwd; echo $GREETING; cat data/more.txt; ls /tests /logs", *(one.action for one in env.demonstration(item))],
+    )
+    assert (
+        steps[0].observation.startswith("/srv/task\nhello\nmore") and "cannot access '/tests'" in steps[0].observation
+    )
     assert steps[-1].reward == 1.0
     assert play(env, item, ["submit"])[-1].reward == 0.0
 
@@ -117,7 +124,7 @@ def test_what_needs_more_than_a_plain_image_is_named_and_left_out(task, line, na
     with (task / "environment" / "Dockerfile").open("a") as file:
         file.write(line + "\n")
     assert named in read_task(task).missing
-    with pytest.raises(ConfigError, match="upper needs more than a plain image.*set runtime=docker"):
+    with pytest.raises(ConfigError, match=r"upper needs more than a plain image.*set runtime=docker"):
         only(task)
     other = task.parent / "other"
     task.rename(other)

@@ -82,7 +82,10 @@ def test_programs_in_the_background_end_with_their_command(sandbox):
     ("command", "reason"),
     [
         ("python3 -c 'x = [bytes(10**6) * 1 for _ in range(10**4)]; input()'", "memory"),
-        ("for i in 1 2 3 4 5 6; do python3 -c 'x = b\"1\" * 40_000_000; import time; time.sleep(9)' & done; wait", "memory"),
+        (
+            "for i in 1 2 3 4 5 6; do python3 -c 'x = b\"1\" * 40_000_000; import time; time.sleep(9)' & done; wait",
+            "memory",
+        ),
         ("for i in $(seq 12); do (while :; do :; done) & done; wait", "cpu"),
         ("mkdir n; cd n; for i in $(seq 9000); do : > $i; done", "files"),
     ],
@@ -124,7 +127,10 @@ def test_what_is_taken_is_limited(sandbox, command):
 
 
 def test_a_program_reads_its_input_and_its_output_is_limited(sandbox):
-    assert sandbox.execute(("python3", "-c", "import sys; print(len(sys.stdin.read()))"), b"x" * 300_000, 5, 100) == b"300000\n"
+    assert (
+        sandbox.execute(("python3", "-c", "import sys; print(len(sys.stdin.read()))"), b"x" * 300_000, 5, 100)
+        == b"300000\n"
+    )
     assert sandbox.execute(("/bin/cat", "/dev/zero"), b"", 5, 1000) is None
     assert sandbox.execute(("/bin/sleep", "100"), b"", 0.3, 1000) is None
 
