@@ -24,8 +24,7 @@ from typing import Any
 
 POLL_S = 0.05
 """Seconds between two looks at the limits of a running command."""
-PR_SET_DUMPABLE = 4
-DEFAULT_SIGNALS = [signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM]
+DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM)
 CHUNK = 1 << 16
 LIMITS = ("seconds", "memory", "processes", "files", "cpu")
 MAX_DEPTH = 32  # of a file that is handed out
@@ -88,7 +87,6 @@ class Output:
 
     def answer(self) -> dict[str, Any]:
         """Return the kept text and the number of characters left out between its two parts."""
-        self.add(b"")
         return {"head": self.head, "tail": self.tail, "left": self.count - len(self.head) - len(self.tail)}
 
 
@@ -99,16 +97,17 @@ class Driver:
         self.limits, self.shell, self.number, self.looked_at = limits, 0, 0, 0.0
         self.places = (limits["folder"], "/tmp")  # where files may be created; no size limits their number
         self.free = sum(os.statvfs(place).f_ffree for place in self.places)
-        size = limits["memory_mb"] << 20
-        most = {"AS": 2 * size, "FSIZE": limits["disk_mb"] << 20, "CORE": 0, "NOFILE": 256, "MSGQUEUE": 0, "MEMLOCK": 0}
-        for kind, value in (most | ({"NPROC": limits["processes"] + 2} if limits["own_user"] else {})).items():
-            resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (value, value))
+        kinds = ("AS", "FSIZE", "NOFILE", "CORE", "MSGQUEUE", "MEMLOCK", "NPROC")
+        values = (limits["memory_mb"] << 21, limits["disk_mb"] << 20, 256, 0, 0, 0, limits["processes"] + 2)
+        for kind, value in zip(kinds, values, strict=True):
+            if kind != "NPROC" or limits["own_user"]:
+                resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (value, value))
         os.nice(10)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
             file.write("1000")
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no process of the sandbox may trace this one
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no process of the sandbox may trace this one
 
     def spawn(self, argv: list[str], stdin: int, *outputs: tuple[int, int]) -> int:
         """Start a process with these descriptors and return its id."""
@@ -290,7 +289,7 @@ class Driver:
 def main(limits: dict[str, Any]) -> None:
     """Answer calls until the input ends."""
     driver = Driver(limits)
-    calls = {"run": driver.run, "execute": driver.execute, "put": driver.put, "take": driver.take}
+    calls: dict[str, Any] = {"run": driver.run, "execute": driver.execute, "put": driver.put, "take": driver.take}
     print("{}", flush=True)  # noqa: T201
     for line in sys.stdin:
         name, arguments = json.loads(line)

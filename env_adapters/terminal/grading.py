@@ -96,7 +96,7 @@ def same(data: bytes, expected: Any, kind: str) -> bool:
         if kind == "json":
             return equal(json.loads(text), expected)
         if kind == "csv":
-            return [row for row in csv.reader(io.StringIO(text, newline="")) if row] == expected
+            return equal([row for row in csv.reader(io.StringIO(text, newline="")) if row], expected)
         return text.strip() == str(expected).strip()
     except (ValueError, RecursionError, csv.Error):
         return False

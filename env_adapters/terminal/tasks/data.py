@@ -61,7 +61,7 @@ def dates(number: int, draw: random.Random) -> Task:
     rows += draw.sample(rows, 8)
     draw.shuffle(rows)
     header = ["order", "date", "name", "count"]
-    order = "by count and then by order, as numbers" if by_count else "by order, as numbers"
+    criterion = "by count and then by order, as numbers" if by_count else "by order, as numbers"
     key = "(int(row[3]), int(row[0]))" if by_count else "int(row[0])"
     program = f"""
 import csv
@@ -74,7 +74,7 @@ with open('{file}', 'w') as file:
 """.strip()
     return Task(
         f"Correct {file}: write dates as YYYY-MM-DD instead of DD/MM/YYYY, keep one of repeated lines, and sort the "
-        f"lines {order}. Keep the first line.",
+        f"lines {criterion}. Keep the first line.",
         {file: text([header, *rows])},
         (f"head -4 {file}", f"python3 <<'END'\n{program}\nEND", f"head -4 {file}"),
         (FileCheck(file, [header, *right], "csv"),),

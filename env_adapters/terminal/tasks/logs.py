@@ -91,8 +91,8 @@ for took, request, user in sorted(rows, reverse=True)[:{count}]:
     print(request, user, took)
 """.strip()
     return Task(
-        "The lines of the files server.0.log to server.2.log have a time in milliseconds, `start` or `end`, and the id of "
-        f"a request. Find the {count} slowest requests (end minus start) whose status is 500 or more. Write a line "
+        "The lines of the files server.0.log to server.2.log have a time in milliseconds, `start` or `end`, and the id "
+        f"of a request. Find the {count} slowest requests (end minus start) whose status is 500 or more. Write a line "
         "`id user milliseconds` for each to slow.txt, the slowest first.",
         files,
         ("head -2 server.*.log", f"python3 > slow.txt <<'END'\n{program}\nEND", "cat slow.txt"),

@@ -83,7 +83,7 @@ def column(arguments: list[str], text: str) -> str:
     """Return an operation over a column."""
     header, *rows = [line.split(",") for line in text.splitlines()]
     values = [int(row[header.index(arguments[0])]) for row in rows]
-    return str({"sum": sum, "max": max, "min": min}[arguments[1]](values))
+    return str(sum(values) if arguments[1] == "sum" else max(values) if arguments[1] == "max" else min(values))
 
 
 def counted(draw: random.Random) -> tuple[list[str], str]:
@@ -223,8 +223,8 @@ LARGE = (
          "import sys\nfor line in sys.stdin:\n    print(eval(line))", expression,
          lambda _, text: "\n".join(str(eval(line)) for line in text.splitlines())),
     Tool("keeps a stock and reads commands, one a line: `add ITEM N`; `take ITEM N`, which prints `not enough ITEM` "
-         "and changes nothing if there are fewer; `show ITEM`, which prints the number; `list`, which prints `ITEM N` for all "
-         "items of which there are some, sorted by name", STOCK, stock, stock_output),
+         "and changes nothing if there are fewer; `show ITEM`, which prints the number; `list`, which prints "
+         "`ITEM N` for all items of which there are some, sorted by name", STOCK, stock, stock_output),
     Tool("reads the edges of an undirected graph, one a line as `node node length`, takes two nodes as arguments, and "
          "prints the length of the shortest path between them, or `none`", SHORTEST, graph, shortest),
 )  # fmt: skip
