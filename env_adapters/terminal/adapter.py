@@ -135,7 +135,7 @@ class Terminal(EnvAdapter):
     @override
     async def reset(self, item: TaskItem) -> list[Message]:
         """Start a sandbox with the files of the task."""
-        _checked(self.runtime.name) if self.runtime.name == "bubblewrap" else self.runtime.check()
+        _check(self.runtime.name)
         await self.close()
         task = self._task(item)
         self._current, self._left_s = task, min(self.limits.episode_s, getattr(task, "agent_s", self.limits.episode_s))
@@ -212,8 +212,8 @@ class Terminal(EnvAdapter):
 
 
 @cache
-def _checked(name: str) -> None:
-    """Check a runtime without options once a process."""
+def _check(name: str) -> None:
+    """Raise ConfigError if this machine cannot start sandboxes of a runtime; ask once a process."""
     make_runtime(name, "").check()
 
 
