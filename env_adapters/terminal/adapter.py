@@ -15,7 +15,7 @@ from env_adapters.terminal.sandbox import Outcome, Sandbox, SandboxEndedError
 from env_adapters.terminal.tasks import COUNTS, generate, names
 from verl_agent.envs.action_format import FenceFormat, Parameter, Tool
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 GENERATED = "generated"
@@ -140,7 +140,8 @@ class Terminal(EnvAdapter):
         task = self._task(item)
         self._current, self._left_s = task, min(self.limits.episode_s, getattr(task, "agent_s", self.limits.episode_s))
         self._sandbox = Sandbox(self.runtime, self.limits, task.layout)
-        self._sandbox.put(task.begin())
+        if not self._sandbox.put(task.begin()):
+            raise EnvError(f"the files of {item.id} do not fit into env.options.limits.disk_mb={self.limits.disk_mb}.")
         self._ended = False
         system = _prompt().format(folder=task.layout.folder, seconds=self.limits.command_s)
         return [{"role": "system", "content": system}, {"role": "user", "content": task.instruction}]

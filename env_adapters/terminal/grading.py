@@ -147,7 +147,8 @@ class Task:
         def run(argv: Sequence[str], stdin: bytes) -> bytes | None:
             if not sandbox:
                 sandbox.append(Sandbox(runtime, replace(limits, files=limits.files + len(files)), self.layout))
-                sandbox[0].put(files)
+                if not sandbox[0].put(files):
+                    raise SandboxEndedError("the files do not fit.")
             return sandbox[0].execute(argv, stdin, CHECK_S, MAX_BYTES)
 
         try:

@@ -76,7 +76,8 @@ class HarborTask:
         )  # fmt: skip
         sandbox = Sandbox(runtime, replace(limits, files=limits.files + len(files)), layout)
         try:
-            sandbox.put(files)
+            if not sandbox.put(files):
+                return 0.0
             sandbox.execute(("/bin/bash", "/tests/test.sh"), b"", self.tests_s, TEST_OUTPUT)
             return reward(sandbox.take(REWARD) or {})
         except SandboxEndedError:

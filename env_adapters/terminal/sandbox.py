@@ -28,7 +28,7 @@ Files = Mapping[str, tuple[int, bytes]]
 """Mode and content of files by name, relative to the working folder."""
 
 
-class SandboxEndedError(Exception):
+class SandboxEndedError(EnvError):
     """The driver of a sandbox has ended or does not answer."""
 
 
@@ -95,9 +95,10 @@ class Sandbox:
         answer = self._call("execute", list(argv), _encoded(stdin), seconds, most, seconds=seconds)
         return None if answer.get("reason") or answer.get("error") else _decoded(answer.get("output"))
 
-    def put(self, files: Files) -> None:
-        """Write files."""
-        self._call("put", {name: (mode, _encoded(data)) for name, (mode, data) in files.items()})
+    def put(self, files: Files) -> bool:
+        """Write files; return True if all fit."""
+        answer = self._call("put", {name: (mode, _encoded(data)) for name, (mode, data) in files.items()})
+        return "error" not in answer
 
     def take(self, folder: str) -> Files | None:
         """Return the regular files below a folder and end all processes; None if they are too many or too large."""
