@@ -103,7 +103,7 @@ def harbor_folders(root: str) -> list[Path]:
     """Return the folders of tasks in a folder, or the folder itself, sorted by name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no folder has a task.toml.
     """
     folder = Path(root)
     found = [folder] if (folder / "task.toml").is_file() else sorted(path.parent for path in folder.glob("*/task.toml"))

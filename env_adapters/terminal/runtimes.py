@@ -203,7 +203,7 @@ def bubblewrap_problem(bwrap: str | None, python: str) -> str:
     """Return why bubblewrap cannot start a sandbox, and the remedy, or "".
 
     Args:
-        bwrap: path of the program; None if there is none.
+        bwrap: path of the program; None if it is not installed.
         python: interpreter of the system, which runs the first process of a sandbox.
     """
     if bwrap is None:
