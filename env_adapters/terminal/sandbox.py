@@ -102,7 +102,7 @@ class Sandbox:
 
     def take(self, folder: str) -> Files | None:
         """Return the regular files below a folder and end all processes; None if they are too many or too large."""
-        answer = self._call("take", folder, self.limits.disk_mb << 21)
+        answer = self._call("take", folder, self.limits.disk_mb << 20)
         files = answer.get("files")
         if not isinstance(files, dict):
             return None

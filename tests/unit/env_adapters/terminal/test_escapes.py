@@ -311,8 +311,8 @@ def test_hidden_tests_are_nowhere_in_the_sandbox():
         assert "/work" not in found and "cannot access '/tests'" in found
 
 
-def test_files_that_fit_only_where_they_were_earn_nothing(repair):
-    """Sparse files take no place in the first sandbox and too much in the second; this is no environment error."""
+def test_sparse_files_earn_nothing(repair):
+    """They take no place in the sandbox and too much outside; this is no environment error."""
     env, item = repair
     assert play(env, item, ["truncate -s 15M a b", "submit"])[-1].reward == 0.0
 
