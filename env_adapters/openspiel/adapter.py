@@ -9,7 +9,7 @@ from typing_extensions import override
 from env_adapters.openspiel.rules import RULES
 from env_adapters.seeded import SeededEnv, check_switch
 from verl_agent.envs.action_format import LineFormat
-from verl_agent.envs.arena import SEATS, Arena
+from verl_agent.envs.arena import Arena
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
@@ -62,11 +62,7 @@ class OpenSpiel(SeededEnv, Arena):
                 f"env.options.names={names!r} have these numbers of seats: {counts}. Allowed: games with the same "
                 "number, 2 or more. Play others as entries of env.mixture."
             )
-        count = sizes[self.names[0]]
-        if not isinstance(seats, list | tuple) or len(seats) != count:
-            example = ["self", *["script:random"] * (count - 1)]
-            raise ConfigError(f"{SEATS}={seats!r} is not allowed. {self.names[0]} has {count} seats: set {example}.")
-        self.check_players(seats, [f"player {seat}" for seat in range(count)])
+        self.check_players(seats, [f"player {seat}" for seat in range(sizes[self.names[0]])])
         self.success_reward = max(map(self._win, self.games.values()))
 
     def _load(self, name: str) -> Any:

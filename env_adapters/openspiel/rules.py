@@ -26,7 +26,7 @@ RULES = {
     "bargaining": (
         "You share out a pool of books, hats and basketballs with another player. Each values the items differently "
         "and knows only the own values. Offer what you would take for yourself, or answer Agree to accept the other's "
-        "last offer. Without an agreement after ten offers nobody gets anything. Your result is the value of your items."
+        "last offer. Without an agreement after ten offers nobody gets anything. Your result is the value you get."
     ),
 }
 """Rules by OpenSpiel's short name of the game."""

@@ -9,13 +9,13 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pyspiel
 import torch
 from open_spiel.python import policy as spiel_policy
@@ -33,43 +33,46 @@ from verl_agent.rollout.matches import Match, SeatSession
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens
-from verl_agent.study.inference import bootstrap_interval
+from verl_agent.study.inference import over_seeds
 from verl_agent.study.settings import TinySettings
 from verl_agent.study.tiny.engine import LockstepEngine, new_model
-from verl_agent.study.tiny.learner import Learner, minimize
+from verl_agent.study.tiny.learner import Batch, Learner, minimize
 from verl_agent.study.tiny.playing import InThisThread, Row
 from verl_agent.study.tiny.warm_start import imitation_loss
 from verl_agent.study.tiny.words import WordBuilder, Words
-from verl_agent.types import Message
+from verl_agent.types import Message, Reply
 
 ARMS = ("rae", "grpo", "turn_returns")
 MODEL = TinySettings(width=64, layers=2, heads=2)
-DEALS, MATCHES = 8, 8
+DEALS, MATCHES = 6, 4
 """Deals of a step, and matches of each deal."""
+SHAPING = RewardShaping(invalid_action_cost=1.0)
 BUDGET, LIMITS = TokenBudget(64, 64, 3, True), EpisodeLimits(4, None)
 MOVES = ("Pass", "Bet")
 OVERRIDES = (
-    *("actor_rollout_ref.actor.optim.lr=1e-3", f"actor_rollout_ref.rollout.n={2 * MATCHES}"),
-    *(f"actor_rollout_ref.actor.ppo_mini_batch_size={DEALS}", "actor_rollout_ref.actor.entropy_coeff=0.05"),
+    *("actor_rollout_ref.actor.optim.lr=2e-4", f"actor_rollout_ref.rollout.n={2 * MATCHES}"),
+    *(f"actor_rollout_ref.actor.ppo_mini_batch_size={DEALS}", "actor_rollout_ref.actor.entropy_coeff=0.1"),
 )
 ARENA = OpenSpiel("kuhn_poker", ["self", "self"], rules=False)
+
+
+class Reader:
+    """Policy of random moves that notes what it has read in each information state."""
+
+    def __init__(self, found: dict[str, list[Message]], seed: int) -> None:
+        self._found, self._luck = found, Random(seed)
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        """Return a random move."""
+        self._found[messages[-1]["content"].partition("State: ")[2].splitlines()[0]] = list(messages)
+        return Reply(self._luck.choice(MOVES))
 
 
 def histories() -> dict[str, list[Message]]:
     """Return the messages that a seat has read in each information state."""
     found: dict[str, list[Message]] = {}
     for seed in range(100):
-        luck = Random(seed)
-
-        class Player:
-            async def reply(self, messages: Any, luck: Random = luck) -> Any:
-                state = messages[-1]["content"].partition("State: ")[2].splitlines()[0]
-                found[state] = list(messages)
-                from verl_agent.types import Reply
-
-                return Reply(luck.choice(MOVES))
-
-        asyncio.run(play_match(ARENA.tasks("train")[seed], "", [Player(), Player()]))
+        asyncio.run(play_match(ARENA.tasks("train")[seed], "", [Reader(found, seed), Reader(found, 1000 + seed)]))
     assert len(found) == 12
     return found
 
@@ -98,7 +101,7 @@ class Run:
         self._imitate_chance()
         recipe = ROOT / "recipes/openspiel/grpo_cpu.yaml"
         config = compose_training(recipe, [*OVERRIDES, f"algorithm.adv_estimator={arm}", f"data.seed={seed}"])
-        self.learner = Learner(config, RewardShaping(), self.model, None, None, seed)
+        self.learner = Learner(config, SHAPING, self.model, None, None, seed)
 
     def _tokens(self, messages: list[Message], move: str) -> Any:
         tokens = EpisodeTokens(self.builder, Words.eos_token_id)
@@ -110,10 +113,13 @@ class Run:
         return replace(segment, response_mask=last)
 
     def _imitate_chance(self) -> None:
-        """Learn the words of both moves, each with probability one half."""
-        optimizer = torch.optim.AdamW(self.model.parameters(), 3e-3)
-        for _ in range(150):
-            imitation_loss(self.model, self.rows).backward()
+        """Imitate a strategy drawn at random, which bets with probability 1/4, 1/2 or 3/4 in each state."""
+        optimizer, shown = torch.optim.AdamW(self.model.parameters(), 2e-3), []
+        for state in range(len(self.states)):
+            bets = self.luck.randint(1, 3)
+            shown += [self.rows[2 * state]] * (4 - bets) + [self.rows[2 * state + 1]] * bets
+        for _ in range(200):
+            imitation_loss(self.model, shown).backward()
             minimize(self.model, optimizer, 1.0)
 
     def step(self, number: int) -> dict[str, float]:
@@ -139,16 +145,16 @@ class Run:
             policies.append(EnginePolicy(engine, self.words, tokens, BUDGET, {}, ends, seed))
         episodes, rows = await play_match(item, f"{deal}.{match}", policies), []
         for seat, (episode, policy) in enumerate(zip(episodes, policies, strict=True)):
+            if not episode.valid:  # the other seat left before this one was to move
+                continue
             (segment,) = policy.tokens.segments()
-            fields = turn_rewards(episode, RewardShaping(), episode.item.category).to_fields()
+            fields = turn_rewards(episode, SHAPING, episode.item.category).to_fields()
             rows.append(Row(f"{deal:05d}.{seat}_{match}_0", segment, fields))  # verl's GRPO reads groups from keys here
         return rows, sum(episode.info_total("invalid_action") for episode in episodes)
 
     @torch.no_grad()
     def nash_conv(self) -> tuple[float, float]:
         """Return the exact NashConv, and the mean probability of a possible move."""
-        from verl_agent.study.tiny.learner import Batch
-
         batch = Batch([Row("", segment, {}) for segment in self.rows])
         chosen_BT, _ = batch.log_probs(self.model, range(len(self.rows)), batch.mask_BT.shape[1])
         probs_SM = (chosen_BT * batch.mask_BT).sum(1).double().exp().reshape(-1, 2).numpy()
@@ -185,9 +191,8 @@ def report(folder: Path) -> None:
     for arm in ARMS:
         runs = [[one["nash_conv"] for one in json.loads(file.read_text())] for file in sorted(folder.glob(f"{arm}-*"))]
         for name, values in (("end", [run[-1] for run in runs]), ("least", [min(run) for run in runs])):
-            low, high = bootstrap_interval(np.array(values))
-            below = sum(value < 0.3 for value in values)
-            sys.stdout.write(f"{arm}, {name}: {np.mean(values):.3f} [{low:.3f}, {high:.3f}], {below}/{len(runs)} < 0.3\n")
+            mean, below = over_seeds(values), sum(value < 0.3 for value in values)
+            sys.stdout.write(f"{arm}, {name}: {mean}, {below} of {len(runs)} below 0.3\n")
 
 
 if __name__ == "__main__":

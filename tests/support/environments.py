@@ -77,7 +77,7 @@ KNOWN: Mapping[str, Known] = {
 }
 
 
-OPTIONAL = {"reasoning_gym", "textarena"}
+OPTIONAL = {"openspiel", "reasoning_gym", "textarena"}
 """Environments whose packages `make setup` does not install."""
 
 

@@ -60,7 +60,7 @@ class Estimator:
 
     @property
     def parts_seats(self) -> bool:
-        """True if it suits several trained seats: by roles, by groups, or by a critic, which reads the seat's prompt."""
+        """True if it suits several trained seats: by roles or groups, or by a critic, which reads the seat's prompt."""
         return self.by_role or self.grouped or self.critic is not None
 
     @property

@@ -69,7 +69,7 @@ class View:
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` returned."""
         texts, invalid, results = json.loads(text)
-        return cls({seat: said for seat, said in texts}, invalid, results)
+        return cls(dict(texts), invalid, results)
 
 
 class Arena(EnvAdapter):
@@ -161,9 +161,9 @@ class Arena(EnvAdapter):
         Raises:
             ConfigError: policies have several seats, and the caller plays one.
         """
-        self._joint = MATCH in item.data
-        self._left: Sequence[float] | None = None
-        if not self._joint and (len(self.policy_seats) > 1 or self.players[self.policy_seats[0]].kind != "self"):
+        self._is_match = MATCH in item.data
+        self._forfeited: Sequence[float] | None = None
+        if not self._is_match and (len(self.policy_seats) > 1 or self.players[self.policy_seats[0]].kind != "self"):
             raise ConfigError(
                 f"{SEATS} has {len(self.policy_seats)} seats for policies, and this command plays one. Give the other "
                 f"seats to scripts ({', '.join(f'script:{name}' for name in self.scripts)}), or use verl-agent train."
@@ -171,7 +171,7 @@ class Arena(EnvAdapter):
         await self.begin(item)
         await self._play_scripts({})
         view = self._view(())
-        if self._joint:
+        if self._is_match:
             return [{"role": "user", "content": view.to_json()}]
         (seat,) = self.policy_seats
         if view.results is not None:
@@ -181,12 +181,12 @@ class Arena(EnvAdapter):
     @final
     @override
     async def step(self, action: str) -> StepResult:
-        if not self._joint:
+        if not self._is_match:
             (seat,) = self.policy_seats
             return seat_result(await self._advance({seat: action}), seat)
         asked: Mapping[str, Any] = json.loads(action)
         if LEAVE in asked:
-            self._left = self.forfeit(asked[LEAVE])
+            self._forfeited = self.forfeit(asked[LEAVE])
             view = self._view(())
         else:
             view = await self._advance({int(seat): text for seat, text in asked.items()})
@@ -210,8 +210,10 @@ class Arena(EnvAdapter):
         return invalid
 
     def _view(self, invalid: Collection[int]) -> View:
-        results = self._left if self._left is not None else None if self.to_move() else self.results()
-        reads = self.policy_seats if results is not None else [one for one in self.to_move() if one in self.policy_seats]
+        results = self._forfeited if self._forfeited is not None else None if self.to_move() else self.results()
+        reads = (
+            self.policy_seats if results is not None else [one for one in self.to_move() if one in self.policy_seats]
+        )
         return View({seat: self.observe(seat) for seat in reads}, invalid, results)
 
 

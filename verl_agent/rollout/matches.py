@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 
 from verl_agent.envs.arena import LEAVE, MATCH, View, seat_result
@@ -38,7 +39,7 @@ class Match:
         """Return the first text of a seat, as soon as it is to move."""
         async with self._changed:
             if self._view is None and self._error is None:
-                await self._update(None, seat)
+                await self._update(None)
             view = await self._wait_for(seat)
             if view.results is not None:
                 raise EnvError("the match ended before this seat was to move.")
@@ -51,7 +52,7 @@ class Match:
                 self._actions[seat] = action
                 if self._actions.keys() == self._view.texts.keys():
                     actions, self._actions = self._actions, {}
-                    await self._update(json.dumps(actions), seat)
+                    await self._update(json.dumps(actions))
             return seat_result(await self._wait_for(seat), seat)
 
     async def fail(self, reason: str) -> None:
@@ -85,16 +86,14 @@ class Match:
             self._present.discard(seat)
             running = self._view is not None and self._view.results is None and self._error is None
             if running and self._present:
-                try:
-                    await self._update(json.dumps({LEAVE: seat}), seat)
-                except EpisodeEndError:
-                    pass  # the seats that wait raise it
+                with suppress(EpisodeEndError):  # the seats that wait raise it
+                    await self._update(json.dumps({LEAVE: seat}))
             elif running and self._view is not None:
                 self._error = EnvError("all seats have left.")
             if not self._present:
                 await self._session.close()
 
-    async def _update(self, action: str | None, seat: int) -> None:
+    async def _update(self, action: str | None) -> None:
         """Call the arena, and wake the seats that wait; the seat that calls raises the error itself."""
         try:
             if action is None:
