@@ -180,7 +180,7 @@ class OpenSpiel(SeededEnv, Arena):
 
     @override
     def forfeit(self, seat: int) -> Sequence[float]:
-        """The seat that leaves has the worst result of the game; in a game of constant sum the others share the rest."""
+        """The seat that leaves gets the lowest return; in a game of constant sum the others share the rest."""
         utilities, count = self.library().GameType.Utility, self._game.num_players()
         worst, utility = float(self._game.min_utility()), self._game.get_type().utility
         if utility == utilities.IDENTICAL:

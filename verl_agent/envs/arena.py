@@ -3,7 +3,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, final
 
 from typing_extensions import override
@@ -229,3 +229,14 @@ def seat_item(item: TaskItem, arena: Arena, seat: int, match: str) -> TaskItem:
     name = arena.seat_names[seat]
     data = {**item.data, MATCH: match, SEAT: name}
     return TaskItem(item.env, item.id, data, f"{item.category}, {name}" if item.category else name)
+
+
+def as_match(item: TaskItem, name: str = "prompt") -> TaskItem:
+    """Return a task whose session speaks for all seats, in views."""
+    return replace(item, data={**item.data, MATCH: name})
+
+
+def first_texts(messages: Sequence[Message]) -> list[Message]:
+    """Return the longest prompt of the seats that move first, from the first view of a match."""
+    texts = View.from_json(messages[-1]["content"]).texts.values()
+    return [{"role": "user", "content": max(texts, key=len, default="")}]

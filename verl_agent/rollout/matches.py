@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from verl_agent.envs.arena import LEAVE, MATCH, View, seat_result
+from verl_agent.envs.arena import LEAVE, View, as_match, seat_result
 from verl_agent.envs.session import Session
 from verl_agent.errors import EnvError, EpisodeEndError
 from verl_agent.types import Episode, Message, StepResult, TaskItem
@@ -26,7 +26,7 @@ class Match:
     """
 
     def __init__(self, session: Session, item: TaskItem, name: str, seats: Collection[int]) -> None:
-        self._session, self._item, self.name = session, replace(item, data={**item.data, MATCH: name}), name
+        self._session, self._item, self.name = session, as_match(item, name), name
         self._present = set(seats)
         self._actions: dict[int, str] = {}
         self._view: View | None = None
