@@ -103,7 +103,7 @@ def check_baselines(run, records, rows):
         assert saved == pytest.approx({f"duel: duel, {seat}": value for seat, value in baselines.items()})
 
 
-SHORT = Segment([1], [7, 0], [1, 0])
+SHORT = Segment([1], [7, 0], [1, 0], None)
 """Row of one reply of one token."""
 
 
