@@ -35,7 +35,12 @@ from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns
 
 OVERRIDES = (
     *("env.name=duel", "env.train_tasks=train", "env.eval_tasks=test", "env.dev_tasks=null"),
-    *("env.options={seats: [self, self]}", "credit.invalid_action_cost=0", "episode.record_tokens={every: 1}"),
+    *(
+        "~env.options.tolerant",
+        "+env.options.seats=[self,self]",
+        "credit.invalid_action_cost=0",
+        "episode.record_tokens={every: 1}",
+    ),
     *("actor_rollout_ref.rollout.val_kwargs.n=2", "trainer.save_freq=1"),
 )
 
