@@ -6,6 +6,7 @@ library. NashConv is exact: OpenSpiel computes it from the model's probabilities
 """
 
 import asyncio
+import copy
 import json
 import sys
 import time
@@ -44,14 +45,14 @@ from verl_agent.types import Message, Reply
 
 ARMS = ("rae", "grpo", "turn_returns")
 MODEL = TinySettings(width=64, layers=2, heads=2)
-DEALS, MATCHES = 6, 4
+DEALS, MATCHES = 6, 6
 """Deals of a step, and matches of each deal."""
 SHAPING = RewardShaping(invalid_action_cost=1.0)
 BUDGET, LIMITS = TokenBudget(64, 64, 3, True), EpisodeLimits(4, None)
 MOVES = ("Pass", "Bet")
 OVERRIDES = (
-    *("actor_rollout_ref.actor.optim.lr=2e-4", f"actor_rollout_ref.rollout.n={2 * MATCHES}"),
-    *(f"actor_rollout_ref.actor.ppo_mini_batch_size={DEALS}", "actor_rollout_ref.actor.entropy_coeff=0.1"),
+    *("actor_rollout_ref.actor.optim.lr=5e-4", f"actor_rollout_ref.rollout.n={2 * MATCHES}"),
+    *(f"actor_rollout_ref.actor.ppo_mini_batch_size={DEALS}", "actor_rollout_ref.actor.use_kl_loss=true"),
 )
 ARENA = OpenSpiel("kuhn_poker", ["self", "self"], rules=False)
 
@@ -101,7 +102,8 @@ class Run:
         self._imitate_chance()
         recipe = ROOT / "recipes/openspiel/grpo_cpu.yaml"
         config = compose_training(recipe, [*OVERRIDES, f"algorithm.adv_estimator={arm}", f"data.seed={seed}"])
-        self.learner = Learner(config, SHAPING, self.model, None, None, seed)
+        reference = copy.deepcopy(self.model)
+        self.learner = Learner(config, SHAPING, self.model, None, reference, seed)
 
     def _tokens(self, messages: list[Message], move: str) -> Any:
         tokens = EpisodeTokens(self.builder, Words.eos_token_id)
