@@ -100,6 +100,9 @@ class Match:
                 self._view = View.from_json((await self._session.reset(self._item))[-1]["content"])
             else:
                 self._view = View.from_json((await self._session.step(action)).observation)
+            absent = self._view.texts.keys() - self._present
+            if self._view.results is None and absent:  # it left before the match began
+                await self._update(json.dumps({LEAVE: min(absent)}))
         except EpisodeEndError as error:
             self._error = EnvError(f"the match has ended: {error}")
             raise

@@ -178,7 +178,11 @@ class EpisodeLoop(AgentLoopBase):
         item, new_session, limits = env.item(row.tasks, row.task_id), env.new_session, env.limits(row)
         if place := env.place(row, item):  # the match replays after an error of its environment
             item, new_session, limits = place.item, place.new_session, replace(limits, retries=0)
-        attempts = await play_until_valid(item, new_session, new_agent, new_policy, limits)
+        try:
+            attempts = await play_until_valid(item, new_session, new_agent, new_policy, limits)
+        finally:
+            if place:  # whatever failed, the other seats wait no longer
+                await place.match.leave(place.seat)
         if place:
             await place.match.settle(place.seat, attempts[-1])
         oracle_turns = await env.oracle_turns(item)

@@ -13,7 +13,6 @@ from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 from verl.utils.torch_functional import masked_whiten
 
 from verl_agent.trace.returns import is_uniform
-from verl_agent.training.groups import row_order
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, values_on_tokens
 
 EPSILON = 1e-6
@@ -114,21 +113,20 @@ def rae(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None, 
 
     A role p is a seat of a game. Each episode moves its baseline, b_p = alpha * b_p + (1 - alpha) * R, and has the
     advantage A = R - b_p on all its tokens, without a division by a deviation. alpha is `ROLE_DECAY`, b begins at 0.
-    Episodes are taken in the order of tasks and samples. Episodes without a seat share one baseline.
+    Here the n episodes of a role in a batch move b by n steps on their mean, so that their order has no influence.
+    Episodes without a seat share one baseline.
 
     Returns:
         Advantages and a copy of them as returns, float `(B, T)`, 0 where the mask is 0.
     """
     batch = current_turns()
-    returns: dict[str, float] = defaultdict(float)
+    returns: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for turn in batch.turns:
-        returns[turn.episode] += turn.reward
-    roles, advantages = {turn.episode: turn.role for turn in batch.turns}, dict[str, float]()
-    for episode in sorted(returns, key=lambda key: row_order(f"{key}_0")):
-        before = batch.baselines.get(roles[episode], 0.0)
-        after = batch.baselines[roles[episode]] = ROLE_DECAY * before + (1 - ROLE_DECAY) * returns[episode]
-        advantages[episode] = returns[episode] - after
-    values = [advantages[turn.episode] for turn in batch.turns]
+        returns[turn.role][turn.episode] += turn.reward
+    for role, of_role in returns.items():
+        kept = ROLE_DECAY ** len(of_role)
+        batch.baselines[role] = kept * batch.baselines.get(role, 0.0) + (1 - kept) * fmean(of_role.values())
+    values = [returns[turn.role][turn.episode] - batch.baselines[turn.role] for turn in batch.turns]
     advantages_BT = values_on_tokens(batch.turns, values, token_level_rewards) * response_mask
     return advantages_BT, torch.clone(advantages_BT)
 

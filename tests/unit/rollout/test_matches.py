@@ -81,6 +81,17 @@ def test_an_error_of_one_policy_does_not_leave_the_other_waiting():
         played(Duel(BOTH), [ValueError("no reply")], ["12"])
 
 
+def test_a_seat_that_leaves_before_the_match_begins_forfeits():
+    async def together():
+        arena = Duel(BOTH)
+        match = Match(arena.new_session(), arena.tasks("train")[0], "m", arena.policy_seats)
+        await match.leave(1)
+        await match.begin(0)
+        return await match.act(0, "1")
+
+    assert asyncio.run(together()).reward == 1
+
+
 def test_a_script_plays_the_other_seat_of_an_ordinary_environment():
     arena = Duel(["self", "script:random"])
     item, limits = arena.tasks("test")[0], EpisodeLimits(2, None)

@@ -97,13 +97,13 @@ def check_baselines(run, records, rows):
     """Check the advantages of both steps against baselines by seat, and those in the checkpoint."""
     baselines = defaultdict(float)
     for step in (1, 2):
-        played = sorted(
-            (one["group"], one["sample"], one["data"]["seat"], one["reward"]) for one in records if one["step"] == step
-        )
-        for group, sample, seat, result in played:
-            baselines[seat] = ROLE_DECAY * baselines[seat] + (1 - ROLE_DECAY) * result
-            record = {"group": group, "sample": sample}
-            assert advantage(rows, record) == pytest.approx(result - baselines[seat], abs=1e-4)
+        played = [record for record in records if record["step"] == step]
+        for seat in ("left", "right"):
+            returns = [record["reward"] for record in played if record["data"]["seat"] == seat]
+            baselines[seat] = moved(baselines[seat], returns)
+        for record in played:
+            expected = record["reward"] - baselines[record["data"]["seat"]]
+            assert advantage(rows, record) == pytest.approx(expected, abs=1e-4)
         saved = json.loads((run / f"global_step_{step}/baselines.json").read_text())
         assert saved == pytest.approx({f"duel: duel, {seat}": value for seat, value in baselines.items()})
 
@@ -112,24 +112,27 @@ SHORT = Segment([1], [7, 0], [1, 0], None)
 """Row of one reply of one token."""
 
 
+def moved(baseline, returns):
+    """Return a baseline after some episodes of its role."""
+    kept = ROLE_DECAY ** len(returns)
+    return kept * baseline + (1 - kept) * fmean(returns)
+
+
 def test_rae_subtracts_the_running_mean_of_the_role():
-    """By hand, in the order of tasks and samples and not of rows."""
     played = [("a_1_0", "right", -1.0), ("a_0_0", "left", 1.0), ("b_0_0", "left", 0.0), ("b_1_0", "right", 2.0)]
     masks = [torch.tensor(SHORT.response_mask) for _ in played]
     fields = [{"rewards": [value], "anchors": ["s"], "first": 0, "role": role} for _, role, value in played]
-    turns = locate_turns([key for key, *_ in played], masks, fields)
-    batch = BatchTurns(turns, RewardShaping(), baselines={"left": 1.0})
+    batch = BatchTurns(locate_turns([key for key, *_ in played], masks, fields), RewardShaping(), None, {"left": 1.0})
     token = BATCH_TURNS.set(batch)
     try:
         advantages_BT, _ = rae(torch.zeros(4, 2), torch.stack(masks))
     finally:
         BATCH_TURNS.reset(token)
-    left, right = 0.95 * 1.0 + 0.05 * 1.0, 0.05 * -1.0
-    by_hand = {"a_0_0": 1 - left, "b_0_0": 0 - 0.95 * left, "a_1_0": -1 - right}
-    by_hand["b_1_0"] = 2 - (0.95 * right + 0.05 * 2)
-    expected = torch.tensor([[by_hand[key], 0.0] for key, *_ in played])
-    torch.testing.assert_close(advantages_BT, expected)
-    assert batch.baselines == pytest.approx({"left": 0.95 * left, "right": 0.95 * right + 0.1})
+    baselines = {"left": moved(1.0, [1.0, 0.0]), "right": moved(0.0, [-1.0, 2.0])}
+    assert batch.baselines == pytest.approx(baselines)
+    torch.testing.assert_close(
+        advantages_BT, torch.tensor([[value - baselines[role], 0.0] for _, role, value in played])
+    )
 
 
 def test_groups_of_an_arena_are_parted_by_seat():
