@@ -183,6 +183,8 @@ class Arena(EnvAdapter):
     async def step(self, action: str) -> StepResult:
         if not self._is_match:
             (seat,) = self.policy_seats
+            if not self.to_move():
+                return StepResult("The match has ended.", terminated=True)
             return seat_result(await self._advance({seat: action}), seat)
         asked: Mapping[str, Any] = json.loads(action)
         if LEAVE in asked:

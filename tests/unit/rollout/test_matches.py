@@ -99,6 +99,16 @@ def test_a_script_plays_the_other_seat_of_an_ordinary_environment():
     assert (episode.reward, episode.item.data) == (1, {"number": 0})
 
 
+def test_an_action_after_the_end_earns_nothing():
+    async def played():
+        session = Duel(["self", "script:random"])
+        await session.reset(session.tasks("test")[0])
+        return [await session.step("123") for _ in range(2)]
+
+    first, second = asyncio.run(played())
+    assert (first.reward, second.reward, second.terminated) == (1, 0, True)
+
+
 def test_a_script_that_chooses_an_impossible_action_is_an_error_of_the_environment():
     arena = Duel(["self", "script:wrong"])
     session = GuardedSession(arena.new_session(), None)
