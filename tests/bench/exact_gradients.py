@@ -203,6 +203,7 @@ ESTIMATES = {
     "`reinforce_plus_plus`": Estimate("reinforce_plus_plus", place="outcome"),
     "`turn_returns`": Estimate("turn_returns"),
     "`turn_returns` before it is normalised": Estimate("turn_returns", normalised=False),
+    "`rae`, first batch": Estimate("rae"),
     "`gae`, perfect critic": Estimate("gae"),
     "`turn_gae`, perfect critic": Estimate("turn_gae"),
     "`turn_gae` before it is normalised": Estimate("turn_gae", normalised=False),

@@ -77,7 +77,7 @@ KNOWN: Mapping[str, Known] = {
 }
 
 
-OPTIONAL = {"reasoning_gym", "textarena", "terminal"}
+OPTIONAL = {"openspiel", "reasoning_gym", "textarena", "terminal"}
 """Environments that need what `make setup` does not install."""
 
 

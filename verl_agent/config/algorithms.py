@@ -52,8 +52,16 @@ class Estimator:
     its last turn, so that `credit.truncated=bootstrap` has an effect."""
     reads: Sequence[str] = ()
     """Settings that it reads and that have no effect otherwise, such as `credit.turn_gamma`."""
+    by_role: bool = False
+    """It compares each episode with those of its own seat alone, where policies have several seats. `TurnSpan.group`
+    and `TurnSpan.role` tell them apart."""
     reference: Callable[..., Any] | None = None
     """The same advantages in plain PyTorch, with the arguments of `function`; `verl-agent check-estimator` compares."""
+
+    @property
+    def parts_seats(self) -> bool:
+        """True if it suits several trained seats: by roles or groups, or by a critic, which reads the seat's prompt."""
+        return self.by_role or self.grouped or self.critic is not None
 
     @property
     def options(self) -> list[str]:
@@ -65,6 +73,7 @@ BUILT_IN = {
     "gae": Estimator(critic="token", several_rows=False, rewards="token", bootstraps=True),
     "gigpo": Estimator(grouped=True),
     "grpo": Estimator(grouped=True, uniform_is_zero=True, rewards="episode"),
+    "rae": Estimator(by_role=True),
     "reinforce_plus_plus": Estimator(several_rows=False, rewards="token"),
     "rloo": Estimator(grouped=True, several_rows=False, uniform_is_zero=True, rewards="episode"),
     "turn_gae": Estimator(critic="turn", bootstraps=True),

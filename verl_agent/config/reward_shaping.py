@@ -84,12 +84,14 @@ class TurnRewards:
         anchors: key of the state in which each turn begins; equal keys mean equal states.
         first: number of the row's first turn in its episode; above 0 if the episode makes several rows.
         truncated: treatment of the row; `as_is` for an episode that is not truncated.
+        role: game and seat in an arena with several policies, by which groups and baselines are parted; else "".
     """
 
     rewards: Sequence[float]
     anchors: Sequence[str]
     first: int = 0
     truncated: Truncated = "as_is"
+    role: str = ""
 
     def split(self, counts: Sequence[int]) -> list["TurnRewards"]:
         """Split the turns of an episode into those of its training rows.
@@ -105,7 +107,8 @@ class TurnRewards:
         for number, count in enumerate(counts, start=1):
             end = begin + count
             treatment = "as_is" if self.truncated == "bootstrap" and number < len(counts) else self.truncated
-            rows.append(TurnRewards(self.rewards[begin:end], self.anchors[begin:end], self.first + begin, treatment))
+            part = self.rewards[begin:end], self.anchors[begin:end], self.first + begin, treatment, self.role
+            rows.append(TurnRewards(*part))
             begin = end
         return rows
 
@@ -116,13 +119,14 @@ class TurnRewards:
             "anchors": list(self.anchors),
             "first": self.first,
             "truncated": self.truncated,
+            "role": self.role,
         }
 
 
-def turn_rewards(episode: Episode, credit: RewardShaping) -> TurnRewards:
+def turn_rewards(episode: Episode, credit: RewardShaping, role: str = "") -> TurnRewards:
     """Return rewards, anchors and treatment of a whole episode."""
     treatment = credit.truncated if episode.truncated else "as_is"
-    return TurnRewards(credit.rewards(episode), _anchors(episode, credit.anchor), truncated=treatment)
+    return TurnRewards(credit.rewards(episode), _anchors(episode, credit.anchor), truncated=treatment, role=role)
 
 
 def _anchors(episode: Episode, kind: str) -> list[str]:

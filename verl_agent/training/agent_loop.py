@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
@@ -18,12 +19,14 @@ from verl_agent.agents.base import Agent
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.reward_shaping import turn_rewards
 from verl_agent.config.settings import RunEnv
+from verl_agent.envs.arena import Arena
 from verl_agent.envs.hosts.ray import training_pool
 from verl_agent.envs.session import PooledEnv, Session, SessionPool
 from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.engine_policy import EnginePolicy
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.prompts import FittedSession, token_counter
+from verl_agent.rollout.sessions import ReplayingSession
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment, contract
 from verl_agent.runs.first_error import OneTraceback
@@ -32,6 +35,8 @@ from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.invalid_episodes import report_invalid
 from verl_agent.training.rollout_row import RolloutRow
+from verl_agent.training.seat_policies import SeatPolicies
+from verl_agent.training.seats import Matches, Place
 from verl_agent.types import Episode, TaskItem
 
 SEED_NAMES = {"sglang": "sampling_seed"}
@@ -54,6 +59,11 @@ class EnvRuntime:
         self._count_tokens = token_counter(builder, run_env.new_agent)
         self._tasks: dict[str, dict[str, TaskItem]] = {}
         self._oracle_turns: dict[str, int | None] = {}
+        self._seed: int = loop.rollout_config.seed
+        self._matches: Matches | None = None
+        if isinstance(self._live, Arena) and len(self._live.policy_seats) > 1:
+            self._matches = Matches(self._live, run_env.label)
+            self._others = SeatPolicies(self._live, run_env, self.budget)
 
     def item(self, tasks: str, task_id: str) -> TaskItem:
         """Return one task of a selection."""
@@ -76,6 +86,20 @@ class EnvRuntime:
         """Return a session of the pool; it opens at its reset."""
         session = PooledEnv(self._live, self.pool)
         return FittedSession(session, self._count_tokens, self.budget.prompt) if self._cuts_prompts else session
+
+    def place(self, row: RolloutRow, item: TaskItem) -> Place | None:
+        """Return the seat that a row's episode plays; None where one policy plays alone."""
+        if self._matches is None:
+            return None
+        limits = self.limits(row)
+
+        def of_arena() -> Session:
+            retries, counted = limits.retries, limits.on_action_error == "count"
+            return ReplayingSession(lambda: PooledEnv(self._live, self.pool), None, retries, counted)
+
+        first = replace(row, sample=self._matches.number(row))  # whichever seat comes first
+        others = self._others.player(replace(limits, retries=0), first.seed(self._seed, 1))
+        return self._matches.join(row, item, of_arena, others)
 
     def limits(self, row: RolloutRow) -> EpisodeLimits:
         """Return turn limit and retries of a row's episode; the pool limits the time of each call."""
@@ -151,8 +175,16 @@ class EpisodeLoop(AgentLoopBase):
             policies.append(policy)
             return policy
 
-        item = env.item(row.tasks, row.task_id)
-        attempts = await play_until_valid(item, env.new_session, new_agent, new_policy, env.limits(row))
+        item, new_session, limits = env.item(row.tasks, row.task_id), env.new_session, env.limits(row)
+        if place := env.place(row, item):  # the match replays after an error of its environment
+            item, new_session, limits = place.item, place.new_session, replace(limits, retries=0)
+        try:
+            attempts = await play_until_valid(item, new_session, new_agent, new_policy, limits)
+        finally:
+            if place:  # whatever failed, the other seats wait no longer
+                await place.match.leave(place.seat)
+        if place:
+            await place.match.settle(place.seat, attempts[-1])
         oracle_turns = await env.oracle_turns(item)
         for episode in attempts:
             episode.oracle_turns = oracle_turns
@@ -166,7 +198,7 @@ class EpisodeLoop(AgentLoopBase):
             segments = await asyncio.to_thread(
                 add_last_state, segments, attempts[-1], agents[-1], policies[-1].tokens, env.max_row_tokens
             )
-        return self._outputs(row, attempts, policies[-1], segments)
+        return self._outputs(row, attempts, policies[-1], segments, place.role if place else "")
 
     def _record(self, row: RolloutRow, attempts: list[Episode]) -> None:
         """Write all attempts to the record file."""
@@ -194,11 +226,11 @@ class EpisodeLoop(AgentLoopBase):
         return summarize_episode(attempts[-1], len(attempts), replays, env_label=label, shaped_return=shaped_return)
 
     def _outputs(
-        self, row: RolloutRow, attempts: list[Episode], policy: EnginePolicy, segments: list[Segment]
+        self, row: RolloutRow, attempts: list[Episode], policy: EnginePolicy, segments: list[Segment], role: str
     ) -> list[AgentLoopOutput]:
         """Return one row for each segment of the last attempt; verl gives all of them the reward of the last row."""
         episode = attempts[-1]
-        rewards = turn_rewards(episode, self.worker.envs[row.env_label].of_run.credit)
+        rewards = turn_rewards(episode, self.worker.envs[row.env_label].of_run.credit, role)
         shaped_return = sum(rewards.rewards)
         summary = self._summary(row, attempts, shaped_return)
         rewards_by_segment = rewards.split([count_replies(segment.response_mask) for segment in segments])

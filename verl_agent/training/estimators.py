@@ -1,4 +1,4 @@
-"""Advantage estimators that use turns: `turn_returns`, `gigpo` and `turn_gae` of `algorithm.adv_estimator`."""
+"""Advantage estimators that use turns: `turn_returns`, `rae`, `gigpo` and `turn_gae` of `algorithm.adv_estimator`."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
@@ -101,6 +101,34 @@ def turn_returns(
     returns = returns_to_go(batch.turns, batch.shaping.turn_gamma)
     returns_BT = values_on_tokens(batch.turns, returns, token_level_rewards) * response_mask
     return masked_whiten(returns_BT, response_mask) * response_mask, returns_BT
+
+
+ROLE_DECAY = 0.95
+"""Decay of the baselines of `rae`, alpha of SPIRAL."""
+
+
+@register_adv_est("rae")
+def rae(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None, **_: Any) -> tuple[Tensor, Tensor]:
+    """Estimate advantages with a running baseline of each role (role-conditioned advantages, SPIRAL, arXiv 2506.24119).
+
+    A role p is a seat of a game. Each episode moves its baseline, b_p = alpha * b_p + (1 - alpha) * R, and has the
+    advantage A = R - b_p on all its tokens, without a division by a deviation. alpha is `ROLE_DECAY`, b begins at 0.
+    Here the n episodes of a role in a batch move b by n steps on their mean, so that their order has no influence.
+    Episodes without a seat share one baseline.
+
+    Returns:
+        Advantages and a copy of them as returns, float `(B, T)`, 0 where the mask is 0.
+    """
+    batch = current_turns()
+    returns: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for turn in batch.turns:
+        returns[turn.role][turn.episode] += turn.reward
+    for role, of_role in returns.items():
+        kept = ROLE_DECAY ** len(of_role)
+        batch.baselines[role] = kept * batch.baselines.get(role, 0.0) + (1 - kept) * fmean(of_role.values())
+    values = [returns[turn.role][turn.episode] - batch.baselines[turn.role] for turn in batch.turns]
+    advantages_BT = values_on_tokens(batch.turns, values, token_level_rewards) * response_mask
+    return advantages_BT, torch.clone(advantages_BT)
 
 
 @register_adv_est("gigpo")

@@ -41,8 +41,8 @@ from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turn_metrics import COLUMNS, clip_fractions, staleness_metrics, turn_metrics
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns
 
-STATE_FILE = "horizon.json"
-"""File with the state of adaptive horizons in a checkpoint."""
+STATE_FILE, BASELINES_FILE = "horizon.json", "baselines.json"
+"""Files in a checkpoint: the state of adaptive horizons, and the running baselines of roles."""
 EMPTY_STEPS = 10
 """Most consecutive steps in which `credit.truncated=drop` may leave no episode in the loss."""
 LONGER = "Raise horizon.max_turns or the token budgets, choose easier tasks, or set credit.truncated=as_is."
@@ -77,7 +77,7 @@ class EpisodeTraining(GroupedBatches):
         self._recording = envs[0].episode.record_tokens
         self._token_recorder: TokenRecorder | None = None
         self._bypass = bool(config.algorithm.rollout_correction.bypass_mode)
-        self._empty_steps = 0
+        self._empty_steps, self._baselines = 0, dict[str, float]()
         self._turn_batch: TurnBatch | None = None
         self._best: Best | None = None
 
@@ -172,7 +172,9 @@ class EpisodeTraining(GroupedBatches):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Set `BATCH_TURNS`, adds metrics by turn, and rejects tokens afterwards, not before."""
         self._turn_batch = turn_batch = TurnBatch.read(batch)
-        token = BATCH_TURNS.set(BatchTurns(turn_batch.turns, self._shaping, turn_batch.token_values))
+        turn_batch.write_roles(batch)
+        turns = BatchTurns(turn_batch.turns, self._shaping, turn_batch.token_values, self._baselines)
+        token = BATCH_TURNS.set(turns)
         rewards = turn_batch.rewards(self.config.algorithm.gamma) if self._places_rewards else None
         try:
             with replaced(batch, rewards) if rewards else nullcontext():
@@ -248,28 +250,30 @@ class EpisodeTraining(GroupedBatches):
         return self._turn_batch
 
     def _save_checkpoint(self) -> None:
-        """Add the state of the horizons, and the manifest last."""
+        """Add the states of horizons and baselines, and the manifest last."""
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         begin_checkpoint(folder)
         write_json_atomically(folder / STATE_FILE, self.turn_limits.saved())
+        write_json_atomically(folder / BASELINES_FILE, self._baselines)
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
-        """Load the checkpoint and the state of adaptive horizons.
+        """Load the checkpoint and the states that the run needs.
 
         Raises:
-            ConfigError: the checkpoint lacks the state of an adaptive horizon.
+            ConfigError: the checkpoint lacks one.
         """
         super()._load_checkpoint()
         if self.global_steps and self.turn_limits.adaptive:
-            self._restore_turn_limits()
+            self.turn_limits.restore(self._saved_state(STATE_FILE))
+        if self.global_steps and self.config.algorithm.adv_estimator == "rae":
+            self._baselines.update(self._saved_state(BASELINES_FILE))
 
-    def _restore_turn_limits(self) -> None:
-        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        file = folder / STATE_FILE
+    def _saved_state(self, name: str) -> Any:
+        file = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}" / name
         if not file.is_file():
-            raise ConfigError(f"{folder} has no {STATE_FILE}: it was not written by a run with this trainer.")
-        self.turn_limits.restore(json.loads(file.read_text(encoding="utf-8")))
+            raise ConfigError(f"{file.parent} has no {name}: it was not written by a run with this trainer.")
+        return json.loads(file.read_text(encoding="utf-8"))
 
 
 class FinishingCallback(CheckpointCallback):

@@ -7,12 +7,13 @@ from typing import Self
 
 import torch
 import transfer_queue as tq
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
 
 from verl_agent.rollout.tokens import expand
+from verl_agent.training.groups import group_of
 from verl_agent.training.turns import TurnSpan, locate_turns, rewards_on_last_tokens, values_on_tokens
 
 Columns = dict[str, list[Tensor]]
@@ -89,6 +90,14 @@ class TurnBatch:
         runs = [[] if pad else field.get("versions", []) for pad, field in zip(padding, fields, strict=True)]
         versions = [_on_written(expand(row), mask) for row, mask in zip(runs, masks, strict=True)]
         return cls(turns, masks, dropped, padding, versions, columns.get("values"))
+
+    def write_roles(self, batch: KVBatchMeta) -> None:
+        """Give rows of seats the group of their seat in the column `uid`, which verl's estimators read."""
+        groups = {turn.row: turn.group for turn in self.turns if turn.role}
+        if groups:
+            names = [groups.get(row, group_of(key)) for row, key in enumerate(batch.keys)]
+            fields = TensorDict({"uid": NonTensorStack(*names)}, batch_size=len(names))
+            tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     @property
     def whole_episodes(self) -> bool:

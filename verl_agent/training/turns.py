@@ -6,7 +6,7 @@ estimators run.
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,12 +23,14 @@ class TurnSpan:
         row: index of the row in the batch.
         start: index of the reply's first token in the row's response.
         end: index after its last token.
+        group: key of the episodes that are compared: those of one task, and in an arena also of one seat.
         episode: key of the episode, unique in the batch.
         number: number of the turn in its episode, from 0.
         reward: shaped reward of the turn.
         anchor: key of the state in which the turn begins.
         value: critic's value of that state; 0 without a critic.
         value_after: critic's value at the end of the row, if the episode is bootstrapped there; else 0.
+        role: game and seat in an arena with several policies; else "".
         turn_value_after: the same for a critic of turns, which learns values of states before replies only. If the row
             does not hold the state after the turn, it is the value of the turn's own state.
     """
@@ -44,6 +46,7 @@ class TurnSpan:
     value: float = 0.0
     value_after: float = 0.0
     turn_value_after: float = 0.0
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class BatchTurns:
     turns: Sequence[TurnSpan]
     shaping: RewardShaping
     values: Sequence[Tensor] | None = None
+    baselines: dict[str, float] = field(default_factory=dict)
+    """Running mean return of each role, which `rae` updates; state of the trainer."""
 
 
 BATCH_TURNS: ContextVar[BatchTurns] = ContextVar("turns of the batch whose advantages are estimated")
@@ -93,7 +98,7 @@ def locate_turns(
         if rewards is None:
             continue
         group, sample, _ = key.rsplit("_", 2)
-        spans = reply_spans(mask_T)
+        role, spans = rewards.get("role", ""), reply_spans(mask_T)
         if not len(spans) == len(rewards["rewards"]) == len(rewards["anchors"]):
             raise ValueError(f"row {key} holds {len(spans)} replies, its episode counted {len(rewards['rewards'])}.")
         of_row = [
@@ -101,12 +106,13 @@ def locate_turns(
                 row=row,
                 start=start,
                 end=end,
-                group=group,
+                group=f"{group} {role}" if role else group,
                 episode=f"{group}_{sample}",
                 number=rewards["first"] + number,
                 reward=float(rewards["rewards"][number]),
                 anchor=rewards["anchors"][number],
                 value=values[row][start].item() if values else 0.0,
+                role=role,
             )
             for number, (start, end) in enumerate(spans)
         ]

@@ -108,8 +108,8 @@ PAIRS = [
 
 @pytest.mark.parametrize(("path", "overlay"), PAIRS)
 def test_every_recipe_accepts_every_overlay(path, overlay):
-    if path.parent.name in ("reasoning_gym", "textarena"):
-        pytest.importorskip(path.parent.name)
+    if path.parent.name in ("openspiel", "reasoning_gym", "textarena"):
+        pytest.importorskip("pyspiel" if path.parent.name == "openspiel" else path.parent.name)
     config = merged(path, overlay)
     with chdir(ROOT):
         check(config)

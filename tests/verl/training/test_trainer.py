@@ -205,12 +205,12 @@ def test_checkpoint_without_the_horizons_state_raises_config_error(tmp_path):
     made, folder = trainer(step=3, default_local_dir=str(tmp_path)), tmp_path / "global_step_3"
     folder.mkdir()
     with pytest.raises(ConfigError, match=f"has no {STATE_FILE}"):
-        made._restore_turn_limits()
+        made.turn_limits.restore(made._saved_state(STATE_FILE))
     (folder / STATE_FILE).write_text("{}")
     with pytest.raises(ConfigError, match="no state of the adaptive horizon of 'guess_number'"):
-        made._restore_turn_limits()
+        made.turn_limits.restore(made._saved_state(STATE_FILE))
     (folder / STATE_FILE).write_text(json.dumps({"guess_number": {"stage": 1, "measured": []}}))
-    made._restore_turn_limits()
+    made.turn_limits.restore(made._saved_state(STATE_FILE))
     assert made.turn_limits.max_turns("guess_number", 4) == 5
 
 

@@ -91,6 +91,7 @@ class Learner:
         self._shaping, self._seed, self._value_clip = shaping, seed, config["critic"]["cliprange_value"]
         self._mini_batch = actor["ppo_mini_batch_size"] * config["actor_rollout_ref"]["rollout"]["n"]
         self._policy, self._critic, self._reference = policy, critic, reference
+        self._baselines: dict[str, float] = {}
         self._trained = {"policy": (policy, actor["optim"]["lr"])}
         if critic is not None:
             self._trained["critic"] = (critic, config["critic"]["optim"]["lr"])
@@ -100,14 +101,17 @@ class Learner:
         }
 
     def saved(self) -> dict[str, Any]:
-        """Return weights and states of optimizers, for a checkpoint."""
-        return {name: [self._trained[name][0].state_dict(), one.state_dict()] for name, one in self._optimizers.items()}
+        """Return weights, states of optimizers and baselines of roles, for a checkpoint."""
+        models = {name: model for name, (model, _) in self._trained.items()}
+        states = {name: [models[name].state_dict(), one.state_dict()] for name, one in self._optimizers.items()}
+        return {**states, "baselines": self._baselines}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the state that `saved` returned."""
         for name, optimizer in self._optimizers.items():
             self._trained[name][0].load_state_dict(saved[name][0])
             optimizer.load_state_dict(saved[name][1])
+        self._baselines = dict(saved["baselines"])
 
     def update(self, rows: Sequence[Row], step: int) -> dict[str, float]:
         """Train on the rows of one step.
@@ -150,7 +154,7 @@ class Learner:
             non_tensors={"uid": np.array([key.split("_")[0] for key in batch.keys], dtype=object)},
         )
         values = batch.unpadded(values_BT) if self._critic is not None else None
-        token = BATCH_TURNS.set(BatchTurns(turns, self._shaping, values))
+        token = BATCH_TURNS.set(BatchTurns(turns, self._shaping, values, self._baselines))
         try:
             data = compute_advantage_for_multi_trajectories(
                 data,

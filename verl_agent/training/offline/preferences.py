@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from verl_agent.envs.arena import SEAT
 from verl_agent.errors import ConfigError
 from verl_agent.sections import Needs, OnResume, settings
 from verl_agent.trace.record import EpisodeRecord
@@ -112,6 +113,8 @@ class Pair:
 def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -> list[Pair]:
     """Pair the best episode of each task with the worst, the second best with the second worst, and so on.
 
+    Seats of an arena have prompts of their own, so each is paired with itself.
+
     Equal conversations count once, and no episode is in two pairs. The result does not depend on the order of the
     records.
 
@@ -120,11 +123,12 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
     """
     if settings.pairs == "edits":
         return _edit_pairs(records, settings)
-    by_task: dict[TaskKey, dict[str, EpisodeRecord]] = defaultdict(dict)
+    by_task: dict[tuple[TaskKey, str], dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
-        by_task[record["env"], record["task"]].setdefault(fingerprint(conversation(record)), record)
+        task, seat = (record["env"], record["task"]), str(record["data"].get(SEAT, ""))
+        by_task[task, seat].setdefault(fingerprint(conversation(record)), record)
     pairs: list[Pair] = []
-    for task, episodes in sorted(by_task.items()):
+    for (task, _), episodes in sorted(by_task.items()):
         ranked = [episodes[name] for name in sorted(episodes, key=lambda name: (-episodes[name]["reward"], name))]
         require_equal_prompts(task, ranked)
         matched = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.agents.base import Agent
 from verl_agent.config.settings import AgentEnv, RunEnv
+from verl_agent.envs.arena import Arena, as_match, first_texts
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.session import SessionPool
 from verl_agent.envs.settings import AUTO, EnvSettings
@@ -59,10 +60,14 @@ async def first_messages(played: AgentEnv, items: Sequence[TaskItem], limit_s: f
         ConfigError: a larger share of tasks than `env.max_env_error_rate` failed to begin, or all of them.
     """
     pool = local_pool(played.live, played.env, count=1)
+    seats = isinstance(played.live, Arena) and len(played.live.policy_seats) > 1
     try:
-        return await begin_tasks(pool, played.env, items, limit_s)
+        begun = await begin_tasks(pool, played.env, [as_match(one) for one in items] if seats else items, limit_s)
     finally:
         await pool.shutdown()
+    if seats:
+        begun.prompts = {task: first_texts(messages) for task, messages in begun.prompts.items()}
+    return begun
 
 
 async def begin_tasks(pool: SessionPool, env: EnvSettings, items: Sequence[TaskItem], limit_s: float) -> FirstMessages:

@@ -32,6 +32,7 @@ from verl_agent.training.preflight.lengths import check_critic, check_micro_batc
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
 from verl_agent.training.preflight.prompts import check_prompts
+from verl_agent.training.seats import check_seats
 from verl_agent.training.splits import split_tasks, validates_on_test
 
 ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
@@ -84,6 +85,8 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     for run_env in envs:
         check_environment(run_env, envs)
         check_seeds(config.algorithm.adv_estimator, run_env)
+        rollout = config.actor_rollout_ref.rollout
+        check_seats(config.algorithm.adv_estimator, rollout.n, rollout.val_kwargs.n, run_env)
         check_places(plain, run_env, envs)
     check_own_algorithms(config, envs)
     check_micro_batches(config)

@@ -53,6 +53,14 @@ def test_different_prompts_of_one_task_raise_config_error():
         make_pairs(records, settings())
 
 
+def test_each_seat_of_an_arena_is_paired_with_itself():
+    records = [
+        {**talk(text, reward, prompt=f"You are {seat}."), "data": {"seat": seat}}
+        for text, reward, seat in [("a", 1.0, "left"), ("b", 0.0, "right"), ("c", 0.0, "left"), ("d", 1.0, "right")]
+    ]
+    assert [words(pair) for pair in make_pairs(records, settings())] == [("a", "c"), ("d", "b")]
+
+
 def test_tasks_of_the_same_name_in_two_environments_are_not_paired():
     with pytest.raises(ConfigError, match="2 different episodes of 2 tasks, but no two of a task"):
         make_pairs([talk("a"), talk("b", 0.0, env="walk")], settings())

@@ -1,0 +1,236 @@
+"""Test training with two seats of one policy: returns, groups and baselines of each seat, and refusals."""
+
+import asyncio
+import json
+from collections import defaultdict
+from statistics import fmean, stdev
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import AutoTokenizer
+
+from tests.support.arenas import Duel
+from tests.support.fakes import ScriptedEngine
+from tests.support.models import write_byte_model
+from tests.support.packages import write_metadata
+from tests.support.training_runs import train_to_end
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.config.reward_shaping import RewardShaping
+from verl_agent.config.settings import RunEnv
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.horizon import Horizon
+from verl_agent.models.resolve import prepare_smollm2
+from verl_agent.rollout.settings import EpisodeSettings
+from verl_agent.rollout.tokens import Segment
+from verl_agent.trace.record_files import read_records
+from verl_agent.trace.token_files import read_tokens, token_files
+from verl_agent.training.agent_loop import EpisodeLoop, WorkerState
+from verl_agent.training.estimators import ROLE_DECAY, rae
+from verl_agent.training.rollout_row import RolloutRow
+from verl_agent.training.seats import check_seats
+from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns
+
+OVERRIDES = (
+    *("env.name=duel", "env.train_tasks=train", "env.eval_tasks=test", "env.dev_tasks=null"),
+    *(
+        "~env.options.tolerant",
+        "+env.options.seats=[self,self]",
+        "credit.invalid_action_cost=0",
+        "episode.record_tokens={every: 1}",
+    ),
+    *("actor_rollout_ref.rollout.val_kwargs.n=2", "trainer.save_freq=1"),
+)
+
+
+def advantage(rows, record):
+    """Return the advantage of an episode, which all its tokens share."""
+    row = next(one for one in rows if (one.group, one.sample) == (record["group"], record["sample"]))
+    values = {round(value, 5) for value in row.columns["advantages"] if value is not None and value == value}
+    assert len(values) == 1
+    return values.pop()
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rae"])
+def test_a_run_trains_both_seats_each_with_its_own_return_and_group(tmp_path, estimator):
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    write_metadata(packages, "duel", {"verl_agent.envs": {"duel": "tests.support.arenas:Duel"}})
+    run = train_to_end(tmp_path, *OVERRIDES, f"algorithm.adv_estimator={estimator}", packages=[packages])
+    records = [one for one in read_records(run) if one["purpose"] == "train"]
+    matches = defaultdict(dict)
+    for record in records:
+        matches[record["data"]["match"]][record["data"]["seat"]] = record
+    assert len(matches) == 2 * 4 * 2, "two steps, four tasks, two matches"
+    for seats in matches.values():
+        assert seats.keys() == {"left", "right"}
+        assert seats["left"]["reward"] == -seats["right"]["reward"]
+        assert seats["left"]["group"] == seats["right"]["group"]
+    assert any(record["reward"] for record in records)
+    rows = [row for file in token_files(run) for row in read_all(file, records)]
+    if estimator == "grpo":
+        check_groups(records, rows)
+    else:
+        check_baselines(run, records, rows)
+
+
+def read_all(file, records):
+    known = {(record["group"], record["sample"]) for record in records}
+    return [row for group, sample in sorted(known) for row in read_tokens(file, group, sample)]
+
+
+def check_groups(records, rows):
+    """Check that a seat is compared with the same seat of the task's other matches."""
+    groups = defaultdict(list)
+    for record in records:
+        groups[record["group"], record["data"]["seat"]].append(record)
+    for group in groups.values():
+        returns = [record["reward"] for record in group]
+        for record in group:
+            expected = (record["reward"] - fmean(returns)) / (stdev(returns) + 1e-6)
+            assert advantage(rows, record) == pytest.approx(expected, abs=1e-3)
+
+
+def check_baselines(run, records, rows):
+    """Check the advantages of both steps against baselines by seat, and those in the checkpoint."""
+    baselines = defaultdict(float)
+    for step in (1, 2):
+        played = [record for record in records if record["step"] == step]
+        for seat in ("left", "right"):
+            returns = [record["reward"] for record in played if record["data"]["seat"] == seat]
+            baselines[seat] = moved(baselines[seat], returns)
+        for record in played:
+            expected = record["reward"] - baselines[record["data"]["seat"]]
+            assert advantage(rows, record) == pytest.approx(expected, abs=1e-4)
+        saved = json.loads((run / f"global_step_{step}/baselines.json").read_text())
+        assert saved == pytest.approx({f"duel: duel, {seat}": value for seat, value in baselines.items()})
+
+
+SHORT = Segment([1], [7, 0], [1, 0], None)
+"""Row of one reply of one token."""
+
+
+def moved(baseline, returns):
+    """Return a baseline after some episodes of its role."""
+    kept = ROLE_DECAY ** len(returns)
+    return kept * baseline + (1 - kept) * fmean(returns)
+
+
+def test_rae_subtracts_the_running_mean_of_the_role():
+    played = [("a_1_0", "right", -1.0), ("a_0_0", "left", 1.0), ("b_0_0", "left", 0.0), ("b_1_0", "right", 2.0)]
+    masks = [torch.tensor(SHORT.response_mask) for _ in played]
+    fields = [{"rewards": [value], "anchors": ["s"], "first": 0, "role": role} for _, role, value in played]
+    batch = BatchTurns(locate_turns([key for key, *_ in played], masks, fields), RewardShaping(), None, {"left": 1.0})
+    token = BATCH_TURNS.set(batch)
+    try:
+        advantages_BT, _ = rae(torch.zeros(4, 2), torch.stack(masks))
+    finally:
+        BATCH_TURNS.reset(token)
+    baselines = {"left": moved(1.0, [1.0, 0.0]), "right": moved(0.0, [-1.0, 2.0])}
+    assert batch.baselines == pytest.approx(baselines)
+    torch.testing.assert_close(
+        advantages_BT, torch.tensor([[value - baselines[role], 0.0] for _, role, value in played])
+    )
+
+
+def test_groups_of_an_arena_are_parted_by_seat():
+    fields = [{"rewards": [1.0], "anchors": ["s"], "first": 0, "role": role} for role in ("left", "right", "")]
+    masks = [torch.tensor(SHORT.response_mask)] * 3
+    turns = locate_turns(["a_0_0", "a_1_0", "a_2_0"], masks, fields)
+    assert [turn.group for turn in turns] == ["a left", "a right", "a"]
+
+
+CONFIG = {
+    "env": {"name": "duel", "options": {"seats": ["self", "self"]}, "hosts": {"where": "inline"}},
+    "horizon": {"max_turns": [3]},
+    "episode": {"max_tokens_per_turn": 8},
+    "agent": {"name": "raw"},
+    "data": {"overlong_prompt": "drop"},
+}
+
+
+@pytest.fixture
+def register_duel(tmp_path, monkeypatch):
+    write_metadata(tmp_path, "duel", {"verl_agent.envs": {"duel": "tests.support.arenas:Duel"}})
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def loop(texts, worker=None, **options):
+    """Return an agent loop as verl's worker creates it, with an engine that writes these texts."""
+    made = EpisodeLoop.__new__(EpisodeLoop)
+    made.config = OmegaConf.merge(OmegaConf.create(CONFIG), OmegaConf.create({"env": {"options": options}}))
+    made.rollout_config = SimpleNamespace(prompt_length=200, response_length=100, seed=7, name="vllm")
+    made.tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
+    made.apply_chat_template_kwargs = {}
+    made.server_manager = ScriptedEngine(made.tokenizer, texts)
+    made.worker = worker or WorkerState(made, "llama")
+    return made
+
+
+def columns(session):
+    row = {"purpose": "train", "env_label": "duel", "tasks": "train", "task_id": "train-1", "global_steps": 1}
+    return {**row, "session_id": session, "max_turns": 3, "draw": 0, "uid": "group"}
+
+
+def test_the_sessions_of_a_prompt_meet_in_matches(register_duel):
+    first = loop(["1"])
+    loops = [first, loop(["12"], first.worker), loop(["123"], first.worker), loop(["1"], first.worker)]
+
+    async def together():
+        return await asyncio.gather(*(one.run({}, **columns(at)) for at, one in enumerate(loops)))
+
+    rows = [row for (row,) in asyncio.run(together())]
+    assert [row.reward_score for row in rows] == [-1, 1, 1, -1]
+    assert [row.extra_fields["turns"]["role"] for row in rows] == ["duel: duel, left", "duel: duel, right"] * 2
+    assert [row.extra_fields["episode"]["category"] for row in rows] == ["duel, left", "duel, right"] * 2
+
+
+def test_a_frozen_checkpoint_plays_the_other_seat(register_duel, tmp_path):
+    write_byte_model(tmp_path / "frozen", ["You are left. Write 1 or 12."], vocabulary=300)
+    one = loop(["123456789"], seats=["self", f"frozen:{tmp_path / 'frozen'}"])
+    (row,) = asyncio.run(one.run({}, **columns(0)))
+    assert row.reward_score in (-1, 0, 1) and row.extra_fields["turns"]["role"] == "duel: duel, left"
+
+
+def test_a_frozen_checkpoint_that_is_missing_is_named(register_duel, tmp_path):
+    async def begin():
+        one = loop(["12"], seats=["self", f"frozen:{tmp_path / 'none'}"])
+        env = one.worker.envs["duel"]
+        place = env.place(RolloutRow.from_columns(columns(0)), env.item("train", "train-1"))
+        await place.match.begin(0)
+        await place.match.act(0, "12")
+
+    with pytest.raises(EnvError, match=r"right cannot play on: .*none"):
+        asyncio.run(begin())
+
+
+def duel(seats):
+    env = RunEnv(
+        env=EnvSettings("duel"),
+        agent=AgentSettings("raw"),
+        horizon=Horizon([2]),
+        episode=EpisodeSettings(max_tokens_per_turn=8),
+    )
+    env.__dict__["live"] = Duel(seats)
+    return env
+
+
+@pytest.mark.parametrize(
+    ("seats", "estimator", "samples", "message"),
+    [
+        (["self", "self"], "turn_returns", 4, "adv_estimator='turn_returns' compares the episodes of all seats.*rae"),
+        (["self", "self"], "reinforce_plus_plus", 4, "Or train one seat"),
+        (["self", "self"], "grpo", 5, r"rollout.n=5 is not allowed.*multiples of 2 from 4 on"),
+        (["self", "self"], "grpo", 2, r"rollout.n=2 is not allowed"),
+    ],
+)
+def test_settings_that_cannot_part_the_seats_raise_config_error(seats, estimator, samples, message):
+    with pytest.raises(ConfigError, match=message):
+        check_seats(estimator, samples, 2, duel(seats))
+
+
+def test_one_trained_seat_may_have_any_estimator():
+    check_seats("turn_returns", 3, 1, duel(["self", "script:random"]))
+    check_seats("rae", 2, 2, duel(["self", "self"]))
