@@ -4,23 +4,30 @@ Each node is a Ray node of its own, as `ray start` makes it. What is not tested 
 """
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
+from ray._private.node import Node
 from ray.cluster_utils import Cluster
 
 from tests.support.models import write_byte_model
 from tests.support.training_runs import RECIPE, command_line, last_step, marked_processes, run_environment, wait_for_end
+from verl_agent.runs.hang_watch import PHASE_FILE
 from verl_agent.trace.record_files import read_records
+from verl_agent.training.phases import PHASES
 
 TRAINER = {"num_cpus": 12, "num_gpus": 1}
 """Logical resources of a node with one rank."""
 HOSTS_ONLY = {"num_cpus": 0, "num_gpus": 0, "resources": {"play": 1}}
 """Logical resources of a node for hosts alone (`env.hosts.resource=play`): without CPUs it gets no actor of verl."""
+LOST, REPLACEMENT = "127.0.0.2", "127.0.0.3"
+"""Addresses of a node that is lost and of the one that replaces it."""
 TWO_NODES = ["trainer.nnodes=2", "trainer.n_gpus_per_node=1"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -137,3 +144,44 @@ def test_node_with_a_rank_that_dies_ends_the_run_with_its_name_and_it_resumes_on
         assert status == 0, shown
     assert os.path.isdir(tmp_path / "root/run")
     assert last_step(tmp_path / "root/run") == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_node_lost_in_a_weight_transfer_is_named_and_the_run_goes_on_with_its_replacement(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """A stopped node keeps its connections open, as a machine without power does."""
+    saved = ["trainer.save_freq=1", "trainer.total_training_steps=4", *TWO_NODES]
+    lost_s: list[float] = []
+    with cluster_of(TRAINER, {**TRAINER, "node_ip_address": LOST}) as cluster:
+        prepare(tmp_path / "root")
+
+        def replace_node(run: Path) -> None:
+            wait_until(lambda: last_step(run) >= 1)
+            wait_until(lambda: (run / PHASE_FILE).read_text() == PHASES["on_step_end"])
+            (lost,) = cluster.worker_nodes
+            processes = processes_of(lost)
+            try:
+                for process in processes:
+                    process.send_signal(number)
+                lost_s.append(time.monotonic())
+                wait_until(lambda: "was lost with its machine" in (tmp_path / "root/output").read_text(), 240)
+                lost_s.append(time.monotonic())
+            finally:
+                for process in processes:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+            cluster.add_node(**TRAINER, node_ip_address=REPLACEMENT)
+
+        status, shown = train(tmp_path / "root", cluster, *saved, during=replace_node)
+    message = next(line for line in shown.splitlines() if "was lost with its machine" in line)
+    print(f"\n| {number.name} of a node | {lost_s[1] - lost_s[0]:.0f} s | {message} |")  # noqa: T201 - a measurement
+    assert status == 0 and f"on {LOST}, was lost with its machine" in shown and "Restart 1 of 3" in shown, shown
+    assert last_step(tmp_path / "root/run") == 4
+
+
+def processes_of(node: Node) -> list[psutil.Process]:
+    """Return the processes of a Ray node: its raylet and all that this has started."""
+    raylets = [one for group in node.all_processes.values() for one in group]
+    found = [psutil.Process(one.process.pid) for one in raylets]
+    return [process for one in found for process in (one, *one.children(recursive=True))]

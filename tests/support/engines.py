@@ -76,6 +76,8 @@ def batch_of(segments: Sequence[Segment], micro_batch: int = 4, **options: Any) 
         "old_log_probs": [-1.0 + 0.1 * values for values in noise],
         "advantages": [values.flip(0) for values in noise],
     }
+    if segments[0].routed_experts is not None:
+        columns["routed_experts"] = [torch.as_tensor(one.routed_experts).to(torch.int16) for one in segments]
     data = TensorDict({name: jagged(values) for name, values in columns.items()}, batch_size=len(rows))
     given = {
         "use_remove_padding": False,

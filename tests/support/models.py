@@ -103,6 +103,36 @@ def write_qwen2(folder: Path, texts: Iterable[str], vocabulary: int, **sizes: in
     return folder
 
 
+def write_qwen3_moe(folder: Path, tokenizer: Any, layers: int) -> Path:
+    """Write a random Qwen3 with 32 experts in each layer, of which a token takes 4, and its tokenizer."""
+    import torch
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config = Qwen3MoeConfig(
+        vocab_size=len(tokenizer) + len(tokenizer) % 2,
+        hidden_size=128,
+        intermediate_size=256,
+        moe_intermediate_size=64,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        num_experts=32,
+        num_experts_per_tok=4,
+        norm_topk_prob=True,
+        initializer_range=0.1,
+        max_position_embeddings=1024,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    Qwen3MoeForCausalLM(config).float().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def write_critic(folder: Path, model: Path) -> Path:
     """Write a critic with the weights of a policy and a random value head, which verl would draw anew in each run."""
     import torch

@@ -118,6 +118,51 @@ def keep_unpacked_weights() -> None:
     utils.dispatch_cpu_unquantized_gemm = dispatch
 
 
+def repack_experts() -> None:
+    """Pack the weights of experts again after each update, as after the first load.
+
+    vLLM 0.28.0, model_executor/layers/fused_moe/unquantized_fused_moe_method.py:166 packs them at the first load only.
+    The kernel then reads new weights in the layout of packed ones, and the engine samples from another policy.
+    """
+    from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
+        UnquantizedFusedMoEMethod,
+        UnquantizedMoeBackend,
+    )
+
+    upstream = UnquantizedFusedMoEMethod._setup_kernel
+
+    def set_up(self: Any, layer: Any, *weights: Any, **named: Any) -> None:
+        is_update = self.moe_kernel is not None
+        upstream(self, layer, *weights, **named)
+        if is_update and self.unquantized_backend == UnquantizedMoeBackend.CPU:
+            self.moe_kernel.fused_experts.process_weights_after_loading(layer)
+
+    UnquantizedFusedMoEMethod._setup_kernel = set_up
+
+
+def capture_experts() -> None:
+    """Let vLLM's experts for CPUs return their choice (`enable_return_routed_experts`), as those for GPUs do.
+
+    vLLM 0.28.0, model_executor/layers/fused_moe/routed_experts_capturer.py:289 refuses kernels that choose the experts
+    themselves. `experts/cpu_moe.py:133` takes those with the largest logits, unless they are in groups.
+    """
+    from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedExperts
+
+    upstream = CPUUnquantizedExperts.apply
+
+    def apply(self: Any, *, router_logits: Any, **inputs: Any) -> Any:
+        if self.routing_replay_capture_fn is not None:
+            chosen = router_logits.topk(self.moe_config.experts_per_token, dim=-1, sorted=False)[1]
+            self.routing_replay_capture_fn(chosen)
+        return upstream(self, router_logits=router_logits, **inputs)
+
+    def supports_capture(self: Any) -> bool:
+        return not self.use_grouped_topk and self.custom_routing_function is None
+
+    CPUUnquantizedExperts.apply = apply
+    CPUUnquantizedExperts.supports_routing_replay_capture = supports_capture
+
+
 def memory_of_transfers() -> None:
     """Transfer weights through files where `/dev/shm` has no room, as in a container with Docker's default of 64 MB.
 

@@ -7,12 +7,14 @@ from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.memory import release_pages, trim_heap
-from verl_agent.platform.patches import keep_unpacked_weights
+from verl_agent.platform.patches import capture_experts, keep_unpacked_weights, repack_experts
 from verl_agent.platform.seeded_sampling import SeededSampling
 from verl_agent.platform.weight_transfer import run_scoped_socket
 
 if use_cpu_device():
     keep_unpacked_weights()
+    repack_experts()
+    capture_experts()
 
 
 class RunScopedWorkerExtension(vLLMColocateWorkerExtension, SeededSampling):

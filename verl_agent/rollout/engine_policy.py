@@ -146,7 +146,8 @@ class EnginePolicy:
         self.top_log_probs += said.get("top_log_probs") or []
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
-        self.tokens.add_reply(text, ids, output.log_probs or None, versions)
+        experts = getattr(output, "routed_experts", None)  # of verl's engines, if they return them
+        self.tokens.add_reply(text, ids, output.log_probs or None, versions, experts=experts)
         truncated_by, force_closed = self._truncation(ended, output, limit)
         if not ended and truncated_by is None:
             self.tokens.close_reply()

@@ -26,6 +26,8 @@ class Segment:
         response_log_probs: T values, 0.0 where the mask is 0; None if the engine returned none.
         response_versions: T values, the training step of the weights that sampled the token; 0 where the mask is 0.
             None if unknown.
+        routed_experts: experts of all tokens but the last, int array of shape (tokens - 1, layers, experts of a token);
+            None if the engine returned none.
     """
 
     prompt_ids: list[int]
@@ -33,6 +35,7 @@ class Segment:
     response_mask: list[int]
     response_log_probs: list[float] | None
     response_versions: list[int] | None = None
+    routed_experts: Any = None
 
     def followed_by(self, ids: Sequence[int]) -> "Segment":
         """Return the segment with further tokens that the model did not write."""
@@ -66,6 +69,7 @@ class EpisodeTokens:
     _log_probs: list[float] = field(default_factory=list)
     _versions: list[int] = field(default_factory=list)
     _has_log_probs: bool = True
+    _experts: Any = None
     _finished: list[Segment] = field(default_factory=list)
 
     @property
@@ -91,6 +95,7 @@ class EpisodeTokens:
             self._append(merged, None)
         else:
             self._finished, self._mask, self._log_probs, self._versions = self.segments(), [], [], []
+            self._experts = None
             self.ids = self.builder.build_initial_tokens(messages, tools=self.tools)
         self._messages = messages
 
@@ -101,15 +106,18 @@ class EpisodeTokens:
         log_probs: Sequence[float] | None = None,
         versions: Sequence[int] | None = None,
         trained: bool = True,
+        experts: Any = None,
     ) -> None:
         """Append a reply, with mask 1 or, if it is not trained on, 0.
 
         Args:
             versions: training step of the weights that sampled each id; None for 0.
             trained: False if another author than those to learn from wrote the reply.
+            experts: experts of all tokens of the segment before the reply's last one, see `Segment.routed_experts`.
         """
         start = len(self._mask)
         self._has_log_probs &= log_probs is not None
+        self._experts = experts
         self._append(
             self.builder.merge_assistant_tokens(self.ids, list(token_ids)),
             list(log_probs) if log_probs is not None else [0.0] * len(token_ids),
@@ -142,6 +150,7 @@ class EpisodeTokens:
             response_mask=self._mask[:end],
             response_log_probs=self._log_probs[:end] if self._has_log_probs else None,
             response_versions=self._versions[:end],
+            routed_experts=self._experts,
         )
         return [*self._finished, present]
 

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -20,6 +20,7 @@ from ray.exceptions import RayActorError
 from verl_agent.errors import AgentError
 from verl_agent.runs.child import Link
 from verl_agent.runs.deaths import ACTORS, NODE_MANAGER, REPLACED_ACTORS, Death, name_process
+from verl_agent.runs.hang_watch import STATES
 
 logger = logging.getLogger(__name__)
 
@@ -84,16 +85,27 @@ class WorkerStart:
         """
         if self._done:
             return None
-        titles = {process.pid: " ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)}
-        self._done = any(map(WORKER.match, titles.values()))
-        manager = next((pid for pid, title in titles.items() if name_process(title) == NODE_MANAGER), None)
+        self._done = any(WORKER.match(_title(process)) for process in psutil.Process().children(recursive=True))
+        manager = own_node_manager()
         if self._done or manager is None:  # the run has joined a Ray that was running before
             return None
         if not self._asked_s and state.actors():
             self._asked_s = time.monotonic()
         if not self._asked_s or time.monotonic() - self._asked_s < self._limit_s:
             return None
-        return Death(NODE_MANAGER, manager, cause=f"started no worker within {self._limit_s:.0f} s")
+        return Death(NODE_MANAGER, manager.pid, cause=f"started no worker within {self._limit_s:.0f} s")
+
+
+def own_node_manager() -> psutil.Process | None:
+    """Return the node manager of a Ray that this process has started; None if the run has joined another one."""
+    children = psutil.Process().children(recursive=True)
+    return next((process for process in children if name_process(_title(process)) == NODE_MANAGER), None)
+
+
+def _title(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def _report(find: Callable[[], Death | None], link: Link) -> None:
@@ -126,5 +138,8 @@ def to_death(actor: Mapping[str, Any]) -> Death | None:
         return None
     here = ray.util.get_node_ip_address()
     node = actor["Address"]["IPAddress"] or context.node_ip_address
+    if context.reason == ActorDiedErrorContext.NODE_DIED and node == here and (manager := own_node_manager()):
+        state = STATES.get(manager.status(), "no longer answers Ray's control service")
+        return Death(NODE_MANAGER, manager.pid, cause=state)  # this machine is not lost
     kind = name.rpartition(".")[2]  # verl makes some classes inside of functions
     return Death(ACTORS.get(kind, f"the actor {kind}"), actor["Pid"], "" if node == here else node, how)

@@ -240,6 +240,7 @@ class EpisodeLoop(AgentLoopBase):
                 response_ids=segment.response_ids,
                 response_mask=segment.response_mask,
                 response_logprobs=segment.response_log_probs,
+                routed_experts=segment.routed_experts,
                 reward_score=shaped_return if row.purpose == "train" else episode.reward,
                 num_turns=len(episode.messages),
                 metrics=AgentLoopMetrics(generate_sequences=summary.generate_s, tool_calls=summary.env_s),

@@ -161,6 +161,23 @@ def test_vllm_discards_the_weights_that_it_packs():
     assert "if remove_weight:\n            layer.weight = torch.nn.Parameter(torch.empty(0)" in body
 
 
+def test_vllm_packs_experts_at_the_first_load_only():
+    """Lines for `repack_experts`: the first load, and the method that does not pack twice."""
+    source = "\n".join(upstream("vllm", "model_executor/layers/fused_moe/unquantized_fused_moe_method.py"))
+    body = source[source.index("        if not is_weight_update:") : source.index("def get_fused_moe_quant_config")]
+    assert "is_weight_update = self.moe_kernel is not None" in source
+    assert body.count("self.moe_kernel.fused_experts.process_weights_after_loading(layer)") == 1
+
+
+def test_vllm_cannot_return_the_experts_that_its_kernel_for_cpus_chooses():
+    """Lines for `capture_experts`: the refusal, and the choice of the largest logits."""
+    capturer = "\n".join(upstream("vllm", "model_executor/layers/fused_moe/routed_experts_capturer.py"))
+    assert "and fused_experts.supports_routing_replay_capture()" in capturer
+    kernel = "\n".join(upstream("vllm", "model_executor/layers/fused_moe/experts/cpu_moe.py"))
+    assert "supports_routing_replay_capture" not in kernel
+    assert "topk_logit_vals, topk_idx = torch.topk(" in kernel
+
+
 def test_a_request_of_verl_waits_for_an_update_in_one_method():
     """Line for `RunScopedHttpServer.generate`, which measures the time in that method."""
     source = "\n".join(upstream("verl", "workers/rollout/vllm_rollout/vllm_async_server.py"))

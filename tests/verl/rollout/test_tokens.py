@@ -123,6 +123,19 @@ def test_a_reply_of_two_versions_keeps_both(smollm2):
     assert contract(expand([(3, 2), (4, 1)])) == [[3, 2], [4, 1]]
 
 
+def test_a_segment_has_the_experts_that_its_last_reply_came_with(smollm2):
+    """They are those of all tokens that the engine read for it, so the earlier ones are part of them."""
+    tokens = smollm2.policy(ScriptedEngine(smollm2.tokenizer, [])).tokens
+    messages = [{"role": "user", "content": "Begin."}]
+    for text in ("one", "two"):
+        tokens.add_messages(messages)
+        tokens.add_reply(text, encode_reply(smollm2.tokenizer, text, tokens.end_of_turn), experts=f"until {text}")
+        messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "Go on."}]
+    tokens.add_messages(messages[-1:])
+    tokens.add_reply("three", encode_reply(smollm2.tokenizer, "three", tokens.end_of_turn))
+    assert [segment.routed_experts for segment in tokens.segments()] == ["until two", None]
+
+
 def test_all_turns_of_an_episode_share_one_request_id(smollm2):
     plays = [play_tokens(smollm2, REPLIES, 3) for _ in range(2)]
     assert [len(set(play.engine.requests)) for play in plays] == [1, 1]

@@ -20,6 +20,7 @@ def stand_in_when_imported() -> None:
     before_import("megatron.core", _answer_cuda_names)
     after_import("megatron.core.jit", _disable_compilation)
     after_import("megatron.core.tensor_parallel.random", _use_random_state_of_cpu)
+    after_import("megatron.core.transformer.moe.moe_utils", _route_without_gemm)
     after_import("megatron.core.models.gpt.gpt_layer_specs", _use_plain_layers)
 
 
@@ -58,6 +59,14 @@ def _use_random_state_of_cpu() -> None:
     random = _module("megatron.core.tensor_parallel.random")
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+
+
+def _route_without_gemm() -> None:
+    """Say that the router of experts has no product of Transformer Engine.
+
+    Megatron-Core 0.16.1, transformer/moe/moe_utils.py:1192 reads a name that line 39 leaves undefined without it.
+    """
+    _module("megatron.core.transformer.moe.moe_utils").te_general_gemm = None
 
 
 def _use_plain_layers() -> None:

@@ -1,9 +1,10 @@
-"""Layers of Transformer Engine that dense decoders use, in plain PyTorch.
+"""Layers of Transformer Engine that decoders use, also those with experts, in plain PyTorch.
 
 They have the parameters and calls of Transformer Engine's, so Megatron's own specification of a layer uses them:
 weights have the same names, and the same bridges to Hugging Face's weights read them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from megatron.core.models.backends import BackendSpecProvider
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.moe.experts import SequentialMLP
+from megatron.core.transformer.moe.experts import TEGroupedMLP
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 from typing_extensions import override
@@ -60,6 +61,39 @@ class NormColumnParallelLinear(ColumnParallelLinear):
         """Return the shards of the weights for a checkpoint; the norm's weight is the same on all ranks."""
         state = self.state_dict(prefix="", keep_vars=True)
         return make_sharded_tensors_for_checkpoint(state, prefix, {"weight": 0, "bias": 0}, sharded_offsets)
+
+
+class GroupedLinear(torch.nn.Module):
+    """A linear layer of each expert (`TEColumnParallelGroupedLinear`, `TERowParallelGroupedLinear`)."""
+
+    def __init__(
+        self,
+        num_gemms: int,
+        input_size: int,
+        output_size: int,
+        *,
+        config: Any,
+        init_method: Callable[[Tensor], Any],
+        **_: Any,
+    ) -> None:
+        super().__init__()
+        if config.expert_model_parallel_size != 1 or config.expert_tensor_parallel_size != 1:
+            raise NotImplementedError("Megatron on a CPU has all experts on each rank.")
+        for expert in range(num_gemms):
+            weight = torch.nn.Parameter(torch.empty(output_size, input_size, dtype=config.params_dtype))
+            init_method(weight)
+            self.register_parameter(f"weight{expert}", weight)
+
+    def forward(self, inputs: Tensor, tokens: list[int]) -> tuple[Tensor, None]:
+        """Return the outputs `(T, D)` of inputs that are sorted by expert, `tokens` of each; and no bias."""
+        parts = zip(inputs.split(tokens), self.parameters(), strict=True)
+        return torch.cat([F.linear(part, weight) for part, weight in parts]), None
+
+    def sharded_state_dict(
+        self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
+    ) -> Any:
+        """Return the weights for a checkpoint; each rank has all of them."""
+        return make_sharded_tensors_for_checkpoint(self.state_dict(keep_vars=True), prefix, {}, sharded_offsets)
 
 
 class CausalAttention(MegatronModule):
@@ -158,5 +192,8 @@ class PlainSpecProvider(BackendSpecProvider):
         """Return None: the activation is the config's."""
 
     def grouped_mlp_modules(self, *_: Any) -> tuple[type, Any]:
-        """Return experts that are computed one after another."""
-        return SequentialMLP, MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+        """Return experts that are computed one after another.
+
+        Their weights have the names of Transformer Engine's, which are the only ones that mbridge knows.
+        """
+        return TEGroupedMLP, MLPSubmodules(linear_fc1=GroupedLinear, linear_fc2=GroupedLinear)

@@ -255,6 +255,14 @@ CONDITIONS: tuple[Condition, ...] = (
               Where("criteria of whole rows, such as seq_mean_k1", lambda value, get: "token" not in str(value)),
               "Others remove tokens from the middle of a turn, and the loss would take the rest for two turns. Or set "
               "the loss to vanilla or gspo.", {LOSS: ["turn_ratio"]}),
+    # Experts of the rollout, which the update replays
+    *(Condition(key, allowed, why, {f"{ACTOR}.megatron.router_replay.mode": ["R3"]})
+      for key, allowed, why in (
+          (f"{ROLLOUT}.enable_rollout_routing_replay", On, "The engine returns no experts without it."),
+          (f"{ROLLOUT}.name", ["vllm"], "Others were not tried."),
+          (MODE, [SYNC], "A reply may have experts of several weights."),
+          ("credit.truncated", ["as_is", "drop"], "The engine did not read the state that bootstrap appends."),
+      )),
     # Contexts that remove turns: an episode makes several rows
     Condition(ESTIMATOR, SEVERAL_ROWS,
               "The context splits an episode into several rows, which others take for episodes.", {KEEP: EDITS}),

@@ -11,7 +11,8 @@ from verl_agent.models.hf import load_config
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.megatron.activation import STAND_INS
 
-CPU_MODELS = ("llama", "qwen2", "qwen3")
+WITH_EXPERTS = "qwen3_moe"
+CPU_MODELS = ("llama", "qwen2", "qwen3", WITH_EXPERTS)
 """Types of models that Megatron was tested with on a CPU."""
 ON_CPU = {
     "vanilla_mbridge": True,
@@ -131,7 +132,8 @@ def check_cpu(key: str, megatron: Mapping[str, Any], model: Any) -> None:
             f"{key}: Megatron was not tested on a CPU with models of type {kind!r}. Allowed: {_listed(CPU_MODELS)}. Or "
             "train with FSDP (model_engine=dp)."
         )
-    for name, allowed in ON_CPU.items():
+    whole = {"tensor_model_parallel_size": 1} if kind == WITH_EXPERTS else {}  # experts are not split
+    for name, allowed in (ON_CPU | whole).items():
         if (value := megatron[name]) != allowed:
             hint = "; set offload=false" if name.endswith("offload") else ""
             raise ConfigError(f"{key}.{name}={value!r} does not work on a CPU. Allowed: {allowed!r}{hint}.")

@@ -70,7 +70,8 @@ def test_a_layout_that_divides_the_model_is_accepted(settings):
 @pytest.mark.parametrize(
     ("settings", "kind", "message"),
     [
-        ({}, "mixtral", r"models of type 'mixtral'. Allowed: llama, qwen2, qwen3"),
+        ({}, "mixtral", r"models of type 'mixtral'. Allowed: llama, qwen2, qwen3, qwen3_moe"),
+        ({"tensor_model_parallel_size": 2}, "qwen3_moe", r"tensor_model_parallel_size=2 does not work .*Allowed: 1"),
         ({"context_parallel_size": 2}, "llama", rf"{KEY}.context_parallel_size=2 does not work on a CPU. Allowed: 1"),
         ({"param_offload": True}, "llama", r"Allowed: False; set offload=false"),
         ({"vanilla_mbridge": False}, "llama", r"vanilla_mbridge=False does not work on a CPU. Allowed: True"),
