@@ -23,11 +23,12 @@ class Targets:
     """Tokens whose log-probs are wanted.
 
     Attributes:
-        positions: bool `(B, T)`, True where the next token is wanted.
+        places_N: index of the token in front of each, among the tokens of all rows of hidden states, int64.
+        labels_N: the tokens, int64.
         temperature_N: float32, divisor of their logits.
     """
 
-    positions: Tensor
+    places_N: Tensor
     labels_N: Tensor
     temperature_N: Tensor
 
@@ -58,7 +59,7 @@ class LogProbHead(nn.Linear):
         with torch.autocast(hidden.device.type, enabled=False):
             if self.targets is None:
                 return _logits(hidden, self.weight, self.bias)
-            chosen, targets = hidden[self.targets.positions], self.targets
+            chosen, targets = hidden.flatten(0, 1)[self.targets.places_N], self.targets
             parts = (chosen, self.weight, self.bias, targets.labels_N, targets.temperature_N)
             log_probs_N, entropies_N = TokenLogProbs.apply(*parts)
             return torch.stack([log_probs_N, entropies_N], -1)
