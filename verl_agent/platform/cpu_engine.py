@@ -27,7 +27,7 @@ from verl_agent.platform.float32_attention import NAME as ATTENTION
 from verl_agent.platform.float32_attention import use_float32_attention
 from verl_agent.platform.gated_mlp import use_gated_mlps
 from verl_agent.platform.input_norm import use_input_norms
-from verl_agent.platform.log_prob_head import LogProbHead, Targets
+from verl_agent.platform.log_prob_head import LogProbHead, Targets, padded_places, predicting, targets
 from verl_agent.platform.memory import trim_heap
 from verl_agent.platform.micro_batches import split
 from verl_agent.platform.resharding import ReshardingEngine
@@ -271,42 +271,6 @@ def returns_output_of(module: Any, head: LogProbHead) -> bool:
     head.targets = None
     expected = logits[0].log_softmax(-1).gather(-1, ids[0, :, None])
     return bool(measured.shape == (4, 2) and torch.allclose(measured[:, :1], expected, atol=1e-3))
-
-
-def predicting(micro_batch: TensorDict) -> Tensor:
-    """Return bool `(tokens,)` over all rows one after another: True where the next token of the row is in the loss."""
-    offsets = micro_batch["input_ids"].offsets()
-    wanted = torch.zeros(int(offsets[-1]), dtype=torch.bool)
-    mask = micro_batch.get("response_mask", None)
-    if mask is not None:  # of the response, the last tokens of a row
-        shift = offsets[1:] - mask.offsets()[1:]
-        wanted[torch.arange(len(mask.values())) + shift.repeat_interleave(mask.offsets().diff())] = mask.values() != 0
-    else:
-        wanted[:] = micro_batch["loss_mask"].values() != 0
-    wanted[offsets[:-1]] = False  # nothing predicts the first token of a row
-    return wanted.roll(-1)
-
-
-def targets(micro_batch: TensorDict, output_args: dict[str, Any], places_T: Tensor) -> tuple[Targets, Tensor]:
-    """Return the different tokens of a micro-batch that are in the loss, and for each such token of a row its index.
-
-    Args:
-        places_T: index of each token of all rows among the tokens of the pass, int64.
-    """
-    ids = micro_batch["input_ids"]
-    chosen = predicting(micro_batch).nonzero()[:, 0]
-    rows = torch.arange(len(ids)).repeat_interleave(ids.offsets().diff())[chosen]
-    heats, heat = output_args["temperature"].clamp(min=1e-8).unique(return_inverse=True)
-    wanted = torch.stack([places_T[chosen], ids.values()[chosen + 1], heat[rows]])
-    unique, back = wanted.unique(dim=1, return_inverse=True)
-    return Targets(unique[0], unique[1], heats[unique[2]]), back
-
-
-def padded_places(micro_batch: TensorDict) -> Tensor:
-    """Return the index of each token of all rows among the tokens of padded rows, int64 `(T,)`."""
-    offsets = micro_batch["input_ids"].offsets()
-    shift = torch.arange(len(offsets) - 1) * offsets.diff().max() - offsets[:-1]
-    return torch.arange(int(offsets[-1])) + shift.repeat_interleave(offsets.diff())
 
 
 def _packed(micro_batch: TensorDict) -> bool:

@@ -46,9 +46,7 @@ class _TreeAttention(torch.autograd.Function):
     """Attention of one branch after another; the backward pass gathers the keys and values of ancestors again."""
 
     @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TokenTree, scale: float | None
-    ) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TokenTree, scale: float | None) -> Tensor:
         """Return the output, of the shape of `query`."""
         output, sums = torch.empty_like(query), query.new_empty(query.shape[:3])
         for branch in tree.branches:
