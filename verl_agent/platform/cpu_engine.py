@@ -41,7 +41,7 @@ ALL_LOGITS = ("use_fused_kernels", "distillation_use_topk", "calculate_sum_pi_sq
 
 
 class CpuEngine(ReshardingEngine):
-    """Part of an engine on a CPU: micro-batches of rows of similar length, and float32 outside of matrix products."""
+    """Part of an engine on a CPU: micro-batches of `split`, and float32 outside of matrix products."""
 
     shares = False
     """Beginnings that rows of a micro-batch share are computed once."""
