@@ -5,7 +5,7 @@ from itertools import accumulate, product
 import pytest
 import torch
 from tensordict import TensorDict
-from transformers import MistralConfig, MistralForCausalLM
+from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 
 from tests.support.engines import batch_of, gradients, jagged, new_engine, policy_loss, relative_difference
 from tests.support.models import write_byte_model, write_qwen2
@@ -145,7 +145,7 @@ def test_a_unit_that_is_larger_than_the_budget_has_a_micro_batch():
     assert pack(rows, budget=2) == [[0], [1], [2]] and pack(rows, budget=3) == [[0], [1, 2]]
 
 
-@pytest.mark.parametrize(("window", "allowed"), [(None, True), (2, False)])
+@pytest.mark.parametrize(("window", "allowed"), [(None, True), (4096, False)])
 def test_a_model_with_attention_of_limited_range_keeps_single_rows(window, allowed):
     config = MistralConfig(
         vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
@@ -154,3 +154,9 @@ def test_a_model_with_attention_of_limited_range_keeps_single_rows(window, allow
     model = MistralForCausalLM(config).eval()
     use_float32_attention(model)
     assert allows_trees(model) is allowed
+    assert allows_trees(model.bfloat16()) is allowed
+
+
+def test_a_model_without_attention_in_trees_keeps_single_rows(tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(write_qwen2(tmp_path, ["go up"], 300, initializer_range=0.5)).eval()
+    assert not allows_trees(model)
