@@ -133,8 +133,8 @@ class CpuEngine(ReshardingEngine):
         """Note what verl's losses divide by."""
         tokens = data["loss_mask"].sum()
         torch.distributed.all_reduce(tokens, group=self.get_data_parallel_group())
-        counts = {"sp_size": 1, "batch_num_tokens": tokens.item(), "dp_size": self.get_data_parallel_size()}
-        tu.assign_non_tensor(data, **counts)
+        counts = {"batch_num_tokens": tokens.item(), "dp_size": self.get_data_parallel_size()}
+        tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size, **counts)
 
     def _pass(self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool) -> dict[str, Any]:
         """Return the outputs of a micro-batch, after its backward pass unless `forward_only`."""
