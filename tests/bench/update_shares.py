@@ -23,7 +23,7 @@ from tests.bench.update_rows import played_rows
 from tests.support.engines import batch_of, new_engine, policy_loss
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.cpu_engine import CpuLanguageEngine
-from verl_agent.platform.micro_batches import split
+from verl_agent.platform.micro_batches import split_rows
 from verl_agent.platform.token_tree import TokenTree
 from verl_agent.rollout.tokens import Segment
 from verl_agent.trace.provenance import Provenance
@@ -68,8 +68,10 @@ def computed(rows: Sequence[Segment]) -> tuple[int, int]:
     """Return the tokens of the padded micro-batches of single rows, and those of their trees."""
     tokens = [torch.tensor(row.prompt_ids + row.response_ids) for row in rows]
     data = batch_of(rows, MICRO)
-    single = sum(len(group) * max(len(tokens[row]) for row in group) for group in split(data, False, keep_all=True))
-    trees = [TokenTree.of([tokens[row] for row in group]) for group in split(data, True, keep_all=True)]
+    single = sum(
+        len(group) * max(len(tokens[row]) for row in group) for group in split_rows(data, False, keep_all=True)
+    )
+    trees = [TokenTree.of([tokens[row] for row in group]) for group in split_rows(data, True, keep_all=True)]
     return single, sum(len(tree.ids_U) for tree in trees)
 
 

@@ -15,7 +15,7 @@ FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-FULL = "full_attention"
+FULL_ATTENTION = "full_attention"
 """transformers' name of layers whose tokens see all before them."""
 
 
@@ -93,7 +93,9 @@ def _options(branch: Branch, scale: float | None) -> dict[str, Any]:
 def allows_trees(model: Any) -> bool:
     """Return False for a model of transformers whose layers mix tokens other than by attention to all before."""
     config = model.config.get_text_config()
-    limited = set(getattr(config, "layer_types", None) or [FULL]) != {FULL} or getattr(config, "sliding_window", None)
+    limited = set(getattr(config, "layer_types", None) or [FULL_ATTENTION]) != {FULL_ATTENTION} or getattr(
+        config, "sliding_window", None
+    )
     if limited or any(isinstance(part, nn.Dropout) and part.p for part in model.modules()):
         return False
     rows = [torch.tensor(ids) for ids in ([1, 2, 3, 1, 2], [1, 2, 3, 3, 2, 1], [1, 2, 2])]
