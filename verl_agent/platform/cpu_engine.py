@@ -106,7 +106,7 @@ class CpuEngine(ReshardingEngine):
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any], forward_only: bool = False
     ) -> Any:
-        """Compute the batch as verl does, in micro-batches of `split_rows`: the largest first, while memory is unbroken."""
+        """Compute the batch as verl does, in other micro-batches: the largest first, while memory is unbroken."""
         if tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
             return super().forward_backward_batch(data, loss_function, forward_only)
         self._count(data)
