@@ -143,9 +143,10 @@ def targets(micro_batch: TensorDict, output_args: dict[str, Any], places_T: Tens
     ids = micro_batch["input_ids"]
     chosen = predicting(micro_batch).nonzero()[:, 0]
     rows = torch.arange(len(ids)).repeat_interleave(ids.offsets().diff())[chosen]
-    heats, heat = output_args["temperature"].clamp(min=1e-8).unique(return_inverse=True)
+    temperatures = output_args["temperature"].clamp(min=1e-8)
+    heats, heat = torch.unique(temperatures, return_inverse=True)
     wanted = torch.stack([places_T[chosen], ids.values()[chosen + 1], heat[rows]])
-    unique, back = wanted.unique(dim=1, return_inverse=True)
+    unique, back = torch.unique(wanted, dim=1, return_inverse=True)
     return Targets(unique[0], unique[1], heats[unique[2]]), back
 
 

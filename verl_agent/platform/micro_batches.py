@@ -30,7 +30,7 @@ def split_rows(data: TensorDict, shares: bool, keep_all: bool, ranks: Any = None
     units = torch.arange(len(lengths)) if keep_all else learning(data, together)
     if not shares:
         chosen = units[lengths.amax(1)[units].argsort(descending=True, stable=True)]
-        groups = list(chosen.split(micro))
+        groups = list(torch.split(chosen, micro))
     else:
         rows, longest = data["input_ids"].unbind(), int(lengths.max())
         parts = [[rows[int(unit) * together + place] for place in range(together)] for unit in units]

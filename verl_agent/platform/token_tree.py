@@ -57,7 +57,9 @@ class TokenTree:
         """Return the tree of rows of tokens, int64 `(L,)` each."""
         known: list[NDArray[np.int64]] = []
         places: list[NDArray[np.int64]] = []
-        branches, added, size = [], [], 0
+        branches: list[Branch] = []
+        added: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        size = 0
         for row in [one.numpy() for one in rows]:
             parent, shared = closest(row, known)
             before = places[parent][:shared] if places else np.arange(0)

@@ -22,7 +22,7 @@ FULL_ATTENTION = "full_attention"
 def mask_of(tree: TokenTree) -> Tensor:
     """Return a mask that stands for a tree, see `tree_of`."""
     mask = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-    mask.token_tree = tree  # type: ignore[attr-defined]
+    mask.token_tree = tree
     return mask
 
 
