@@ -229,6 +229,7 @@ screenshots: setup ## Take pictures of the viewer's pages: RUN=runs/textcraft_qu
 .PHONY: bench-update
 bench-update: setup ## Measure the update of a step on a CPU, compared with verl's engine
 	python -m tests.bench.update --parts
+	python -m tests.bench.update_shares
 
 .PHONY: bench-peers
 bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 minutes)

@@ -35,13 +35,16 @@ from verl_agent.trace.provenance import Provenance
 LOSS = policy_loss(use_kl_loss=False)
 
 
-class Unsorted(CpuLanguageEngine):
-    """Engine with the rows in the order of the batch, all of them."""
+class SingleRows(CpuLanguageEngine):
+    """Engine that computes a beginning that rows share once for each of them."""
 
-    forward_backward_batch = FSDPEngineWithLMHead.forward_backward_batch
+    def _build_module(self) -> Any:
+        module = super()._build_module()
+        self.shares = False
+        return module
 
 
-class Masked(CpuLanguageEngine):
+class Masked(SingleRows):
     """Engine that gives attention a dense mask."""
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
@@ -54,7 +57,7 @@ class AllLogits(CpuEngine, FSDPEngineWithLMHead):
     """Engine that computes the logits of all tokens."""
 
 
-class BrainAttention(CpuLanguageEngine):
+class BrainAttention(SingleRows):
     """Engine with attention in bfloat16."""
 
     def _build_module(self) -> Any:
@@ -82,10 +85,10 @@ OLD = Variant("verl's engine, fillers of 128 tokens", FSDPEngineWithLMHead, 128)
 NEW = Variant("all of it", CpuLanguageEngine)
 PARTS = (
     Variant("verl's engine, short fillers", FSDPEngineWithLMHead),
-    Variant("without sorting", Unsorted),
-    Variant("with a dense mask", Masked),
+    Variant("with single rows", SingleRows),
+    Variant("with single rows and a dense mask", Masked),
     Variant("with the logits of all tokens", AllLogits),
-    Variant("with attention in bfloat16", BrainAttention),
+    Variant("with single rows and attention in bfloat16", BrainAttention),
 )
 
 

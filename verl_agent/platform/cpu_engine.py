@@ -1,8 +1,8 @@
 """verl's FSDP engines on a CPU, without the work that changes neither loss nor metrics.
 
 On a GPU verl packs the tokens of all rows. Without packed attention it pads each micro-batch to its longest row, gives
-attention a dense mask, and computes the logits of all tokens. These engines sort rows by length, leave out the mask and
-micro-batches without loss, and compute log-probs of the tokens in the loss only (`log_prob_head`).
+attention a dense mask, and computes the logits of all tokens. These engines compute a beginning that rows share once
+(`token_tree`), leave out rows without loss, and compute log-probs of the tokens in the loss only (`log_prob_head`).
 """
 
 import logging
@@ -21,13 +21,18 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.fsdp_utils import fsdp_version
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+from verl.workers.engine.utils import postprocess_batch_func
 
+from verl_agent.platform.float32_attention import NAME as ATTENTION
 from verl_agent.platform.float32_attention import use_float32_attention
 from verl_agent.platform.gated_mlp import use_gated_mlps
 from verl_agent.platform.input_norm import use_input_norms
-from verl_agent.platform.log_prob_head import LogProbHead, Targets
+from verl_agent.platform.log_prob_head import LogProbHead, Targets, padded_places, predicting, targets
 from verl_agent.platform.memory import trim_heap
+from verl_agent.platform.micro_batches import split_rows
 from verl_agent.platform.resharding import ReshardingEngine
+from verl_agent.platform.token_tree import TokenTree
+from verl_agent.platform.tree_attention import allows_trees, mask_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +41,13 @@ ALL_LOGITS = ("use_fused_kernels", "distillation_use_topk", "calculate_sum_pi_sq
 
 
 class CpuEngine(ReshardingEngine):
-    """Part of an engine on a CPU: micro-batches of rows of similar length, and float32 outside of matrix products."""
+    """Part of an engine on a CPU: micro-batches of `split_rows`, and float32 outside of matrix products."""
 
+    shares = False
+    """Beginnings that rows of a micro-batch share are computed once."""
     engine_config: Any
     device_mesh: Any
+    scaler: Any = None
 
     @override
     def _build_module(self) -> Any:
@@ -98,20 +106,42 @@ class CpuEngine(ReshardingEngine):
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any], forward_only: bool = False
     ) -> Any:
-        """Longest rows first, so that the largest micro-batch finds memory that is not fragmented."""
+        """Compute the batch as verl does, in other micro-batches: the largest first, while memory is unbroken."""
         if tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
             return super().forward_backward_batch(data, loss_function, forward_only)
-        all_rows = forward_only or tu.get_non_tensor_data(data=data, key="return_model_output", default=False)
+        self._count(data)
+        whole = forward_only or tu.get_non_tensor_data(data=data, key="return_model_output", default=False)
         # Several ranks gather their shards in each pass, so all of them need equally many passes.
-        order = order_rows(data, keep_all=all_rows or self.get_data_parallel_size() > 1)
-        with kept_casts():
-            output = super().forward_backward_batch(
-                tu.index_select_tensor_dict(data, order), loss_function, forward_only
-            )
+        several = self.get_data_parallel_size() > 1
+        groups = split_rows(data, self.shares, whole or several, self.get_data_parallel_group() if several else None)
+        outputs = []
+        with kept_casts(), torch.set_grad_enabled(not forward_only):
+            for number, rows in enumerate(groups, 1):
+                last = forward_only or number == len(groups)
+                with self._gradient_sync_context(is_last_micro_batch=last):
+                    outputs.append(self._pass(tu.index_select_tensor_dict(data, rows), loss_function, forward_only))
+                if not whole:
+                    outputs[-1].pop("model_output")
+        output = postprocess_batch_func(output_lst=outputs, indices=None, data=data)
         for name, nested in output["model_output"].items():
             rows = nested.unbind()
-            output["model_output"][name] = tu.nested_tensor_from_tensor_list([rows[row] for row in order.argsort()])
+            order = torch.cat(groups).argsort()
+            output["model_output"][name] = tu.nested_tensor_from_tensor_list([rows[row] for row in order])
         return output
+
+    def _count(self, data: TensorDict) -> None:
+        """Note what verl's losses divide by."""
+        tokens = data["loss_mask"].sum()
+        torch.distributed.all_reduce(tokens, group=self.get_data_parallel_group())
+        counts = {"batch_num_tokens": tokens.item(), "dp_size": self.get_data_parallel_size()}
+        tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size, **counts)
+
+    def _pass(self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool) -> dict[str, Any]:
+        """Return the outputs of a micro-batch, after its backward pass unless `forward_only`."""
+        loss, output = self.forward_step(micro_batch, loss_function, forward_only)
+        if not forward_only:
+            (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
+        return dict(output)
 
     @override
     def forward_step(self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool) -> Any:
@@ -153,14 +183,27 @@ class CpuLanguageEngine(CpuEngine, FSDPEngineWithLMHead):
         head = None if self.model_config.use_fused_kernels else LogProbHead.take_place(module)
         if head is not None and returns_output_of(module, head):
             self._head = head
+            self.shares = module.config._attn_implementation == ATTENTION and allows_trees(module)
         return module
 
     @override
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Choose the tokens of the next pass."""
+        """Choose the tokens of the next pass: those of the tree of rows, and of these the ones in front of the loss."""
         inputs, output_args = super().prepare_model_inputs(micro_batch)
-        if self._head is not None:
-            self._head.targets = None if self._needs_logits(micro_batch) else targets(micro_batch, output_args)
+        if self._head is None or self._needs_logits(micro_batch):
+            if self._head is not None:
+                self._head.targets = None
+            return inputs, output_args
+        places = padded_places(micro_batch)
+        if self.shares and set(inputs) == {"input_ids", "attention_mask"}:
+            tree = TokenTree.of(micro_batch["input_ids"].unbind())
+            inputs = {
+                "input_ids": tree.ids_U[None],
+                "position_ids": tree.depths_U[None],
+                "attention_mask": mask_of(tree),
+            }
+            places = tree.places_T
+        self._head.targets, output_args["targets"] = targets(micro_batch, output_args, places)
         return inputs, output_args
 
     @override
@@ -182,7 +225,7 @@ class CpuLanguageEngine(CpuEngine, FSDPEngineWithLMHead):
         ids, chosen = micro_batch["input_ids"], predicting(micro_batch).nonzero()[:, 0]
         result = {}
         for name, values_N in zip(names, output.logits.unbind(-1), strict=False):
-            flat = torch.zeros(len(ids.values())).index_copy(0, chosen, values_N)
+            flat = torch.zeros(len(ids.values())).index_copy(0, chosen, values_N[output_args["targets"]])
             result[name] = torch.nested.nested_tensor_from_jagged(flat, ids.offsets())
         return result
 
@@ -223,58 +266,11 @@ def returns_output_of(module: Any, head: LogProbHead) -> bool:
     ids = torch.arange(4)[None]
     with torch.no_grad():
         logits = module(input_ids=ids, use_cache=False).logits.float()
-        head.targets = Targets(torch.ones_like(ids, dtype=torch.bool), ids[0], torch.ones(4))
+        head.targets = Targets(ids[0], ids[0], torch.ones(4))
         measured = module(input_ids=ids, use_cache=False).logits
     head.targets = None
     expected = logits[0].log_softmax(-1).gather(-1, ids[0, :, None])
     return bool(measured.shape == (4, 2) and torch.allclose(measured[:, :1], expected, atol=1e-3))
-
-
-def order_rows(data: TensorDict, keep_all: bool) -> Tensor:
-    """Return the rows of a batch by decreasing length, int64; those without loss come last.
-
-    Args:
-        data: batch of verl, with `force_group_size` consecutive rows that stay together, such as the pairs of DPO.
-        keep_all: False leaves out micro-batches of rows without loss only. They have no gradient, and no part in the
-            numbers that verl divides the loss by.
-    """
-    together = int(tu.get_non_tensor_data(data=data, key="force_group_size", default=1))
-    lengths = data["input_ids"].offsets().diff().view(-1, together).amax(1)
-    masks = [mask for name in ("response_mask", "loss_mask") if (mask := data.get(name, None)) is not None]
-    if keep_all or not masks:
-        chosen = lengths.argsort(descending=True, stable=True)
-    else:
-        micro = int(data["micro_batch_size_per_gpu"])
-        learns = torch.tensor([[bool(row.any()) for row in mask.unbind()] for mask in masks]).any(0)
-        learns = learns.view(-1, together).any(1)
-        count = -(-int(learns.sum()) // micro) * micro or len(lengths)
-        chosen = (lengths + learns * (int(lengths.max()) + 1)).argsort(descending=True, stable=True)[:count]
-    return (chosen[:, None] * together + torch.arange(together)).flatten()
-
-
-def predicting(micro_batch: TensorDict) -> Tensor:
-    """Return bool `(tokens,)` over all rows one after another: True where the next token of the row is in the loss."""
-    offsets = micro_batch["input_ids"].offsets()
-    wanted = torch.zeros(int(offsets[-1]), dtype=torch.bool)
-    mask = micro_batch.get("response_mask", None)
-    if mask is not None:  # of the response, the last tokens of a row
-        shift = offsets[1:] - mask.offsets()[1:]
-        wanted[torch.arange(len(mask.values())) + shift.repeat_interleave(mask.offsets().diff())] = mask.values() != 0
-    else:
-        wanted[:] = micro_batch["loss_mask"].values() != 0
-    wanted[offsets[:-1]] = False  # nothing predicts the first token of a row
-    return wanted.roll(-1)
-
-
-def targets(micro_batch: TensorDict, output_args: dict[str, Any]) -> Targets:
-    """Return the tokens of a micro-batch that are in the loss."""
-    ids = micro_batch["input_ids"]
-    offsets, lengths = ids.offsets(), ids.offsets().diff()
-    chosen = predicting(micro_batch).nonzero()[:, 0]
-    rows = torch.arange(len(lengths)).repeat_interleave(lengths)[chosen]
-    positions = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.bool)
-    positions[rows, chosen - offsets[rows]] = True
-    return Targets(positions, ids.values()[chosen + 1], output_args["temperature"][rows].clamp(min=1e-8))
 
 
 def _packed(micro_batch: TensorDict) -> bool:

@@ -12,6 +12,8 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from verl_agent.platform.tree_attention import attend_tree, tree_of
+
 NAME = "sdpa_float32"
 """Name of this attention in transformers."""
 
@@ -27,7 +29,15 @@ def use_float32_attention(model: Any) -> None:
 def attend(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Return the attention's output in the type of the values; see `sdpa_attention_forward`."""
+    """Return the attention's output in the type of the values; see `sdpa_attention_forward`.
+
+    Args:
+        attention_mask: mask, or one that stands for a tree of tokens, see `tree_attention`.
+    """
+    if tree := tree_of(attention_mask):
+        with torch.autocast(query.device.type, enabled=False):
+            parts = (query.float(), key.float(), value.float())
+            return attend_tree(*parts, tree, options.get("scaling")).to(value.dtype), None
     if attention_mask is not None and attention_mask.is_floating_point():
         attention_mask = attention_mask.float()
     with torch.autocast(query.device.type, enabled=False):

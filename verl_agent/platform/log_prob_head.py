@@ -4,13 +4,14 @@ verl takes log-probs from the logits of all tokens (workers/engine/fsdp/transfor
 On a CPU these are bfloat16, with steps of 0.06 between 8 and 16, and verl's loop over single tokens takes most of a
 pass. Here the logits exist for some hundred tokens at a time, and in float32.
 
-Shape suffixes: N chosen tokens, H hidden units, V vocabulary.
+Shape suffixes: N chosen tokens, T tokens of all rows of a micro-batch, H hidden units, V vocabulary.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,11 +24,12 @@ class Targets:
     """Tokens whose log-probs are wanted.
 
     Attributes:
-        positions: bool `(B, T)`, True where the next token is wanted.
+        places_N: index of the token in front of each, among the tokens of all rows of hidden states, int64.
+        labels_N: the tokens, int64.
         temperature_N: float32, divisor of their logits.
     """
 
-    positions: Tensor
+    places_N: Tensor
     labels_N: Tensor
     temperature_N: Tensor
 
@@ -58,7 +60,7 @@ class LogProbHead(nn.Linear):
         with torch.autocast(hidden.device.type, enabled=False):
             if self.targets is None:
                 return _logits(hidden, self.weight, self.bias)
-            chosen, targets = hidden[self.targets.positions], self.targets
+            chosen, targets = hidden.flatten(0, 1)[self.targets.places_N], self.targets
             parts = (chosen, self.weight, self.bias, targets.labels_N, targets.temperature_N)
             log_probs_N, entropies_N = TokenLogProbs.apply(*parts)
             return torch.stack([log_probs_N, entropies_N], -1)
@@ -116,6 +118,43 @@ class TokenLogProbs(torch.autograd.Function):
             None,
             None,
         )
+
+
+def predicting(micro_batch: TensorDict) -> Tensor:
+    """Return bool `(tokens,)` over all rows one after another: True where the next token of the row is in the loss."""
+    offsets = micro_batch["input_ids"].offsets()
+    wanted = torch.zeros(int(offsets[-1]), dtype=torch.bool)
+    mask = micro_batch.get("response_mask", None)
+    if mask is not None:  # of the response, the last tokens of a row
+        shift = offsets[1:] - mask.offsets()[1:]
+        wanted[torch.arange(len(mask.values())) + shift.repeat_interleave(mask.offsets().diff())] = mask.values() != 0
+    else:
+        wanted[:] = micro_batch["loss_mask"].values() != 0
+    wanted[offsets[:-1]] = False  # nothing predicts the first token of a row
+    return wanted.roll(-1)
+
+
+def targets(micro_batch: TensorDict, output_args: dict[str, Any], places_T: Tensor) -> tuple[Targets, Tensor]:
+    """Return the different tokens of a micro-batch that are in the loss, and for each such token of a row its index.
+
+    Args:
+        places_T: index of each token of all rows among the tokens of the pass, int64.
+    """
+    ids = micro_batch["input_ids"]
+    chosen = predicting(micro_batch).nonzero()[:, 0]
+    rows = torch.arange(len(ids)).repeat_interleave(ids.offsets().diff())[chosen]
+    temperatures = output_args["temperature"].clamp(min=1e-8)
+    heats, heat = torch.unique(temperatures, return_inverse=True)
+    wanted = torch.stack([places_T[chosen], ids.values()[chosen + 1], heat[rows]])
+    unique, back = torch.unique(wanted, dim=1, return_inverse=True)
+    return Targets(unique[0], unique[1], heats[unique[2]]), back
+
+
+def padded_places(micro_batch: TensorDict) -> Tensor:
+    """Return the index of each token of all rows among the tokens of padded rows, int64 `(T,)`."""
+    offsets = micro_batch["input_ids"].offsets()
+    shift = torch.arange(len(offsets) - 1) * offsets.diff().max() - offsets[:-1]
+    return torch.arange(int(offsets[-1])) + shift.repeat_interleave(offsets.diff())
 
 
 def _logits(hidden: Tensor, weight_VH: Tensor, bias_V: Tensor | None) -> Tensor:
