@@ -1,8 +1,7 @@
 """Table whose rows open by a click or by Enter."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -62,17 +61,25 @@ def add_grid(
     return grid
 
 
-@contextmanager
-def plain_table() -> Iterator[None]:
-    """Add a table whose rows and cells the block adds; a narrow window shows each row on several lines."""
-    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("plain-table stacked"):
-        yield
+def add_plain_table(rows: Iterable[Sequence[str]]) -> None:
+    """Add a table of one element; a narrow window shows each row on several lines.
+
+    Args:
+        rows: cells as HTML; see `text_cell` and `link_cell`.
+    """
+    lines = ("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    table = f'<table class="plain-table stacked">{"".join(lines)}</table>'
+    ui.html(table, sanitize=False).classes("w-full overflow-x-auto")
 
 
-def add_cells(texts: Iterable[str]) -> None:
-    """Add cells to a row of a `plain_table`; texts are escaped."""
-    for text in texts:
-        ui.html(escape(make_visible(text)), sanitize=False, tag="td")  # one element, where a label in a cell is two
+def text_cell(text: str) -> str:
+    """Return a text as HTML."""
+    return escape(make_visible(text))
+
+
+def link_cell(text: str, url: str) -> str:
+    """Return a link as HTML."""
+    return f'<a href="{escape(url)}">{text_cell(text)}</a>'
 
 
 def focus_first_row(grid: ui.aggrid, column: str) -> None:
