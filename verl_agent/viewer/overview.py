@@ -11,7 +11,7 @@ from typing import Any
 
 from verl_agent.config.keys import reference
 from verl_agent.errors import ConfigError, counted
-from verl_agent.results.folder import REPORT, SETTINGS, read_report
+from verl_agent.results.folder import REPORT, SETTINGS, model_name, read_report
 from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_settings
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.queries import StepSummary, success_rates, summarize_steps
@@ -61,13 +61,13 @@ def _settings(opened: OpenedSource) -> dict[str, str]:
             read = read_settings(folder, SETTINGS_FILE)
             model = _at(read, "actor_rollout_ref", "model", "path")
             algorithm = _at(read, "algorithm", "adv_estimator")
-            found = {"model": Path(model).name, "environment": _at(read, "env", "name"), "algorithm": algorithm}
+            found = {"model": model_name(model), "environment": _at(read, "env", "name"), "algorithm": algorithm}
         elif (folder / REPORT).is_file():
             report = read_report(folder)
-            found = {"model": str(report["model"]), "environment": str(report["config"]["env"]["name"])}
+            found = {"model": model_name(str(report["model"])), "environment": str(report["config"]["env"]["name"])}
         else:
             read = read_settings(folder, SETTINGS)
-            found = {"model": str(read.get("model") or ""), "environment": _at(read, "env", "name")}
+            found = {"model": model_name(str(read.get("model") or "")), "environment": _at(read, "env", "name")}
     except (ConfigError, OSError, ValueError, KeyError, TypeError):  # of another version, or half written
         return {}
     return {name: value for name, value in found.items() if value}

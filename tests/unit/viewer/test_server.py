@@ -20,6 +20,8 @@ from tests.support.viewing import step
 from verl_agent.errors import ConfigError
 from verl_agent.results.folder import read_report
 from verl_agent.results.statistics import Estimate
+from verl_agent.runs.control.service import controlled
+from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.identity import LOCK_FILE
 from verl_agent.trace.labels import Label, LabelFile
 from verl_agent.trace.panels import RETURN, STOPS, SUCCESS
@@ -100,9 +102,9 @@ def test_a_task_tells_when_it_was_solved_and_forgotten() -> None:
     history = [TaskStep(number, "train", 4, success, 0.0, []) for number, success in ((1, 0.0), (2, 0.5), (3, 0.0))]
     assert (
         describe(history)
-        == "First solved at step 2, solved at 1 of 3 steps. Not solved at 1 later steps, last at step 3."
+        == "First solved at step 2, solved at 1 of 3 steps. Not solved at 1 later step, last at step 3."
     )
-    assert describe(history[:1]) == "Not solved at any of 1 steps."
+    assert describe(history[:1]) == "Not solved at any of 1 step."
 
 
 def answer(guard: GuardRequests, url: str = "http://127.0.0.1:8080/", **headers: str) -> httpx.Response:
@@ -247,7 +249,7 @@ def test_invalid_lines_and_a_deleted_run_are_reported(tmp_path: Path) -> None:
     state = ViewerState([file.parent])
     opened = state.get("run")
     state._update(opened)
-    assert opened.invalid_lines.startswith("2 lines are not valid records")
+    assert opened.invalid_lines.startswith("2 lines left out")
     assert "version 99" in opened.invalid_lines
     shutil.rmtree(file.parent)
     state._update(opened)
@@ -358,4 +360,23 @@ def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) ->
     assert found["GPU memory"] == "12.5 GB" and float(found["memory"].split()[0]) > 0
     assert found["step"] == "1 of 3" and found["ends"].endswith("in 0:02:00")
     assert read_now(opened, now + timedelta(hours=1))["turns a second"] == "0.00"
+    state.close()
+
+
+def test_a_running_evaluation_tells_its_end(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    (tmp_path / LOCK_FILE).write_text(f"process {os.getpid()} on here")
+    records = [played(("north", "hall"), task=str(task)) | {"started_at": now.isoformat()} for task in range(2)]
+    (tmp_path / "episodes.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    state._update(opened)
+
+    async def read() -> dict[str, str]:
+        with controlled(tmp_path, RunControl(planned=6)):
+            return await asyncio.to_thread(read_now, opened, now + timedelta(seconds=60))
+
+    found = asyncio.run(read())
+    assert found["episodes"] == "2 of 6" and found["ends"].endswith("in 0:02:00")
+    assert "ends" not in read_now(opened, now), "a run that does not answer"
     state.close()

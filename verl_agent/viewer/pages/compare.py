@@ -9,7 +9,7 @@ from itertools import zip_longest
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
 from verl_agent.viewer.numbers import whole_number
@@ -113,8 +113,8 @@ def _summary(pairs: list[TaskPair], query: dict[str, str]) -> None:
     result = compare(pairs)
     counts = {change: sum(pair.change == change for pair in pairs) for change in CHANGES}
     ui.label(
-        f"{len(pairs)} tasks on both sides. Success of B minus A: {result.success} (95 % interval over tasks). A task "
-        "counts as solved if half of its episodes are."
+        f"{counted(len(pairs), 'task')} on both sides. Success of B minus A: {result.success} (95 % interval over "
+        "tasks). A task counts as solved if half of its episodes are."
     )
     with ui.row().classes("gap-4"):
         ui.link("all tasks", link_to("/compare", query | {"change": ""}))

@@ -82,7 +82,7 @@ def _fields(opened: OpenedSource, chosen: Filter) -> None:
 async def _list(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
     path = run_path(opened, "/group")
     uniform = ui.label()
-    set_total = add_pager(page, PAGE_SIZE, "groups", lambda number: link_to(path, {**chosen.values, "page": number}))
+    set_total = add_pager(page, PAGE_SIZE, "group", lambda number: link_to(path, {**chosen.values, "page": number}))
 
     def open_group(row: Mapping[str, object], column: str) -> None:
         ui.navigate.to(link_to(path, {name: row[name] for name in GROUP_FIELDS}))
@@ -93,7 +93,9 @@ async def _list(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> 
         name = ("groups", *chosen.values.items())
         groups, equal = await opened.fetch(name, lambda: count_groups(opened.index, chosen))
         set_total(groups)
-        uniform.text = f"All returns are equal in {equal} of {groups} groups." if groups else "No group is recorded."
+        uniform.text = (
+            f"All returns are equal in {equal} of {counted(groups, 'group')}." if groups else "No group is recorded."
+        )
         first = (page - 1) * PAGE_SIZE
         rows = await opened.fetch((*name, page), lambda: list_groups(opened.index, chosen, PAGE_SIZE, first))
         grid.options["rowData"] = [

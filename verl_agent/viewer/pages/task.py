@@ -79,7 +79,7 @@ async def _list_page(opened: OpenedSource, request: Request) -> None:
             link.classes("font-bold" if name == show else "")
     chosen_tasks = [task for task in tasks if SHOW[show](task)]
     parameters = {**chosen.values, "show": show}
-    set_total = add_pager(page, PAGE_SIZE, "tasks", lambda number: link_to(path, {**parameters, "page": number}))
+    set_total = add_pager(page, PAGE_SIZE, "task", lambda number: link_to(path, {**parameters, "page": number}))
     set_total(len(chosen_tasks))
     add_plain_table(_task_row(opened, task) for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
@@ -103,7 +103,7 @@ def _list(opened: OpenedSource, rows: list[Row]) -> None:
     if not rows:
         ui.label(f"No tokens are recorded. {HOW}")
         return
-    ui.label(f"Tokens of {len(rows)} episodes are recorded; a click opens them.")
+    ui.label(f"Tokens are recorded of {counted(len(rows), 'episode')}; a click opens one.")
     shown = ("step", "env", "category", "task", "sample", "reward", "success", "turns", "stop")
     data = [{name: row[name] for name in (*shown, "id")} for row in rows]
     add_grid(
