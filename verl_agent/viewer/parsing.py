@@ -170,6 +170,7 @@ def _parse_beside(path: Path, offset: int) -> Iterator[Line]:
 
 def main(path: str, offset: str) -> None:
     """Write the lines of a file to the output, in parts."""
+    os.nice(10)  # pages and the run itself go first
     lines = _parse(Path(path), int(offset))
     try:
         while part := [tuple(line) for line in islice(lines, _AT_ONCE)]:

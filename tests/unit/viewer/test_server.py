@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from nicegui import Client
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -28,11 +29,12 @@ from verl_agent.trace.panels import RETURN, STOPS, SUCCESS
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.charts import MOST_CURVES, Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.layout import MAX_UNOPENED
 from verl_agent.viewer.live import WINDOW_S, read_now
 from verl_agent.viewer.overview import read_overview, status_of
 from verl_agent.viewer.queries import TaskStep, success_rates
 from verl_agent.viewer.saved_filters import SavedFilters
-from verl_agent.viewer.server import ServerSettings, bind
+from verl_agent.viewer.server import ServerSettings, bind, serving
 from verl_agent.viewer.state import ViewerState, short_keys
 from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
 
@@ -364,8 +366,8 @@ def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) ->
 
 
 def test_a_running_evaluation_tells_its_end(tmp_path: Path) -> None:
-    now = datetime.now(UTC)
     (tmp_path / LOCK_FILE).write_text(f"process {os.getpid()} on here")
+    now = datetime.now(UTC) + timedelta(seconds=1)  # after the start of the process
     records = [played(("north", "hall"), task=str(task)) | {"started_at": now.isoformat()} for task in range(2)]
     (tmp_path / "episodes.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
     state = ViewerState([tmp_path])
@@ -380,3 +382,15 @@ def test_a_running_evaluation_tells_its_end(tmp_path: Path) -> None:
     assert found["episodes"] == "2 of 6" and found["ends"].endswith("in 0:02:00")
     assert "ends" not in read_now(opened, now), "a run that does not answer"
     state.close()
+
+
+def test_pages_that_no_browser_opens_are_forgotten(tmp_path: Path) -> None:
+    """A program that requests pages would otherwise fill the memory: NiceGUI keeps each for a minute."""
+    (tmp_path / "episodes.jsonl").touch()
+    with (
+        serving(ViewerState([tmp_path]), ServerSettings(port=0)) as address,
+        httpx.Client(follow_redirects=True, timeout=60) as program,
+    ):
+        for _ in range(MAX_UNOPENED + 5):
+            assert program.get(address.link()).status_code == 200
+        assert len(Client.instances) == MAX_UNOPENED

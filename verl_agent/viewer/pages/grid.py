@@ -40,6 +40,7 @@ def add_grid(
         "columnDefs": [
             {
                 "field": name,
+                "headerName": name.replace("_", " "),
                 "sortable": sortable,
                 "filter": sortable,
                 "flex": 2 if name in ("task", *wide) else 1,
@@ -61,15 +62,21 @@ def add_grid(
     return grid
 
 
-def add_plain_table(rows: Iterable[Sequence[str]]) -> None:
+def add_plain_table(rows: Iterable[Sequence[str]], names: Sequence[str] = ()) -> ui.html:
     """Add a table of one element; a narrow window shows each row on several lines.
 
     Args:
         rows: cells as HTML; see `text_cell` and `link_cell`.
+        names: names of the columns; empty for a table without a head.
     """
-    lines = ("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    heads = [text_cell(name) for name in names]
+    marks = [f' data-name="{head}"' for head in heads]
+    lines = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"] if heads else []
+    for row in rows:
+        cells = (f"<td{mark}>{cell}</td>" for mark, cell in zip(marks or [""] * len(row), row, strict=True))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
     table = f'<table class="plain-table stacked">{"".join(lines)}</table>'
-    ui.html(table, sanitize=False).classes("w-full overflow-x-auto")
+    return ui.html(table, sanitize=False).classes("w-full overflow-x-auto" + (" named" if heads else ""))
 
 
 def text_cell(text: str) -> str:
@@ -87,8 +94,6 @@ def focus_first_row(grid: ui.aggrid, column: str) -> None:
     ui.timer(0.3, lambda: grid.run_grid_method("setFocusedCell", 0, column), once=True)
 
 
-def add_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.table:
+def add_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.html:
     """Add a plain table of texts: names of the columns, and the cells of each row."""
-    heads = [{"name": str(at), "label": name, "field": str(at), "align": "left"} for at, name in enumerate(names)]
-    data = [{str(at): cell for at, cell in enumerate(row)} | {"id": number} for number, row in enumerate(rows)]
-    return ui.table(columns=heads, rows=data, row_key="id").props("dense flat").classes("w-full overflow-x-auto")
+    return add_plain_table(([text_cell(text) for text in row] for row in rows), names)

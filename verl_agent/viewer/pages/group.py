@@ -4,6 +4,7 @@ Without a group in the URL, the page lists the groups.
 """
 
 import json
+from asyncio import sleep
 from collections.abc import Mapping, Sequence
 
 from nicegui import ui
@@ -52,10 +53,15 @@ def add(state: ViewerState) -> None:
             if not summary.episodes:
                 raise ConfigError(f"no group {query.get('group', '')!r} at step {step}. Open one from an episode.")
             page.set_title(f"group of {summary.episodes[0]['task']}")
-            _facts(opened, summary)
             trained = await in_thread(lambda: [trained_advantage(opened, row) for row in summary.episodes])
+            _facts(opened, summary)
+            if purpose == "train" and None in trained:
+                text = (
+                    "The trainer's advantage is not recorded for all samples (episode.record_tokens=true records it)."
+                )
+                ui.label(text).classes("muted")
             actions = await in_thread(lambda: [json.loads(row["actions"]) for row in summary.episodes])
-            _samples(opened, summary, trained, actions, query)
+            await _samples(opened, summary, trained, actions, query)
 
 
 async def _list_page(view: Page, opened: OpenedSource, request: Request) -> None:
@@ -129,7 +135,7 @@ def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
         ui.label(f"First different turn: {summary.divergence + 1}.")
 
 
-def _samples(
+async def _samples(
     opened: OpenedSource,
     summary: GroupSummary,
     trained: Sequence[float | None],
@@ -150,6 +156,7 @@ def _samples(
                 for number, action in enumerate(played[first - 1 : first - 1 + PART], start=first):
                     parts = summary.divergence is not None and number == summary.divergence + 1
                     show_text(f"{number}. {action or '(no action)'}", "parting" if parts else "")
+            await sleep(0)  # others are served between two samples
 
 
 def _head(opened: OpenedSource, row: Row, relative: float, advantage: float | None) -> None:
@@ -163,5 +170,3 @@ def _head(opened: OpenedSource, row: Row, relative: float, advantage: float | No
     color = "good-text" if shown > 0 else "bad-text" if shown < 0 else "muted"
     of = "return minus mean of the group" if advantage is None else "mean advantage of the trained tokens"
     ui.label(f"{of}: {shown:+.3g}").classes(f"{color}")
-    if advantage is None and row["purpose"] == "train":
-        ui.label("The advantage of the trainer is not recorded (episode.record_tokens).").classes("small")

@@ -12,9 +12,10 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.results.folder import REPORT, read_report
+from verl_agent.trace.panels import PanelKind
 from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
-from verl_agent.viewer.charts import AXES, Axis, chart, panels, read_run
+from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels, read_run
 from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
@@ -181,6 +182,16 @@ async def _findings(page: Page, opened: OpenedSource) -> None:
     page.refresh_with(opened, draw)
 
 
+def _options(runs: Sequence[RunData], axis: Axis, smooth: int) -> dict[str, tuple[PanelKind, dict[str, Any]]]:
+    """Return the kind and the options of each chart, by title."""
+    of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
+    found = {}
+    for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
+        drawn = [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of]
+        found[title] = (drawn[0][1].kind, chart(drawn, axis, smooth))
+    return found
+
+
 async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
     grid = ui.element("div").classes("sides")
     drawn: dict[str, ui.echart] = {}
@@ -200,18 +211,14 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
 
     async def draw() -> None:
         runs = [await one.fetch("run", partial(read_run, one)) for one in opened]
-        of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
         if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
-            of_runs = []  # curves of one point
-        for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
-            options = chart(
-                [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of], axis, smooth
-            )
+            return  # curves of one point
+        for title, (kind, options) in (await in_thread(lambda: _options(runs, axis, smooth))).items():
             if title in drawn:
                 drawn[title].options.update(options)
                 drawn[title].update()
             else:
-                note = next(of[title].kind.note for of in of_runs if title in of)
+                note = kind.note
                 if any(one.get("stack", "").startswith(INTERVAL) for one in options["series"]):
                     note += " Band: 95 % interval over tasks."
                 if any("markLine" in one for one in options["series"]):

@@ -70,18 +70,21 @@ async def _list_page(opened: OpenedSource, request: Request) -> None:
     if show not in SHOW:
         raise ConfigError(f"show={show!r} is not allowed. {did_you_mean(show, SHOW)}")
     chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
-    tasks = await opened.fetch(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
+
+    def by_condition() -> dict[str, list[TaskSummary]]:
+        tasks = list_tasks(opened.index, chosen)
+        return {name: list(filter(condition, tasks)) for name, condition in SHOW.items()}
+
+    tasks = await opened.fetch(("tasks", *chosen.values.items()), by_condition)
     path = run_path(opened, "/task")
     with ui.row().classes("gap-4"):
-        for name, condition in SHOW.items():
-            shown = f"{name} ({sum(map(condition, tasks))})"
-            link = ui.link(shown, link_to(path, {**chosen.values, "show": name}))
+        for name, of_condition in tasks.items():
+            link = ui.link(f"{name} ({len(of_condition)})", link_to(path, {**chosen.values, "show": name}))
             link.classes("font-bold" if name == show else "")
-    chosen_tasks = [task for task in tasks if SHOW[show](task)]
     parameters = {**chosen.values, "show": show}
     set_total = add_pager(page, PAGE_SIZE, "task", lambda number: link_to(path, {**parameters, "page": number}))
-    set_total(len(chosen_tasks))
-    add_plain_table(_task_row(opened, task) for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE])
+    set_total(len(tasks[show]))
+    add_plain_table(_task_row(opened, task) for task in tasks[show][(page - 1) * PAGE_SIZE : page * PAGE_SIZE])
 
 
 def _task_row(opened: OpenedSource, task: TaskSummary) -> list[str]:
@@ -91,7 +94,7 @@ def _task_row(opened: OpenedSource, task: TaskSummary) -> list[str]:
         short_name(task.category),
         counted(task.episodes, "episode"),
         "never solved" if first is None else f"first solved at step {first}",
-        "" if forgotten is None else f"not solved again at step {forgotten}",
+        "" if forgotten is None else f"last failed at step {forgotten}",
     )
     url = link_to(run_path(opened, "/task"), {"env": task.env, "task": task.task})
     curve = sparkline(list(task.success.values()))

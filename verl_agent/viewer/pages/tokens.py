@@ -10,7 +10,7 @@ from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
-from verl_agent.viewer.pages.grid import add_grid, add_plain_table, text_cell
+from verl_agent.viewer.pages.grid import add_grid, add_table
 from verl_agent.viewer.queries import Row, find_episode
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
@@ -175,4 +175,4 @@ def _turns(segment: TokenRow, views: dict[str, TokenView]) -> None:
             [str(at.turn + 1), str(at.tokens), str(at.trained), *(f"{at.means[name]:.4g}" for name in names)]
             for at in by_turn(segment)
         ]
-        add_plain_table([text_cell(text) for text in line] for line in (head, *lines))
+        add_table(head, lines)
