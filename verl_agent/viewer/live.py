@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -11,11 +12,11 @@ import psutil
 
 from verl_agent.errors import ConfigError
 from verl_agent.runs.control.server import SOCKET, send
-from verl_agent.runs.identity import LOCK_FILE
+from verl_agent.runs.hang_watch import PHASE_FILE, START
+from verl_agent.runs.identity import LOCK_FILE, read_plan
 from verl_agent.trace.progress import STEPS_FOR_ETA
 from verl_agent.viewer.charts import read_run
 from verl_agent.viewer.conditions import LAST_ATTEMPT
-from verl_agent.viewer.overview import planned_steps
 from verl_agent.viewer.state import OpenedSource
 
 WINDOW_S = 120
@@ -36,10 +37,19 @@ def read_now(opened: OpenedSource, now: datetime) -> dict[str, str]:
     """
     logged = opened.cached("run", partial(read_run, opened)).logged
     status = _status(opened)
-    shown = {**_episodes(status), **_speed(opened, now), **_memory(opened, logged)}
+    shown = {**_speed(opened, now), **_memory(opened, logged)}
     if opened.source.kind == "training":
-        return shown | _end(opened, logged, now)
-    return shown | _end_of_evaluation(opened, int(status.get("planned", 0)), now)
+        return {"": _phase(opened.source.folder), **shown, **_end(opened, logged, now)}
+    return {**_episodes(status), **shown, **_end_of_evaluation(opened, int(status.get("planned", 0)), now)}
+
+
+def _phase(folder: Path) -> str:
+    """Return the phase that the trainer is in; other processes of it play the episodes, which it cannot tell."""
+    try:
+        lock, phase = folder / LOCK_FILE, folder / PHASE_FILE
+        return phase.read_text(encoding="utf-8") if phase.stat().st_mtime >= lock.stat().st_mtime else START
+    except FileNotFoundError:
+        return START
 
 
 def _status(opened: OpenedSource) -> Mapping[str, Any]:
@@ -100,7 +110,7 @@ def _own_bytes(process: psutil.Process) -> int:
 def _end(opened: OpenedSource, logged: Mapping[int, Mapping[str, float]], now: datetime) -> dict[str, str]:
     """Return the estimated end of a training run, from the mean time of its latest steps."""
     steps = [step for step in sorted(logged) if "timing_s/step" in logged[step]][-STEPS_FOR_ETA:]
-    total = planned_steps(opened.source.folder)
+    total = read_plan(opened.source.folder)
     if not steps or steps[-1] >= total:
         return {}
     seconds = fmean(logged[at]["timing_s/step"] + logged[at].get("timing_s/testing", 0.0) for at in steps)

@@ -12,7 +12,7 @@ from typing import Any
 from verl_agent.config.keys import reference
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.folder import REPORT, SETTINGS, model_name, read_report
-from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_settings
+from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_plan, read_settings
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.queries import StepSummary, success_rates, summarize_steps
 from verl_agent.viewer.state import OpenedSource
@@ -89,7 +89,7 @@ def status_of(opened: OpenedSource) -> str:
         return "running"
     if opened.source.kind == "training":
         reached = max((at.step for at in summarize_steps(opened.index, Filter()) if at.episodes), default=0)
-        return "ended" if 0 < planned_steps(folder) <= reached else f"stopped at step {reached}"
+        return "ended" if 0 < read_plan(folder) <= reached else f"stopped at step {reached}"
     return "ended" if (folder / REPORT).is_file() else "stopped"
 
 
@@ -107,12 +107,6 @@ def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
         return f"success {last} in {counted(episodes, 'validated episode')}"
     steps = f"validation, step {validated[0].step} → {validated[-1].step}"
     return f"success {first} → {last} ({steps}; {counted(episodes, 'episode')})"
-
-
-def planned_steps(folder: Path) -> int:
-    """Return the number of steps that a training run was started for; 0 if it is not recorded."""
-    total = _at(read_settings(folder, SETTINGS_FILE), "trainer", "total_training_steps")
-    return int(total) if total.isdecimal() else 0
 
 
 def changed_settings(folder: Path) -> list[tuple[str, str, str]]:

@@ -23,9 +23,10 @@ from verl_agent.results.folder import read_report
 from verl_agent.results.statistics import Estimate
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
-from verl_agent.runs.identity import LOCK_FILE
+from verl_agent.runs.hang_watch import mark_phase
+from verl_agent.runs.identity import LOCK_FILE, write_plan
 from verl_agent.trace.labels import Label, LabelFile
-from verl_agent.trace.panels import RETURN, STOPS, SUCCESS
+from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.charts import MOST_CURVES, Curve, Panel, RunData, chart, panels
@@ -322,6 +323,14 @@ def test_a_chart_has_at_most_six_curves_and_the_borders_of_the_horizon() -> None
     assert options["series"][0]["markLine"]["data"] == [{"xAxis": 3.0}]
 
 
+def test_areas_of_a_stack_have_a_value_at_each_step() -> None:
+    timing = {1: {"timing_s/gen": 2.0}, 2: {"timing_s/gen": 3.0, "timing_s/testing": 9.0}}
+    run = RunData("run", [step(1), step(2)], timing)
+    (seconds,) = [panel for panel in panels(run) if panel.kind is SECONDS]
+    gen, testing = chart([(run, seconds)])["series"]
+    assert [point[1] for point in testing["data"]] == [0.0, 9.0] and len(gen["data"]) == 2
+
+
 def test_success_has_the_interval_of_reports_as_a_band() -> None:
     run = RunData("run", [step(1), step(2)], {}, rates={("train", at): Estimate(0.5, 0.2, 0.9, 8) for at in (1, 2)})
     (success,) = [panel for panel in panels(run) if panel.kind is SUCCESS]
@@ -348,9 +357,10 @@ def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) ->
     run, now = tmp_path / "run", datetime.now(UTC)
     (run / "metrics").mkdir(parents=True)
     (run / "episodes").mkdir()
-    record = played(("north", "hall"), ("east", "yard")) | {"purpose": "train", "started_at": now.isoformat()}
+    record = played(("north", "hall"), ("east", "yard")) | {"started_at": now.isoformat(), "step": 1}
+    record["purpose"] = "train"
     (run / "episodes" / "a.jsonl").write_text(json.dumps(record) + "\n")
-    (run / "run.json").write_text(json.dumps({"trainer": {"total_training_steps": 3}}))
+    write_plan(run, 3)
     logged = {"timing_s/step": 60.0, "perf/max_memory_allocated_gb": 12.5}
     (run / "metrics" / "a.jsonl").write_text(json.dumps({"step": 1, "data": logged}) + "\n")
     (run / LOCK_FILE).write_text(f"process {os.getpid()} on here")
@@ -360,8 +370,13 @@ def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) ->
     found = read_now(opened, now)
     assert found["turns a second"] == f"{2 / WINDOW_S:.2f}"
     assert found["GPU memory"] == "12.5 GB" and float(found["memory"].split()[0]) > 0
-    assert found["step"] == "1 of 3" and found["ends"].endswith("in 0:02:00")
+    assert found["step"] == "1 of 3" and found["ends"].endswith("in 0:02:00") and found[""] == "starting"
+    mark_phase(run, "updating the policy")
+    assert read_now(opened, now)[""] == "updating the policy"
     assert read_now(opened, now + timedelta(hours=1))["turns a second"] == "0.00"
+    assert status_of(opened) == "stopped at step 1"
+    write_plan(run, 1)
+    assert status_of(opened) == "ended"
     state.close()
 
 

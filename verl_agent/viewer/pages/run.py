@@ -16,7 +16,7 @@ from verl_agent.trace.panels import PanelKind
 from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels, read_run
-from verl_agent.viewer.figure import add_chart
+from verl_agent.viewer.figure import add_chart, with_look
 from verl_agent.viewer.findings import find_problems
 from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
 from verl_agent.viewer.live import read_now
@@ -58,25 +58,30 @@ def add(state: ViewerState) -> None:
 
 async def _summary(page: Page, opened: OpenedSource) -> None:
     """Show what was trained, the result, what happens now, and the settings that differ from the base recipe."""
-    overview = await opened.fetch("overview", partial(read_overview, opened))
-    status = await in_thread(partial(status_of, opened))
+    seen: object = None
+
+    async def draw() -> None:
+        nonlocal seen
+        overview = await opened.fetch("overview", partial(read_overview, opened))
+        status = await in_thread(partial(status_of, opened))
+        now = await in_thread(lambda: read_now(opened, datetime.now(UTC))) if status == "running" else {}
+        if (overview, status, now) == seen:
+            return
+        seen = (overview, status, now)
+        summary.clear()
+        with summary:
+            with ui.row().classes("items-baseline gap-3"):
+                ui.label(short_name(opened.key)).classes("title")
+                show_status(status)
+            show_overview(overview)
+            with ui.row().classes("gap-x-4 gap-y-1"):
+                for name, value in now.items():
+                    ui.label(f"{name} {value}".strip()).classes("accent")
+
     with ui.card().classes("w-full gap-2"):
-        with ui.row().classes("items-baseline gap-3"):
-            ui.label(short_name(opened.key)).classes("title")
-            show_status(status)
-        show_overview(overview)
-        if status == "running":
-            now = ui.row().classes("gap-x-4 gap-y-1").mark("now")
-
-            async def draw() -> None:
-                found = await in_thread(lambda: read_now(opened, datetime.now(UTC)))
-                now.clear()
-                with now:
-                    for name, value in found.items():
-                        ui.label(f"{name} {value}").classes("accent")
-
-            await draw()
-            page.every(NOW_S, draw)
+        summary = ui.column().classes("w-full gap-2")
+        await draw()
+        page.every(NOW_S, draw)
         if opened.source.kind == "training":
             changed = await in_thread(partial(changed_settings, opened.source.folder))
             if changed:
@@ -212,10 +217,11 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
     async def draw() -> None:
         runs = [await one.fetch("run", partial(read_run, one)) for one in opened]
         if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
-            return  # curves of one point
+            empty.set_visibility(False)  # curves of one point
+            return
         for title, (kind, options) in (await in_thread(lambda: _options(runs, axis, smooth))).items():
             if title in drawn:
-                drawn[title].options.update(options)
+                drawn[title].options.update(with_look(options))
                 drawn[title].update()
             else:
                 note = kind.note
@@ -225,9 +231,9 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
                     note += " Dotted lines: the turn limit changes."
                 with grid:
                     drawn[title] = add_chart(title, options, note, on_point)
+        empty.set_visibility(not drawn)
 
+    empty = ui.label("No episode and no metric is recorded yet.")
     await draw()
-    if not drawn and not any((one.source.folder / REPORT).is_file() for one in opened):
-        ui.label("No episode and no metric is recorded yet.")
     for run in opened:
         page.refresh_with(run, draw)
