@@ -90,7 +90,8 @@ def _memory(opened: OpenedSource, logged: Mapping[int, Mapping[str, float]]) -> 
     try:
         if process:
             root = psutil.Process(int(process[1]))
-            found["memory"] = f"{sum(map(_own_bytes, [root, *root.children(recursive=True)])) / 1e9:.1f} GB"
+            used = sum(map(_own_bytes, [root, *root.children(recursive=True)]))
+            found["memory"] = f"{used / 1e9:.1f} GB" if used >= 1e9 else f"{used / 1e6:.0f} MB"
     except psutil.Error:  # it ended, or runs on another machine
         pass
     if logged and (gpu := logged[max(logged)].get(GPU_MEMORY)) is not None:

@@ -45,8 +45,9 @@ def read_overview(opened: OpenedSource) -> Overview:
     facts = {"kind": opened.source.kind, **_settings(opened)}
     if steps:
         facts["started"] = min(at.started_at for at in steps)[:16].replace("T", " ")
-        took = [datetime.fromisoformat(end(at.started_at for at in steps)) for end in (min, max)]
-        facts["took"] = str(timedelta(seconds=round((took[1] - took[0]).total_seconds() + steps[-1].seconds)))
+        began = opened.index.db.execute("SELECT min(started_at), max(started_at) FROM episodes").fetchone()
+        first, latest = map(datetime.fromisoformat, began)
+        facts["took"] = str(timedelta(seconds=round((latest - first).total_seconds() + steps[-1].seconds)))
         last = max(at.step for at in steps)
         facts |= {"step": str(last)} if last else {}
         facts["episodes"] = f"{sum(at.episodes + at.env_errors for at in steps):,}"
@@ -104,7 +105,7 @@ def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
     first, last = (rates[at.purpose, at.step] for at in (validated[0], validated[-1]))
     episodes = validated[-1].episodes
     if validated[0].step == validated[-1].step:
-        return f"success {last} in {counted(episodes, 'validated episode')}"
+        return f"success {last} in {counted(episodes, 'episode')}"
     steps = f"validation, step {validated[0].step} → {validated[-1].step}"
     return f"success {first} → {last} ({steps}; {counted(episodes, 'episode')})"
 

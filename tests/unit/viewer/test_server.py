@@ -186,6 +186,18 @@ def test_the_overview_of_an_evaluation_has_the_interval_of_its_report(tmp_path: 
     state.close()
 
 
+def test_an_evaluation_took_until_its_last_episode(tmp_path: Path) -> None:
+    records = [
+        played(("north", "hall"), task=str(hour)) | {"started_at": f"2026-01-01T0{hour}:00:00+00:00"} for hour in (1, 3)
+    ]
+    (tmp_path / "episodes.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    state._update(opened)
+    assert read_overview(opened).facts["took"].startswith("2:00:0")
+    state.close()
+
+
 def test_the_overview_tells_whether_another_process_holds_the_run(tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
     state = ViewerState([tmp_path])

@@ -10,6 +10,7 @@ from nicegui.events import EChartPointClickEventArguments, ValueChangeEventArgum
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
+from verl_agent.config.keys import leaves
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.results.folder import REPORT, read_report
 from verl_agent.trace.panels import PanelKind
@@ -134,11 +135,14 @@ def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource
 
 
 async def _evaluation(opened: OpenedSource) -> None:
-    """Show the results of an evaluation by category; nothing for other sources."""
+    """Show the results of an evaluation by category, and how it was played; nothing for other sources."""
     if not (opened.source.folder / REPORT).is_file():
         return
     report = await opened.fetch("report", lambda: read_report(opened.source.folder))
     add_table(*result_rows(report["results"]))
+    with ui.expansion("How it was played").props("dense").classes("w-full"):
+        facts = leaves({**report["config"], **report["provenance"]})
+        add_table(["setting", "value"], [[key, short_name(str(value))] for key, value in facts if value is not None])
 
 
 def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
