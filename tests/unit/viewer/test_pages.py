@@ -115,6 +115,8 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         ("/run/run/episode/2/tokens?color=values", "color='values' (value of the critic) is not recorded"),
         ("/run/run/episode/1/tokens", "the tokens of this episode are not recorded."),
         ("/run/run/group?group=1-0&step=1&purpose=train", "First different turn: 2."),
+        ("/run/run/group?group=1-0&step=1&purpose=train", "mean advantage of the trained tokens: +0"),
+        ("/run/run/group?group=1-0&step=1&purpose=train", "return minus mean of the group: -0.5"),
         ("/run/run/task?env=talk&task=1", "First solved at step 1, solved at 2 of 2 steps."),
         ("/run/run/episodes?wrote_observation=1..&page=2", "wrote_observation=1.."),
         ("/run/run/group", "All returns are equal in 0 of 1 group."),
