@@ -103,7 +103,6 @@ class WhyPanels:
         self._version: tuple[int, int] | None = None
         if self._place is not None:
             self._read()
-            ui.timer(POLL_S, self._follow)
 
     @property
     def place(self) -> tuple[Path, int] | None:
@@ -134,7 +133,12 @@ class WhyPanels:
         draw()
         self._draw.append(draw)
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Follow the file. Call it when the page is complete: NiceGUI delivers a page at its first timer."""
+        if self._place is not None:
+            ui.timer(POLL_S, self._draw_again)
+
+    def _draw_again(self) -> None:
         if self._read():
             for draw in self._draw:
                 draw()

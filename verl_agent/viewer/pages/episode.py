@@ -157,6 +157,8 @@ async def _turns(
         _turn(number, turn, shown, why, states)
         await sleep(0)  # fifty turns take 0.1 s, between which others are served
     add_turn_pager(part.first, part.total, url)
+    why.follow()
+    states.fill()
     RawPrompts(why.place, part, chosen)
     if chosen:
         ui.timer(0.3, lambda: show(chosen), once=True)
@@ -166,16 +168,25 @@ def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -
     """Add the button that goes through the turns by itself, at a chosen speed."""
     speed = ui.select({2.0: "2 s a turn", 1.0: "1 s a turn", 0.5: "0.5 s a turn"}, value=1.0).props("dense")
 
+    running: list[ui.timer] = []
+
+    def pause() -> None:
+        while running:
+            running.pop().cancel()
+
+    def play() -> None:
+        pause()
+        running.append(ui.timer(speed.value or 1.0, advance, immediate=False))
+
     def advance() -> None:
         if position["turn"] >= turns:
-            timer.deactivate()
+            pause()
         else:
             show(position["turn"] + 1)
 
-    timer = ui.timer(1.0, advance, active=False)
-    speed.on_value_change(lambda event: setattr(timer, "interval", event.value))
-    ui.button(icon="play_arrow", on_click=timer.activate).props("dense flat").tooltip("replay")
-    ui.button(icon="pause", on_click=timer.deactivate).props("dense flat").tooltip("pause")
+    speed.on_value_change(lambda: play() if running else None)
+    ui.button(icon="play_arrow", on_click=play).props("dense flat").tooltip("replay")
+    ui.button(icon="pause", on_click=pause).props("dense flat").tooltip("pause")
 
 
 def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, states: StatePanels) -> None:
