@@ -6,7 +6,7 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import EChartPointClickEventArguments
 
-from verl_agent.viewer.axes import COLORS
+from verl_agent.viewer.axes import COLORS, INTERVAL
 
 _BASE: Mapping[str, Any] = {
     "color": COLORS,
@@ -52,6 +52,7 @@ def with_look(options: Mapping[str, Any]) -> dict[str, Any]:
     A single area of a stack has one, since the title does not name it.
     """
     series = options["series"]
-    shown = len({one.get("name") for one in series}) > 1 or any("areaStyle" in one for one in series)
+    stacked = any("areaStyle" in one and not one["stack"].startswith(INTERVAL) for one in series)
+    shown = stacked or len({one.get("name") for one in series}) > 1
     grid = _BASE["grid"] | ({} if shown else {"bottom": 40})
     return {**_BASE, "legend": _BASE["legend"] | {"show": shown}, "grid": grid, **options}

@@ -75,9 +75,10 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
                 ui.label(short_name(opened.key)).classes("title")
                 show_status(status)
             show_overview(overview)
-            with ui.row().classes("gap-x-4 gap-y-1"):
-                for name, value in now.items():
-                    ui.label(f"{name} {value}".strip()).classes("accent")
+            if now:
+                with ui.row().classes("gap-x-4 gap-y-1"):
+                    for name, value in now.items():
+                        ui.label(f"{name} {value}".strip()).classes("accent")
 
     with ui.card().classes("w-full gap-2"):
         summary = ui.column().classes("w-full gap-2")
