@@ -16,11 +16,10 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import nicegui
 import psutil
@@ -28,6 +27,7 @@ import typer
 
 GROUPS, SAMPLES, TURNS = 125, 8, 10
 REPEATS = 3
+"""Requests of a page after the first."""
 SMALL = f"/_nicegui/{nicegui.__version__}/static/nicegui.css"
 """Path of a small answer, which only a server whose event loop is free gives at once."""
 PAGES = {
@@ -60,6 +60,14 @@ LONG_PAGES = {
 """Pages of a run with one long episode."""
 
 
+@dataclass(slots=True)
+class Waits:
+    """Longest wait of a small request, and the longest in CPU seconds of the server, whatever else the machine does."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Time and memory of one measured part; of the first request of a page and of the slowest later one."""
@@ -68,9 +76,9 @@ class Cost:
     wall_s: float
     cpu_s: float
     memory_mb: float
+    others: Waits
+    """Of small requests that were sent beside the index, or beside the first request."""
     later_cpu_s: float = float("nan")
-    others_s: float = float("nan")
-    """Longest wait of a small request that was sent beside the first one."""
 
 
 def records(episodes: int) -> Iterator[dict[str, Any]]:
@@ -146,53 +154,60 @@ def write_run(folder: Path, episodes: int) -> float:
     return (folder / "episodes" / "a.jsonl").stat().st_size / 1e9
 
 
-def measure_index(server: psutil.Process, folder: Path) -> Cost:
-    """Wait until the server has indexed the run."""
-    start, most = time.perf_counter(), 0.0
-    while True:
-        most = max(most, server.memory_info().rss / 1e6)
-        with closing(sqlite3.connect(folder / ".viewer" / "run.sqlite")) as db:
-            indexed = db.execute("SELECT sum(indexed) FROM files").fetchone()[0]
-        if indexed == (folder / "episodes" / "a.jsonl").stat().st_size:
-            return Cost("index", time.perf_counter() - start, sum(server.cpu_times()[:2]), most)
-        time.sleep(0.2)
+def cpu_of(server: psutil.Process) -> float:
+    """Return the CPU seconds of the server."""
+    return sum(server.cpu_times()[:2])
 
 
-def measure_page(server: psutil.Process, name: str, url: str) -> Cost:
-    """Request a page several times."""
-    walls, cpus = [], []
-    for _ in range(REPEATS):
-        start, before = time.perf_counter(), sum(server.cpu_times()[:2])
-        with urllib.request.urlopen(url) as answer:
-            answer.read()
-        walls.append(time.perf_counter() - start)
-        cpus.append(sum(server.cpu_times()[:2]) - before)
-    return Cost(name, walls[0], cpus[0], server.memory_info().rss / 1e6, max(cpus[1:]), wait_beside(url))
-
-
-def wait_beside(url: str) -> float:
-    """Return the longest wait in seconds of small requests that are sent while the server answers another one."""
-    longest, ended = 0.0, threading.Event()
-    parts = urlsplit(url)
+@contextmanager
+def waiting(server: psutil.Process, start: str) -> Iterator[Waits]:
+    """Send small requests to the viewer at `start` while the block runs; yield their waits."""
+    waits, ended = Waits(), threading.Event()
 
     def send_small_ones() -> None:
-        nonlocal longest
-        while not ended.is_set():
-            start = time.perf_counter()
-            with urllib.request.urlopen(f"{parts.scheme}://{parts.netloc}{SMALL}") as answer:
+        while not ended.wait(0.01):
+            begun, before = time.perf_counter(), cpu_of(server)
+            with urllib.request.urlopen(start + SMALL) as answer:
                 answer.read()
-            longest = max(longest, time.perf_counter() - start)
-            ended.wait(0.01)
+            waits.wall_s = max(waits.wall_s, time.perf_counter() - begun)
+            waits.cpu_s = max(waits.cpu_s, cpu_of(server) - before)
 
     beside = threading.Thread(target=send_small_ones)
     beside.start()
     try:
-        with urllib.request.urlopen(url) as answer:
-            answer.read()
+        yield waits
     finally:
         ended.set()
         beside.join()
-    return longest
+
+
+def measure_index(server: psutil.Process, folder: Path, start: str) -> Cost:
+    """Wait until the server has indexed the run."""
+    begun, most = time.perf_counter(), 0.0
+    with waiting(server, start) as waits:
+        while True:
+            most = max(most, server.memory_info().rss / 1e6)
+            with closing(sqlite3.connect(folder / ".viewer" / "run.sqlite")) as db:
+                indexed = db.execute("SELECT sum(indexed) FROM files").fetchone()[0]
+            if indexed == (folder / "episodes" / "a.jsonl").stat().st_size:
+                break
+            time.sleep(0.2)
+    return Cost("index", time.perf_counter() - begun, cpu_of(server), most, waits)
+
+
+def measure_page(server: psutil.Process, name: str, start: str, path: str) -> Cost:
+    """Request a page several times, the first time beside small requests."""
+
+    def request() -> tuple[float, float]:
+        begun, before = time.perf_counter(), cpu_of(server)
+        with urllib.request.urlopen(start + path) as answer:
+            answer.read()
+        return time.perf_counter() - begun, cpu_of(server) - before
+
+    with waiting(server, start) as waits:
+        wall_s, cpu_s = request()
+    later = max(request()[1] for _ in range(REPEATS))
+    return Cost(name, wall_s, cpu_s, server.memory_info().rss / 1e6, waits, later)
 
 
 def measure(folder: Path, pages: dict[str, str], places: dict[str, int]) -> list[Cost]:
@@ -206,8 +221,8 @@ def measure(folder: Path, pages: dict[str, str], places: dict[str, int]) -> list
         urllib.request.install_opener(urllib.request.build_opener(urllib.request.HTTPCookieProcessor()))
         urllib.request.urlopen(f"{found[1]}/{found[2]}").close()
         server = psutil.Process(process.pid)
-        costs = [measure_index(server, folder)]
-        return costs + [measure_page(server, name, found[1] + path.format(**places)) for name, path in pages.items()]
+        costs = [measure_index(server, folder, found[1])]
+        return costs + [measure_page(server, name, found[1], path.format(**places)) for name, path in pages.items()]
     finally:
         process.terminate()
         process.wait(20)
@@ -216,11 +231,20 @@ def measure(folder: Path, pages: dict[str, str], places: dict[str, int]) -> list
 def show(title: str, costs: list[Cost]) -> None:
     """Print the costs as a table."""
     typer.echo(f"{title}\n")
-    heads = ("part", "seconds", "CPU seconds", "CPU seconds, later requests", "memory (MB)", "other requests (s)")
+    heads = (
+        "part",
+        "seconds",
+        "CPU seconds",
+        "CPU seconds, later requests",
+        "memory (MB)",
+        "others wait (s)",
+        "CPU (s)",
+    )
     typer.echo(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for cost in costs:
         times = f"{cost.wall_s:.2f} | {cost.cpu_s:.2f} | {cost.later_cpu_s:.2f}"
-        typer.echo(f"| {cost.name} | {times} | {cost.memory_mb:.0f} | {cost.others_s:.2f} |")
+        waits = f"{cost.others.wall_s:.2f} | {cost.others.cpu_s:.2f}"
+        typer.echo(f"| {cost.name} | {times} | {cost.memory_mb:.0f} | {waits} |")
 
 
 def main(

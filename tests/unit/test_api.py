@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -210,3 +211,8 @@ def test_an_error_of_play_sync_has_no_unrelated_cause():
     with pytest.raises(va.ConfigError) as caught:
         va.play_sync(task, env, policy=guess("Action: 1"), max_turns=0)
     assert caught.value.__context__ is None or "event loop" not in str(caught.value.__context__)
+
+
+def test_type_checkers_read_the_hints_of_the_installed_package():
+    """PEP 561: the marker lies in the package, and in the wheel by the package data of setup.py."""
+    assert (Path(va.__file__).parent / "py.typed").is_file()

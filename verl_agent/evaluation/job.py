@@ -1,6 +1,5 @@
 """One evaluation and its folder: settings, planned and recorded episodes."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +21,7 @@ from verl_agent.evaluation.training_differences import TrainingDifference, run_o
 from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.results.folder import GAME, RECORDS, SETTINGS, planned_records, unplayed
+from verl_agent.results.folder import GAME, RECORDS, SETTINGS, model_name, planned_records, unplayed
 from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs.identity import claim, make_folder
@@ -177,12 +176,6 @@ def check_device(device: str) -> None:
             "engine.device='cpu': this recipe is sized for a CPU, and the machine has an accelerator. Set "
             "engine.device=cuda to use it, or VERL_PLATFORM=cpu with the packages of `make setup DEVICE=cpu`."
         )
-
-
-def model_name(model: str) -> str:
-    """Return a short name for folders: `<run>_step<n>` for a checkpoint, else the last part of path or hub id."""
-    checkpoint = re.search(r"([^/]+)/global_step_(\d+)(?:/|$)", model)
-    return f"{checkpoint[1]}_step{checkpoint[2]}" if checkpoint else re.split("[/:]", model.rstrip("/"))[-1]
 
 
 def resolve_for_engine(path: str, config: EvaluationConfig) -> str:

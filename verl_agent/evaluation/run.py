@@ -13,13 +13,13 @@ from rich.markup import escape
 
 from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import FILE, totals
-from verl_agent.evaluation.job import Evaluation, model_name
+from verl_agent.evaluation.job import Evaluation
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.evaluation.policies import start_policies, start_sessions
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.platform.worker_environment import worker_environment
-from verl_agent.results.folder import RECORDS, REPORT
+from verl_agent.results.folder import RECORDS, REPORT, model_name
 from verl_agent.results.results import compare, solved_by_task, summarize
 from verl_agent.results.scaling import knows_turn_limit, success_within_turns
 from verl_agent.results.significance import paired_ratio
@@ -95,9 +95,10 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
 def new_control(evaluation: Evaluation, console: Console) -> RunControl:
     """Return the overseer of the episodes: a person's control, with the rules of `evaluation.approve` behind it."""
     if not evaluation.rules:
-        return RunControl()
+        return RunControl(planned=evaluation.planned)
     person = TerminalPerson(console) if asks_person(evaluation.rules) else None
-    return RunControl(Approval(evaluation.rules, evaluation.config.run.live.describe_action, person))
+    approval = Approval(evaluation.rules, evaluation.config.run.live.describe_action, person)
+    return RunControl(approval, planned=evaluation.planned)
 
 
 def _token_writer(evaluation: Evaluation) -> AbstractContextManager[Any]:

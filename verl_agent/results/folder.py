@@ -1,6 +1,7 @@
 """Output folder of an evaluation: its files, its report, its planned records, and the search for such folders."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,12 @@ def read_report(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder} contains no {REPORT}. Give the output folder of `verl-agent eval`.")
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return report
+
+
+def model_name(model: str) -> str:
+    """Return a short name of a model: `<run>_step<n>` for a checkpoint, else the last part of path or hub id."""
+    checkpoint = re.search(r"([^/]+)/global_step_(\d+)(?:/|$)", model)
+    return f"{checkpoint[1]}_step{checkpoint[2]}" if checkpoint else re.split("[/:]", model.rstrip("/"))[-1]
 
 
 def planned_records(folder: Path) -> list[EpisodeRecord]:

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from verl_agent.errors import ConfigError
-from verl_agent.results.folder import REPORT, evaluations_in, planned_records, read_report
+from verl_agent.results.folder import REPORT, evaluations_in, model_name, planned_records, read_report
 from verl_agent.results.results import ALL, CategoryResult, solved_by_task, summarize
 from verl_agent.results.significance import holm, sign_flip_p_value
 from verl_agent.results.statistics import Estimate, macro_mean, paired_difference
@@ -47,7 +47,7 @@ class Row:
     """Results of one model under the conditions of a board.
 
     Attributes:
-        label: name of the model; with the folder if two rows have the same model.
+        label: name of the model, of a folder a short one; with the folder of the evaluation if two rows have the same.
         commit: commit of this package that played the evaluation.
         results: results by category; the last one is over all tasks.
         macro: mean of the success rates of the categories; None without a valid episode.
@@ -192,16 +192,17 @@ def _hash(value: object) -> str:
 
 def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
     models = [str(one.report["model"]) for one in evaluations]
+    labels = [model_name(model) if Path(model).is_absolute() else model for model in models]
     costs = {one.folder: _mean_cost(one.results[-1]) for one in evaluations}
     rates = {one.folder: one.results[-1].success for one in evaluations}
     categories = dict.fromkeys(result.category for one in evaluations for result in one.results[:-1])
     rows = []
-    for one, model in zip(evaluations, models, strict=True):
+    for one, model, label in zip(evaluations, models, labels, strict=True):
         named = {result.category: result.success for result in one.results[:-1] if result.success is not None}
         cost, rate = costs[one.folder], rates[one.folder]
         rows.append(
             Row(
-                label=model if models.count(model) == 1 else f"{model} ({one.folder.name})",
+                label=label if labels.count(label) == 1 else f"{label} ({one.folder.name})",
                 model=model,
                 folder=str(one.folder),
                 commit=str(one.report["provenance"]["commit"]),

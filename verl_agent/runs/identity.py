@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 SETTINGS_FILE = "run.json"
 """File in the folder of a run with the settings that the run keeps from its first step to its last."""
 LOCK_FILE = ".lock"
+PLAN_FILE = ".plan"
+"""File with the number of training steps, which the settings leave out, since a resumed run may change it."""
 """File in the folder of a run that the process that runs it has locked; it names that process."""
 TASK_IDS = "ids of env.train_tasks"
 VERSION = 2
@@ -125,6 +127,19 @@ def lock(folder: Path) -> None:
     )
     file.flush()
     _locks[folder] = file
+
+
+def write_plan(folder: Path, steps: int) -> None:
+    """Record the number of training steps of the whole run."""
+    write_json_atomically(folder / PLAN_FILE, {"steps": steps})
+
+
+def read_plan(folder: Path) -> int:
+    """Return the number of training steps of the whole run; 0 if it is not recorded."""
+    try:
+        return int(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))["steps"])
+    except FileNotFoundError:
+        return 0
 
 
 def write_json_atomically(path: Path, value: object) -> None:

@@ -1,6 +1,7 @@
 """Files of token data: one row for each trained segment, in Parquet, and their reader.
 
 Columns have the names of prime-rl's token export (src/prime_rl/trainer/rl/token_export.py) where it has one.
+Arrow and NumPy hold 43 MB: they are imported by what reads or writes a file.
 """
 
 import logging
@@ -10,10 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +31,13 @@ class TokenColumn:
         name: name in the file.
         meaning: definition of the value.
         written_only: True if only tokens that the model wrote have a value; the others are null.
-        kind: type of the value.
+        kind: type of the value in Arrow, `[]` after that of a list's elements.
     """
 
     name: str
     meaning: str
     written_only: bool = False
-    kind: Any = field(default_factory=pa.float32)
+    kind: str = "float32"
 
 
 COLUMNS = (
@@ -50,9 +47,9 @@ COLUMNS = (
     TokenColumn("advantages", "advantage, as the loss uses it", written_only=True),
     TokenColumn("values", "critic's value of the state before the token"),
     TokenColumn("rollout_is_weights", "importance weight of the token in the loss (verl's name)", written_only=True),
-    TokenColumn("versions", "training step of the weights that sampled the token", True, pa.int32()),
-    TokenColumn("top_token_ids", "ids of the most likely tokens", True, pa.list_(pa.int32())),
-    TokenColumn("top_logprobs", "log-probs of `top_token_ids`", True, pa.list_(pa.float32())),
+    TokenColumn("versions", "training step of the weights that sampled the token", True, "int32"),
+    TokenColumn("top_token_ids", "ids of the most likely tokens", True, "int32[]"),
+    TokenColumn("top_logprobs", "log-probs of `top_token_ids`", True, "float32[]"),
 )
 """Columns beside `token_ids`, `tokens`, `loss_mask` and `turns`. One that a run does not have is left out."""
 
@@ -99,13 +96,17 @@ def write_tokens(path: Path, rows: Sequence[TokenRow], decode: Callable[[int], s
     Raises:
         OSError: the file cannot be written, for example because the disk is full.
     """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = np.concatenate([np.asarray(row.token_ids, dtype=np.int32) for row in rows])
     offsets = np.cumsum([0, *(len(row.token_ids) for row in rows)], dtype=np.int32)
     written = np.concatenate([np.asarray(row.turns) for row in rows]) >= 0
     prompt = np.concatenate([np.arange(len(row.token_ids)) < row.prompt_length for row in rows])
 
-    def by_token(values: pa.Array) -> pa.Array:
+    def by_token(values: pa.Array) -> Any:
         return pa.ListArray.from_arrays(pa.array(offsets), values)
 
     table = {
@@ -140,23 +141,31 @@ def write_tokens(path: Path, rows: Sequence[TokenRow], decode: Callable[[int], s
         partial.unlink(missing_ok=True)
 
 
-def _texts(ids: Any, decode: Callable[[int], str]) -> pa.Array:
+def _texts(ids: Any, decode: Callable[[int], str]) -> Any:
     """Return the text of each id; a text that occurs often is stored once."""
+    import numpy as np
+    import pyarrow as pa
+
     distinct, index = np.unique(ids, return_inverse=True)
     texts = [decode(int(token)).encode("utf-8", "replace").decode() for token in distinct]
     return pa.DictionaryArray.from_arrays(pa.array(index.astype(np.int32)), pa.array(texts, pa.string()))
 
 
-def _values(rows: Sequence[TokenRow], column: TokenColumn, absent: Any) -> pa.Array:
+def _values(rows: Sequence[TokenRow], column: TokenColumn, absent: Any) -> Any:
+    import numpy as np
+    import pyarrow as pa
+
+    kind = pa.type_for_alias(column.kind.removesuffix("[]"))
+    kind = pa.list_(kind) if column.kind.endswith("[]") else kind
     parts = [row.columns.get(column.name, [0] * (len(row.token_ids) - row.prompt_length)) for row in rows]
-    if not pa.types.is_floating(column.kind):
+    if not pa.types.is_floating(kind):
         values = [value for row, part in zip(rows, parts, strict=True) for value in [*[0] * row.prompt_length, *part]]
-        return pa.array([None if out else value for value, out in zip(values, absent, strict=True)], column.kind)
+        return pa.array([None if out else value for value, out in zip(values, absent, strict=True)], kind)
     padded = [
         np.concatenate([np.zeros(row.prompt_length, np.float32), np.asarray(part, np.float32)])
         for row, part in zip(rows, parts, strict=True)
     ]
-    return pa.array(np.concatenate(padded), column.kind, mask=absent)
+    return pa.array(np.concatenate(padded), kind, mask=absent)
 
 
 @dataclass(slots=True)
@@ -200,6 +209,8 @@ def read_tokens(path: Path, group: str, sample: int) -> list[TokenRow]:
         OSError: the file cannot be read.
         ValueError: it is not a file of token data, or of a newer version.
     """
+    import pyarrow.parquet as pq
+
     column_names(path)
     table = pq.read_table(path, filters=[("group", "=", group), ("sample", "=", sample)])
     rows = sorted(table.to_pylist(), key=lambda values: int(values["segment"]))
@@ -235,6 +246,18 @@ class TurnValue:
     tokens: int
 
 
+def read_columns(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return columns of all segments of a file: their values by name.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not a file of token data.
+    """
+    import pyarrow.parquet as pq
+
+    return list(pq.read_table(path, columns=list(names)).to_pylist())
+
+
 def read_turn_values(path: Path) -> dict[tuple[str, int], dict[int, TurnValue]]:
     """Return the values of the turns, from 0, of each episode by group and sample; empty without a critic.
 
@@ -242,6 +265,9 @@ def read_turn_values(path: Path) -> dict[tuple[str, int], dict[int, TurnValue]]:
         OSError: the file cannot be read.
         ValueError: it is not a file of token data, or of a newer version.
     """
+    import numpy as np
+    import pyarrow.parquet as pq
+
     if "values" not in column_names(path):
         return {}
     table = pq.read_table(path, columns=["group", "sample", "turns", "values"]).combine_chunks()
@@ -264,6 +290,8 @@ def column_names(path: Path) -> list[str]:
     Raises:
         ValueError: see `read_tokens`.
     """
+    import pyarrow.parquet as pq
+
     with pq.ParquetFile(path) as file:
         schema = file.schema_arrow
     version = int((schema.metadata or {}).get(_VERSION_KEY, 0))

@@ -15,6 +15,7 @@ from verl_agent.results.results import summarize, validation_gain
 from verl_agent.runs.best_checkpoint import BestKeeper, keep_best, read_best
 from verl_agent.runs.console import poll_in_background
 from verl_agent.runs.folder import RunFolder
+from verl_agent.runs.identity import write_plan
 from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.progress import ProgressView
 from verl_agent.trace.record import EpisodeRecord, Purpose
@@ -36,10 +37,11 @@ FINDINGS_BYTES = 32 * 2**20
 
 @contextmanager
 def follow_run(folder: RunFolder, steps: int, keep: int | None, console: Console) -> Iterator[None]:
-    """Show the phases of start-up, then one line a step, while the block runs.
+    """Show the phases of start-up, then one line a step, while the block runs. Record the number of steps.
 
     At each checkpoint, older ones are removed and the curves are plotted.
     """
+    write_plan(folder.root, steps)
     shown, position, saved = -1, 0, folder.last_step
     keeper = BestKeeper(folder)
     with ProgressView(folder.metrics, steps, console, lambda: describe_findings(folder)) as view:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.trace.panels import BLUE, GREY, ORANGE
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.token_files import TurnValue, column_names, token_files
@@ -67,7 +67,8 @@ def describe(found: Calibration) -> str:
     explained = "all returns are equal" if variance is None else f"explained variance {variance:.2f}"
     side = "above" if found.bias > 0 else "below"
     return (
-        f"{found.turns} turns of {found.groups} tasks: {explained}; predictions are {abs(found.bias):.3g} {side} the "
+        f"{counted(found.turns, 'turn')} of {counted(found.groups, 'task')}: {explained}; predictions are "
+        f"{abs(found.bias):.3g} {side} the "
         "return on average."
     )
 

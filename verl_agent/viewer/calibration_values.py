@@ -19,8 +19,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.results.statistics import Estimate, mean_over_tasks
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
 from verl_agent.trace.record import EpisodeRecord, to_episode
-from verl_agent.trace.record_files import read_records
-from verl_agent.trace.token_files import TurnValue, read_turn_values, training_file
+from verl_agent.trace.token_files import TurnValue, read_turn_values
 
 BINS = 10
 TOLERANCE = 1e-4
@@ -77,23 +76,6 @@ class Calibration:
     bias: float
     explained_variance: float | None
     bins: list[CalibrationBin]
-
-
-def critic_calibration(run: Path | str, step: int, bins: int = BINS) -> Calibration:
-    """Return the calibration of a run's critic at a step whose token data is recorded (`episode.record_tokens`).
-
-    Raises:
-        ConfigError: the step has no token data with values, or its settings or records are missing.
-    """
-    run = Path(run)
-    file = training_file(run, step)
-    values = read_values(file)
-    found: dict[tuple[str, int], EpisodeRecord] = {}
-    for record in read_records(run):
-        key = record["group"], record["sample"]
-        if record["purpose"] == "train" and record["step"] == step and key in values:
-            found[key] = record  # later attempts follow earlier ones
-    return calibrate(predictions(run, values, lambda group, sample: found.get((group, sample))), bins)
 
 
 def read_values(file: Path) -> dict[tuple[str, int], dict[int, TurnValue]]:

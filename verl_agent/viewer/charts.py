@@ -228,8 +228,10 @@ def chart(runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step", smooth: in
         positions = {step: round(position, 4) for step, position in run.positions(axis).items()}
         borders = [{"xAxis": positions[step]} for step in stage_borders(run) if step in positions]
         for curve in panel.curves[: max(1, MOST_CURVES // len(runs))]:
-            steps = [step for step in sorted(curve.values) if step in positions]
-            values = running_mean([curve.values[step] for step in steps], smooth)
+            # a stack needs a value of each curve at each step: phases such as tests are not part of each
+            present = {step for one in panel.curves for step in one.values} if curve.stack else curve.values
+            steps = [step for step in sorted(present) if step in positions]
+            values = running_mean([curve.values.get(step, 0.0) for step in steps], smooth)
             color = curve.color if len(runs) == 1 else COLORS[number % len(COLORS)]
             line: dict[str, Any] = {
                 "name": curve.name if len(runs) == 1 else f"{run.name}: {curve.name}",
@@ -253,7 +255,9 @@ def chart(runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step", smooth: in
                 ends = [(positions[step], *curve.band[step]) for step in steps if step in curve.band]
                 series += band(line["name"], color, ends)
     return {
-        "xAxis": axis_of(axis, min="dataMin", max="dataMax", splitLine={"show": False}),
+        "xAxis": axis_of(
+            axis, min="dataMin", max="dataMax", minInterval=int(axis != "hours"), splitLine={"show": False}
+        ),
         "yAxis": _y_axis(runs[0][1].kind),
         "series": series,
     }

@@ -6,7 +6,7 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import EChartPointClickEventArguments
 
-from verl_agent.viewer.axes import COLORS
+from verl_agent.viewer.axes import COLORS, INTERVAL
 
 _BASE: Mapping[str, Any] = {
     "color": COLORS,
@@ -40,10 +40,19 @@ def add_chart(
     with ui.column().classes("w-full min-w-0 gap-1"):
         ui.label(title).classes("heading")
         # as SVG, whose texts follow the colors of the page
-        names = {one.get("name") for one in options["series"]}
-        legend = _BASE["legend"] | {"show": len(names) > 1}
-        base = {**_BASE, "legend": legend, "grid": _BASE["grid"] | ({} if legend["show"] else {"bottom": 40})}
-        chart = ui.echart({**base, **options}, on_point_click, renderer="svg").classes("w-full h-64")
+        chart = ui.echart(with_look(options), on_point_click, renderer="svg").classes("w-full h-64")
         if note:
             ui.label(note).classes("small muted")
     return chart
+
+
+def with_look(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a chart with the look of all charts; one line alone, which the title names, has no legend.
+
+    A single area of a stack has one, since the title does not name it.
+    """
+    series = options["series"]
+    stacked = any("areaStyle" in one and not one["stack"].startswith(INTERVAL) for one in series)
+    shown = stacked or len({one.get("name") for one in series}) > 1
+    grid = _BASE["grid"] | ({} if shown else {"bottom": 40})
+    return {**_BASE, "legend": _BASE["legend"] | {"show": shown}, "grid": grid, **options}

@@ -1,6 +1,7 @@
 """Frame of every page: header, links of the run, errors, and refreshing while a run grows."""
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from urllib.parse import quote, unquote, urlencode
 
-from nicegui import ui
+from nicegui import Client, ui
 from nicegui.events import KeyEventArguments
 from starlette.requests import Request
 
@@ -36,6 +37,10 @@ NO_NAME = "Write your name first: others see who acts."
 THEME = Path(__file__).with_name("theme.css").read_text(encoding="utf-8")
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""
+MAX_UNOPENED = 20
+"""Pages without a browser that are kept. One holds up to 2 MB, and NiceGUI keeps it for a minute."""
+_unopened = deque[Client]()
+"""Pages that no browser has connected to yet, the oldest first: a program requested them, or they were just sent."""
 url_of = partial(ui.page, response_timeout=60)
 """Decorator of the function of a page, whose queries may take some seconds."""
 
@@ -134,6 +139,7 @@ class Page:
             self._show_instead(error)
         for start in self._timers:
             start()
+        _limit_unopened(ui.context.client)
 
     def refresh_with(self, opened: OpenedSource, draw: Callable[[], Awaitable[None]]) -> None:
         """Call `draw` whenever the source has changed, for at most a tenth of the time."""
@@ -153,6 +159,14 @@ class Page:
         self._content.clear()
         with self._content:
             show_error(error)
+
+
+def _limit_unopened(client: Client) -> None:
+    """Delete the oldest of the pages that no browser has connected to, if this one makes them too many."""
+    _unopened.append(client)
+    client.on_connect(lambda: _unopened.remove(client) if client in _unopened else None)
+    if len(_unopened) > MAX_UNOPENED and (oldest := _unopened.popleft()).id in Client.instances:
+        oldest.delete()
 
 
 @contextmanager

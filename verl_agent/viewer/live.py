@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -11,10 +12,11 @@ import psutil
 
 from verl_agent.errors import ConfigError
 from verl_agent.runs.control.server import SOCKET, send
-from verl_agent.runs.identity import LOCK_FILE
+from verl_agent.runs.hang_watch import PHASE_FILE, START
+from verl_agent.runs.identity import LOCK_FILE, read_plan
 from verl_agent.trace.progress import STEPS_FOR_ETA
 from verl_agent.viewer.charts import read_run
-from verl_agent.viewer.overview import planned_steps
+from verl_agent.viewer.conditions import LAST_ATTEMPT
 from verl_agent.viewer.state import OpenedSource
 
 WINDOW_S = 120
@@ -34,18 +36,38 @@ def read_now(opened: OpenedSource, now: datetime) -> dict[str, str]:
         now: the time, with a time zone.
     """
     logged = opened.cached("run", partial(read_run, opened)).logged
-    return {**_episodes(opened), **_speed(opened, now), **_memory(opened, logged), **_end(opened, logged, now)}
+    status = _status(opened)
+    shown = {**_speed(opened, now), **_memory(opened, logged)}
+    if opened.source.kind == "training":
+        return {"": _phase(opened.source.folder), **shown, **_end(opened, logged, now)}
+    return {**_episodes(status), **shown, **_end_of_evaluation(opened, int(status.get("planned", 0)), now)}
 
 
-def _episodes(opened: OpenedSource) -> dict[str, str]:
+def _phase(folder: Path) -> str:
+    """Return the phase that the trainer is in; other processes of it play the episodes, which it cannot tell."""
+    try:
+        lock, phase = folder / LOCK_FILE, folder / PHASE_FILE
+        return phase.read_text(encoding="utf-8") if phase.stat().st_mtime >= lock.stat().st_mtime else START
+    except FileNotFoundError:
+        return START
+
+
+def _status(opened: OpenedSource) -> Mapping[str, Any]:
+    """Return the answer of the run to the command `status`; empty if it does not answer."""
     if not (opened.source.folder / SOCKET).exists():
         return {}
     try:
-        playing = send(opened.source.folder, {"command": "status"}, ANSWER_S).get("episodes", [])
+        return send(opened.source.folder, {"command": "status"}, ANSWER_S)
     except ConfigError:  # it ends, or is busy
         return {}
-    turns = sorted(one["turn"] for one in playing)
-    return {"episodes in play": f"{len(turns)} (turns {turns[0]} to {turns[-1]})" if turns else "0"}
+
+
+def _episodes(status: Mapping[str, Any]) -> dict[str, str]:
+    turns = sorted(one["turn"] for one in status.get("episodes", []))
+    if not turns:
+        return {"episodes in play": "0"} if status else {}
+    span = f"turn {turns[0]}" if turns[0] == turns[-1] else f"turns {turns[0]} to {turns[-1]}"
+    return {"episodes in play": f"{len(turns)} ({span})"}
 
 
 def _speed(opened: OpenedSource, now: datetime) -> dict[str, str]:
@@ -68,7 +90,8 @@ def _memory(opened: OpenedSource, logged: Mapping[int, Mapping[str, float]]) -> 
     try:
         if process:
             root = psutil.Process(int(process[1]))
-            found["memory"] = f"{sum(map(_own_bytes, [root, *root.children(recursive=True)])) / 1e9:.1f} GB"
+            used = sum(map(_own_bytes, [root, *root.children(recursive=True)]))
+            found["memory"] = f"{used / 1e9:.1f} GB" if used >= 1e9 else f"{used / 1e6:.0f} MB"
     except psutil.Error:  # it ended, or runs on another machine
         pass
     if logged and (gpu := logged[max(logged)].get(GPU_MEMORY)) is not None:
@@ -88,10 +111,31 @@ def _own_bytes(process: psutil.Process) -> int:
 def _end(opened: OpenedSource, logged: Mapping[int, Mapping[str, float]], now: datetime) -> dict[str, str]:
     """Return the estimated end of a training run, from the mean time of its latest steps."""
     steps = [step for step in sorted(logged) if "timing_s/step" in logged[step]][-STEPS_FOR_ETA:]
-    total = planned_steps(opened.source.folder)
+    total = read_plan(opened.source.folder)
     if not steps or steps[-1] >= total:
         return {}
     seconds = fmean(logged[at]["timing_s/step"] + logged[at].get("timing_s/testing", 0.0) for at in steps)
-    left = timedelta(seconds=round((total - steps[-1]) * seconds))
-    end = (now + left).astimezone()
-    return {"step": f"{steps[-1]} of {total}", "ends": f"{end:%Y-%m-%d %H:%M}, in {left}"}
+    return {"step": f"{steps[-1]} of {total}", "ends": _time_left((total - steps[-1]) * seconds, now)}
+
+
+def _end_of_evaluation(opened: OpenedSource, planned: int, now: datetime) -> dict[str, str]:
+    """Return the estimated end of an evaluation, from the episodes that were played since its latest start."""
+    lock = opened.source.folder / LOCK_FILE
+    if not planned or not lock.is_file():
+        return {}
+    start = datetime.fromtimestamp(lock.stat().st_mtime, UTC).isoformat()
+    ended, new, first = opened.index.db.execute(
+        f"SELECT count(*), sum(started_at >= ?), min(CASE WHEN started_at >= ? THEN started_at END) FROM episodes "
+        f"WHERE {LAST_ATTEMPT}",
+        (start, start),
+    ).fetchone()
+    shown = {"episodes": f"{ended} of {planned}"}
+    if not new or ended >= planned:
+        return shown
+    seconds = (now - datetime.fromisoformat(first)).total_seconds() / new
+    return shown | {"ends": _time_left((planned - ended) * seconds, now)}
+
+
+def _time_left(seconds: float, now: datetime) -> str:
+    left = timedelta(seconds=round(seconds))
+    return f"{(now + left).astimezone():%Y-%m-%d %H:%M}, in {left}"

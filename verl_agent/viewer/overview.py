@@ -12,8 +12,8 @@ from typing import Any
 from verl_agent.config.keys import reference
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.findings import StepSummary
-from verl_agent.results.folder import REPORT, SETTINGS, read_report
-from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_settings
+from verl_agent.results.folder import REPORT, SETTINGS, model_name, read_report
+from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_plan, read_settings
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.queries import success_rates, summarize_steps
 from verl_agent.viewer.state import OpenedSource
@@ -46,8 +46,9 @@ def read_overview(opened: OpenedSource) -> Overview:
     facts = {"kind": opened.source.kind, **_settings(opened)}
     if steps:
         facts["started"] = min(at.started_at for at in steps)[:16].replace("T", " ")
-        took = [datetime.fromisoformat(end(at.started_at for at in steps)) for end in (min, max)]
-        facts["took"] = str(timedelta(seconds=round((took[1] - took[0]).total_seconds() + steps[-1].seconds)))
+        began = opened.index.db.execute("SELECT min(started_at), max(started_at) FROM episodes").fetchone()
+        first, latest = map(datetime.fromisoformat, began)
+        facts["took"] = str(timedelta(seconds=round((latest - first).total_seconds() + steps[-1].seconds)))
         last = max(at.step for at in steps)
         facts |= {"step": str(last)} if last else {}
         facts["episodes"] = f"{sum(at.episodes + at.env_errors for at in steps):,}"
@@ -62,13 +63,13 @@ def _settings(opened: OpenedSource) -> dict[str, str]:
             read = read_settings(folder, SETTINGS_FILE)
             model = _at(read, "actor_rollout_ref", "model", "path")
             algorithm = _at(read, "algorithm", "adv_estimator")
-            found = {"model": Path(model).name, "environment": _at(read, "env", "name"), "algorithm": algorithm}
+            found = {"model": model_name(model), "environment": _at(read, "env", "name"), "algorithm": algorithm}
         elif (folder / REPORT).is_file():
             report = read_report(folder)
-            found = {"model": str(report["model"]), "environment": str(report["config"]["env"]["name"])}
+            found = {"model": model_name(str(report["model"])), "environment": str(report["config"]["env"]["name"])}
         else:
             read = read_settings(folder, SETTINGS)
-            found = {"model": str(read.get("model") or ""), "environment": _at(read, "env", "name")}
+            found = {"model": model_name(str(read.get("model") or "")), "environment": _at(read, "env", "name")}
     except (ConfigError, OSError, ValueError, KeyError, TypeError):  # of another version, or half written
         return {}
     return {name: value for name, value in found.items() if value}
@@ -90,7 +91,7 @@ def status_of(opened: OpenedSource) -> str:
         return "running"
     if opened.source.kind == "training":
         reached = max((at.step for at in summarize_steps(opened.index, Filter()) if at.episodes), default=0)
-        return "ended" if 0 < planned_steps(folder) <= reached else f"stopped at step {reached}"
+        return "ended" if 0 < read_plan(folder) <= reached else f"stopped at step {reached}"
     return "ended" if (folder / REPORT).is_file() else "stopped"
 
 
@@ -105,15 +106,9 @@ def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
     first, last = (rates[at.purpose, at.step] for at in (validated[0], validated[-1]))
     episodes = validated[-1].episodes
     if validated[0].step == validated[-1].step:
-        return f"success {last} in {counted(episodes, 'validated episode')}"
+        return f"success {last} in {counted(episodes, 'episode')}"
     steps = f"validation, step {validated[0].step} → {validated[-1].step}"
     return f"success {first} → {last} ({steps}; {counted(episodes, 'episode')})"
-
-
-def planned_steps(folder: Path) -> int:
-    """Return the number of steps that a training run was started for; 0 if it is not recorded."""
-    total = _at(read_settings(folder, SETTINGS_FILE), "trainer", "total_training_steps")
-    return int(total) if total.isdecimal() else 0
 
 
 def changed_settings(folder: Path) -> list[tuple[str, str, str]]:

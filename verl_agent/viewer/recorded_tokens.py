@@ -5,9 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
-import pyarrow.parquet as pq
-
-from verl_agent.trace.token_files import read_tokens, token_files
+from verl_agent.trace.token_files import read_columns, read_tokens, token_files
 from verl_agent.viewer.queries import Row
 from verl_agent.viewer.state import OpenedSource
 from verl_agent.viewer.token_views import values_of
@@ -74,5 +72,6 @@ def _keys(file: Path) -> frozenset[Key]:
 
 @lru_cache(maxsize=1024)
 def _keys_of(file: Path, changed_at: int) -> frozenset[Key]:
-    table = pq.read_table(file, columns=["step", "group", "sample"])
-    return frozenset(zip(*(table[name].to_pylist() for name in ("step", "group", "sample")), strict=True))
+    return frozenset(
+        (row["step"], row["group"], row["sample"]) for row in read_columns(file, ("step", "group", "sample"))
+    )

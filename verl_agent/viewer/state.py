@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.sources import Source, open_sources
 
@@ -178,6 +178,5 @@ def _describe_invalid(index: RecordIndex) -> str:
     if not first:
         return ""
     (line,) = first
-    return (
-        f"{count} lines are not valid records and are left out. First: {line.file}, byte {line.offset}: {line.message}"
-    )
+    where = f"{line.file}, byte {line.offset}"
+    return f"{counted(count, 'line')} left out, not valid as records. First: {where}: {line.message}"

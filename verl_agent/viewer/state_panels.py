@@ -31,7 +31,6 @@ class StatePanels:
         self._opened, self._part, self._read = opened, part, read
         self._places: dict[int, ui.row] = {}
         self._message = ui.column()
-        ui.timer(0.1, self._fill, once=True)
 
     def add(self, turn: int) -> None:
         """Add the place of a turn, from 1, or of the start, 0, and show the images of the turn."""
@@ -41,6 +40,10 @@ class StatePanels:
                 for one in media:
                     _show_image(self._opened, one)
         self._places[turn] = ui.row().classes("gap-8 items-start")
+
+    def fill(self) -> None:
+        """Draw the states. Call it when the page is complete: NiceGUI delivers a page at its first timer."""
+        ui.timer(0.1, self._fill, once=True)
 
     async def _fill(self) -> None:
         try:

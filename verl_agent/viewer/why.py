@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nicegui import ui
 
+from verl_agent.errors import counted
 from verl_agent.evaluation.what_if.recorded import fingerprint
 from verl_agent.evaluation.what_if.results import Result, read_results, results_file
 from verl_agent.evaluation.what_if.summary import (
@@ -102,7 +103,6 @@ class WhyPanels:
         self._version: tuple[int, int] | None = None
         if self._place is not None:
             self._read()
-            ui.timer(POLL_S, self._follow)
 
     @property
     def place(self) -> tuple[Path, int] | None:
@@ -133,7 +133,12 @@ class WhyPanels:
         draw()
         self._draw.append(draw)
 
-    def _follow(self) -> None:
+    def follow(self) -> None:
+        """Follow the file. Call it when the page is complete: NiceGUI delivers a page at its first timer."""
+        if self._place is not None:
+            ui.timer(POLL_S, self._draw_again)
+
+    def _draw_again(self) -> None:
         if self._read():
             for draw in self._draw:
                 draw()
@@ -167,7 +172,7 @@ def describe(results: list[Result]) -> str:
     """Return the number of stored samples in words; empty without any."""
     replies = sum(len(one["replies"]) for one in results if one["kind"] == "replies")
     episodes = sum(len(one["episodes"]) for one in results if one["kind"] == "continuations")
-    parts = [f"{replies} replies"] * (replies > 0) + [f"{episodes} episodes played on"] * (episodes > 0)
+    parts = [counted(replies, "reply")] * (replies > 0) + [f"{counted(episodes, 'episode')} played on"] * (episodes > 0)
     return f"({', '.join(parts)})" if parts else ""
 
 
@@ -185,7 +190,7 @@ def _results(results: list[Result], action: str | None) -> None:
 
 def _replies(summary: ReplySummary) -> None:
     kind = "" if summary.with_thought else ", made to begin with the action"
-    ui.label(f"{summary.replies} replies of {policy_name(summary.policy)}{kind}").classes("font-bold")
+    ui.label(f"{counted(summary.replies, 'reply')} of {policy_name(summary.policy)}{kind}").classes("font-bold")
     with ui.element("div").classes("grid gap-x-4 w-full").style("grid-template-columns: minmax(0, 1fr) 8rem 12rem"):
         for one in summary.actions[:SHOWN]:
             name = make_visible("no action" if one.action is None else one.action)
@@ -196,7 +201,7 @@ def _replies(summary: ReplySummary) -> None:
             ui.linear_progress(one.share.mean, show_value=False, size="0.9rem").classes("self-center")
             ui.label(f"{one.replies}: {percent(one.share)}")
     if len(summary.actions) > SHOWN:
-        ui.label(f"{len(summary.actions) - SHOWN} more actions").classes("muted")
+        ui.label(counted(len(summary.actions) - SHOWN, "more action")).classes("muted")
 
 
 def _thought(effect: ThoughtEffect) -> None:
@@ -215,8 +220,8 @@ def _effects(effects: list[ActionEffect]) -> None:
             left_out = f", {one.env_errors} left out after environment errors" if one.env_errors else ""
             difference = "" if one.difference is None else f"; difference {percent(one.difference)}"
             ui.label(
-                f"{one.source}: {one.episodes} episodes{left_out}; success {percent(one.success)}{difference}; return "
-                f"{one.reward:.3g}; {one.turns:.1f} turns"
+                f"{one.source}: {counted(one.episodes, 'episode')}{left_out}; success {percent(one.success)}"
+                f"{difference}; return {one.reward:.3g}; {one.turns:.1f} turns"
             ).classes("muted")
 
 

@@ -16,12 +16,13 @@ from tests.support.evaluated_games import recipe
 from tests.support.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, EnvErrorLimitError, OverlongPromptError
 from verl_agent.evaluation import sglang_engine
-from verl_agent.evaluation.job import check_device, first_tasks, model_name, prepare_evaluation
+from verl_agent.evaluation.job import check_device, first_tasks, prepare_evaluation
 from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, attempt_seed, pending_episodes, play_all
 from verl_agent.evaluation.settings import EngineSettings, EvaluationSettings
 from verl_agent.evaluation.training_differences import TrainingDifference, differences_table
 from verl_agent.evaluation.vllm_engine import Route, most_likely, request_options
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.results.folder import model_name
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeRecord

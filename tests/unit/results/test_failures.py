@@ -145,3 +145,12 @@ def test_plans_longer_than_the_turn_limit_are_counted(failed):
     assert ["does not finish" in to_markdown([one], []) for one in (short, long)] == [False, True]
     text = to_markdown([long], find_failures(records, Long()))
     assert "has more actions than the turn limit in 9 of 9 tasks with a failed episode" in text
+
+
+def test_replies_that_an_api_refused_are_counted_by_its_reason(failed):
+    refused = [record for record in read_records(failed) if not record["success"]][:2]
+    for record in refused:
+        record["turns"][0]["usage"]["finish"] = "refusal"
+        record["turns"][1]["usage"]["finish"] = "stop"
+    (summary,) = summarize_failures(refused, find_failures(refused, Planned()))[:1]
+    assert "Replies that the API ended: refusal" in to_markdown([summary], [])

@@ -1,6 +1,7 @@
 """Test the leaderboard: rows that are comparable, differences, costs, and the intervals and p values behind them."""
 
 import json
+import shutil
 from io import StringIO
 from math import comb
 from pathlib import Path
@@ -16,7 +17,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import report, run_evaluation
 from verl_agent.results.failures_report import analyze_failures
-from verl_agent.results.folder import planned_records
+from verl_agent.results.folder import REPORT, planned_records
 from verl_agent.results.leaderboard import make_boards
 from verl_agent.results.leaderboard_report import to_markdown
 from verl_agent.results.scaling_report import read_scaling
@@ -78,6 +79,14 @@ def test_two_rows_of_one_model_are_named_by_their_folders(runs, tmp_path):
     evaluated(tmp_path / "again", "oracle")
     (board,) = make_boards([runs, tmp_path])
     assert {"oracle (oracle)", "oracle (again)"} <= {row.label for row in board.rows}
+
+
+def test_a_model_in_a_folder_has_a_short_name(runs, tmp_path):
+    shutil.copytree(runs / "oracle", tmp_path / "prepared")
+    file = tmp_path / "prepared" / REPORT
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model": "/home/ada/.cache/models/smollm2-135m"}))
+    (board,) = make_boards([tmp_path / "prepared"])
+    assert [row.label for row in board.rows] == ["smollm2-135m"]
 
 
 def test_the_command_writes_json_markdown_and_a_plot(runs, tmp_path):

@@ -10,9 +10,10 @@ import pytest
 from tests.support.episodes import STARTED, played
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_episode, to_record
+from verl_agent.trace.record_files import read_records
 from verl_agent.trace.token_files import TokenRow, TurnValue, read_turn_values, training_file, write_tokens
 from verl_agent.viewer.calibration import calibration_chart, describe
-from verl_agent.viewer.calibration_values import Prediction, calibrate, critic_calibration, predictions, read_values
+from verl_agent.viewer.calibration_values import Calibration, Prediction, calibrate, predictions, read_values
 
 
 def drawn(bias: float = 0.0, slope: float = 1.0, noise: float = 0.1, turns: int = 2000) -> list[Prediction]:
@@ -23,6 +24,13 @@ def drawn(bias: float = 0.0, slope: float = 1.0, noise: float = 0.1, turns: int 
         Prediction(f"{number % 40}", slope * mean + bias, mean + draws.gauss(0, noise))
         for number, mean in enumerate(expected)
     ]
+
+
+def of_step(run: Path, step: int) -> Calibration:
+    """Return the calibration of the critic of a run at a step."""
+    values = read_values(training_file(run, step))
+    last = {(one["group"], one["sample"]): one for one in read_records(run) if one["step"] == step}
+    return calibrate(predictions(run, values, lambda group, sample: last.get((group, sample))))
 
 
 def test_a_critic_that_is_right_on_average_has_its_bins_on_the_diagonal():
@@ -133,20 +141,20 @@ def test_the_critic_of_a_run_is_compared_at_a_recorded_step(tmp_path: Path):
     first, second = token_row(), token_row(sample=1, values=(0.5, 0, 0, 0.5, 0))
     records = (record(), record(sample=1, step=2), record(sample=1, shaped=0.0), record(sample=1, attempt=2))
     run = write_run(tmp_path / "run", *records, rows=(first, second))
-    found = critic_calibration(run, 3)
+    found = of_step(run, 3)
     assert (found.turns, found.groups, found.bias) == (4, 1, -0.5), "the last attempt counts"
     with pytest.raises(ConfigError, match=r"step_4\.parquet holds no token data"):
-        critic_calibration(run, 4)
+        of_step(run, 4)
     write_tokens(training_file(run, 3), [TokenRow("g", 0, 0, 3, 1, [5, 6], [False, True], [-1, 0], {})], str)
     with pytest.raises(ConfigError, match="the run has no critic"):
-        critic_calibration(run, 3)
+        of_step(run, 3)
 
 
 def test_a_run_without_settings_is_an_error(tmp_path: Path):
     run = write_run(tmp_path / "run", record())
     (run / "run.json").unlink()
     with pytest.raises(ConfigError, match=r"run\.json is missing"):
-        critic_calibration(run, 3)
+        of_step(run, 3)
 
 
 def test_the_chart_shows_bins_intervals_and_the_line_of_a_perfect_critic():

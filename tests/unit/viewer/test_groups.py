@@ -47,7 +47,7 @@ def test_an_exported_page_has_the_same_verdict_with_a_filter_or_a_limit(file: Pa
         export([file], tmp_path / "page.html", where, limit)
         text = (tmp_path / "page.html").read_text()
         assert "<td>4</td><td>0.5</td><td>yes: spread 1</td>" in text
-        assert "1 groups" in text
+        assert "1 group." in text
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,7 @@ def test_the_whole_record_is_read_from_its_file(run: Path) -> None:
         ({"step": "..1"}, ["1"]),
         ({"reward": "0.5.."}, ["3"]),
         ({"success": "yes"}, ["3"]),
+        ({"success": "1"}, ["3"]),  # as the table shows it
         ({"text": 'kitchen" OR *'}, []),
         ({"text": "attic"}, ["3"]),
         ({"repeated_action": "1.."}, ["3"]),
@@ -389,6 +390,7 @@ def test_the_last_evaluation_is_the_last_validated_step(tmp_path: Path) -> None:
         write(tmp_path / "run.jsonl", *validated, failed)
         index.update()
         assert an_evaluation(index) == {"step": "4", "purpose": "validation"}
+        assert an_evaluation(index, first=True) == {"step": "2", "purpose": "validation"}
 
 
 def test_the_temporary_index_of_a_folder_that_is_not_writable_is_removed(run: Path) -> None:

@@ -110,17 +110,19 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         ("/run/run/episode/1" + 23 * "0", "Allowed: whole numbers from 0"),
         ("/run/run/episode/1?turn=" + 4400 * "9", "Allowed: whole numbers from 0"),
         ("/run/run/episodes?text=%00", "0 episodes"),
-        ("/run/run/tokens", "Tokens of 1 episodes are recorded"),
+        ("/run/run/tokens", "Tokens are recorded of 1 episode"),
         ("/run/run/episode/2/tokens?color=entropy&turn=2", "strongest at 0.25"),
         ("/run/run/episode/2/tokens?color=values", "color='values' (value of the critic) is not recorded"),
         ("/run/run/episode/1/tokens", "the tokens of this episode are not recorded."),
         ("/run/run/group?group=1-0&step=1&purpose=train", "First different turn: 2."),
+        ("/run/run/group?group=1-0&step=1&purpose=train", "mean advantage of the trained tokens: +0"),
+        ("/run/run/group?group=1-0&step=1&purpose=train", "return minus mean of the group: -0.5"),
         ("/run/run/task?env=talk&task=1", "First solved at step 1, solved at 2 of 2 steps."),
         ("/run/run/episodes?wrote_observation=1..&page=2", "wrote_observation=1.."),
-        ("/run/run/group", "All returns are equal in 0 of 1 groups."),
+        ("/run/run/group", "All returns are equal in 0 of 1 group."),
         ("/run/run/task?show=solved", "first solved at step 1"),
         ("/run/run/horizon", "1..2"),
-        ("/compare?a=run&a_step=1&b=run&b_step=2", "1 tasks on both sides"),
+        ("/compare?a=run&a_step=1&b=run&b_step=2", "1 task on both sides"),
         ("/compare?a=run&a_step=1&b=run&b_step=2&env=talk&task=1", "step 1 sample 1 solved"),
         ("/leaderboard", "No evaluation is open."),
         ("/run/run/scaling", "contains no evaluation.json"),
@@ -166,7 +168,7 @@ def test_an_exported_page_opens_without_a_network(pages, tmp_path: Path) -> None
     page.keyboard.press("n")
     page.locator("#shown").get_by_text("kitchen").first.wait_for()
     page.keyboard.press("Escape")
-    page.get_by_text("1 groups").wait_for()
+    page.get_by_text("1 group.").wait_for()
     assert page.title() == "episodes.jsonl"
 
 
@@ -182,7 +184,7 @@ def test_a_page_follows_a_run_that_grows(pages, run: Path) -> None:
     page = pages("/run/run/episodes?step=7")
     page.get_by_text("0 episodes").wait_for(timeout=20_000)
     append(run / "episodes" / "b.jsonl", record(7, 0, 0.0))
-    page.get_by_text("1 episodes").wait_for(timeout=20_000)
+    page.get_by_text("1 episode", exact=True).wait_for(timeout=20_000)
 
 
 def test_a_torn_line_is_shown_once_it_is_complete(pages, run: Path) -> None:
@@ -190,11 +192,11 @@ def test_a_torn_line_is_shown_once_it_is_complete(pages, run: Path) -> None:
     file = run / "episodes" / "c.jsonl"
     file.write_text(json.dumps(record(8, 0, 0.0)) + "\n" + line[:100])
     page = pages("/run/run/episodes?step=8")
-    page.get_by_text("1 episodes").wait_for(timeout=20_000)
+    page.get_by_text("1 episode", exact=True).wait_for(timeout=20_000)
     with file.open("a") as out:
         out.write(line[100:])
     page.get_by_text("2 episodes").wait_for(timeout=20_000)
-    assert page.get_by_text("not valid records").count() == 0
+    assert page.get_by_text("left out").count() == 0
 
 
 def test_an_error_of_the_viewer_is_shown_on_its_page_alone(pages, run: Path) -> None:
@@ -206,7 +208,7 @@ def test_an_error_of_the_viewer_is_shown_on_its_page_alone(pages, run: Path) -> 
         message = "This page has failed: OperationalError: no such table: labels"
         page.get_by_text(message).first.wait_for(timeout=20_000)
         pages("/run/run/labels").get_by_text(message).wait_for(timeout=20_000)
-        pages("/run/run/episodes?step=6").get_by_text("1 episodes").wait_for(timeout=20_000)
+        pages("/run/run/episodes?step=6").get_by_text("1 episode", exact=True).wait_for(timeout=20_000)
         index.execute("ALTER TABLE away RENAME TO labels")
     pages("/run/run/labels").get_by_text("label").first.wait_for(timeout=20_000)
 
@@ -301,7 +303,7 @@ def test_a_run_with_a_critic_compares_its_values_with_the_returns(pages, run: Pa
     values = TokenRow("1-0", 1, 0, 1, 1, [5, 6, 7], [True] * 3, [-1, 0, 1], {"values": [0.5, 0.75]})
     write_tokens(training_file(run, 1), [values], str)
     page = pages("/run/run?critic=1")
-    text = "2 turns of 1 tasks: all returns are equal; predictions are 0.375 below the return on average."
+    text = "2 turns of 1 task: all returns are equal; predictions are 0.375 below the return on average."
     page.get_by_text(text).wait_for(timeout=20_000)
     page = pages("/run/run?critic=7")
     page.get_by_text("critic='7' is not a step with values. Allowed: 1.").wait_for(timeout=20_000)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from nicegui import Client
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -20,17 +21,21 @@ from tests.support.viewing import step
 from verl_agent.errors import ConfigError
 from verl_agent.results.folder import read_report
 from verl_agent.results.statistics import Estimate
-from verl_agent.runs.identity import LOCK_FILE
+from verl_agent.runs.control.service import controlled
+from verl_agent.runs.control.state import RunControl
+from verl_agent.runs.hang_watch import mark_phase
+from verl_agent.runs.identity import LOCK_FILE, write_plan
 from verl_agent.trace.labels import Label, LabelFile
-from verl_agent.trace.panels import RETURN, STOPS, SUCCESS
+from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.charts import MOST_CURVES, Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.layout import MAX_UNOPENED
 from verl_agent.viewer.live import WINDOW_S, read_now
 from verl_agent.viewer.overview import read_overview, status_of
 from verl_agent.viewer.queries import TaskStep, success_rates
 from verl_agent.viewer.saved_filters import SavedFilters
-from verl_agent.viewer.server import ServerSettings, bind
+from verl_agent.viewer.server import ServerSettings, bind, serving
 from verl_agent.viewer.state import ViewerState, short_keys
 from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
 
@@ -100,9 +105,9 @@ def test_a_task_tells_when_it_was_solved_and_forgotten() -> None:
     history = [TaskStep(number, "train", 4, success, 0.0, []) for number, success in ((1, 0.0), (2, 0.5), (3, 0.0))]
     assert (
         describe(history)
-        == "First solved at step 2, solved at 1 of 3 steps. Not solved at 1 later steps, last at step 3."
+        == "First solved at step 2, solved at 1 of 3 steps. Not solved at 1 later step, last at step 3."
     )
-    assert describe(history[:1]) == "Not solved at any of 1 steps."
+    assert describe(history[:1]) == "Not solved at any of 1 step."
 
 
 def answer(guard: GuardRequests, url: str = "http://127.0.0.1:8080/", **headers: str) -> httpx.Response:
@@ -181,6 +186,18 @@ def test_the_overview_of_an_evaluation_has_the_interval_of_its_report(tmp_path: 
     state.close()
 
 
+def test_an_evaluation_took_until_its_last_episode(tmp_path: Path) -> None:
+    records = [
+        played(("north", "hall"), task=str(hour)) | {"started_at": f"2026-01-01T0{hour}:00:00+00:00"} for hour in (1, 3)
+    ]
+    (tmp_path / "episodes.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    state._update(opened)
+    assert read_overview(opened).facts["took"].startswith("2:00:0")
+    state.close()
+
+
 def test_the_overview_tells_whether_another_process_holds_the_run(tmp_path: Path) -> None:
     (tmp_path / "metrics").mkdir()
     state = ViewerState([tmp_path])
@@ -247,7 +264,7 @@ def test_invalid_lines_and_a_deleted_run_are_reported(tmp_path: Path) -> None:
     state = ViewerState([file.parent])
     opened = state.get("run")
     state._update(opened)
-    assert opened.invalid_lines.startswith("2 lines are not valid records")
+    assert opened.invalid_lines.startswith("2 lines left out")
     assert "version 99" in opened.invalid_lines
     shutil.rmtree(file.parent)
     state._update(opened)
@@ -318,6 +335,14 @@ def test_a_chart_has_at_most_six_curves_and_the_borders_of_the_horizon() -> None
     assert options["series"][0]["markLine"]["data"] == [{"xAxis": 3.0}]
 
 
+def test_areas_of_a_stack_have_a_value_at_each_step() -> None:
+    timing = {1: {"timing_s/gen": 2.0}, 2: {"timing_s/gen": 3.0, "timing_s/testing": 9.0}}
+    run = RunData("run", [step(1), step(2)], timing)
+    (seconds,) = [panel for panel in panels(run) if panel.kind is SECONDS]
+    gen, testing = chart([(run, seconds)])["series"]
+    assert [point[1] for point in testing["data"]] == [0.0, 9.0] and len(gen["data"]) == 2
+
+
 def test_success_has_the_interval_of_reports_as_a_band() -> None:
     run = RunData("run", [step(1), step(2)], {}, rates={("train", at): Estimate(0.5, 0.2, 0.9, 8) for at in (1, 2)})
     (success,) = [panel for panel in panels(run) if panel.kind is SUCCESS]
@@ -344,9 +369,10 @@ def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) ->
     run, now = tmp_path / "run", datetime.now(UTC)
     (run / "metrics").mkdir(parents=True)
     (run / "episodes").mkdir()
-    record = played(("north", "hall"), ("east", "yard")) | {"purpose": "train", "started_at": now.isoformat()}
+    record = played(("north", "hall"), ("east", "yard")) | {"started_at": now.isoformat(), "step": 1}
+    record["purpose"] = "train"
     (run / "episodes" / "a.jsonl").write_text(json.dumps(record) + "\n")
-    (run / "run.json").write_text(json.dumps({"trainer": {"total_training_steps": 3}}))
+    write_plan(run, 3)
     logged = {"timing_s/step": 60.0, "perf/max_memory_allocated_gb": 12.5}
     (run / "metrics" / "a.jsonl").write_text(json.dumps({"step": 1, "data": logged}) + "\n")
     (run / LOCK_FILE).write_text(f"process {os.getpid()} on here")
@@ -356,6 +382,42 @@ def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) ->
     found = read_now(opened, now)
     assert found["turns a second"] == f"{2 / WINDOW_S:.2f}"
     assert found["GPU memory"] == "12.5 GB" and float(found["memory"].split()[0]) > 0
-    assert found["step"] == "1 of 3" and found["ends"].endswith("in 0:02:00")
+    assert found["step"] == "1 of 3" and found["ends"].endswith("in 0:02:00") and found[""] == "starting"
+    mark_phase(run, "updating the policy")
+    assert read_now(opened, now)[""] == "updating the policy"
     assert read_now(opened, now + timedelta(hours=1))["turns a second"] == "0.00"
+    assert status_of(opened) == "stopped at step 1"
+    write_plan(run, 1)
+    assert status_of(opened) == "ended"
     state.close()
+
+
+def test_a_running_evaluation_tells_its_end(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).write_text(f"process {os.getpid()} on here")
+    now = datetime.now(UTC) + timedelta(seconds=1)  # after the start of the process
+    records = [played(("north", "hall"), task=str(task)) | {"started_at": now.isoformat()} for task in range(2)]
+    (tmp_path / "episodes.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    state = ViewerState([tmp_path])
+    (opened,) = state.opened.values()
+    state._update(opened)
+
+    async def read() -> dict[str, str]:
+        with controlled(tmp_path, RunControl(planned=6)):
+            return await asyncio.to_thread(read_now, opened, now + timedelta(seconds=60))
+
+    found = asyncio.run(read())
+    assert found["episodes"] == "2 of 6" and found["ends"].endswith("in 0:02:00")
+    assert "ends" not in read_now(opened, now), "a run that does not answer"
+    state.close()
+
+
+def test_pages_that_no_browser_opens_are_forgotten(tmp_path: Path) -> None:
+    """A program that requests pages would otherwise fill the memory: NiceGUI keeps each for a minute."""
+    (tmp_path / "episodes.jsonl").touch()
+    with (
+        serving(ViewerState([tmp_path]), ServerSettings(port=0)) as address,
+        httpx.Client(follow_redirects=True, timeout=60) as program,
+    ):
+        for _ in range(MAX_UNOPENED + 5):
+            assert program.get(address.link()).status_code == 200
+        assert len(Client.instances) == MAX_UNOPENED

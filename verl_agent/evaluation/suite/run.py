@@ -9,11 +9,10 @@ from typing import Literal
 from rich.console import Console
 
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.evaluation.job import model_name
 from verl_agent.evaluation.policies import start_sessions
 from verl_agent.evaluation.settings import EvaluationConfig, UnresolvedError
 from verl_agent.evaluation.suite.settings import Suite, compose_entry
-from verl_agent.results.folder import REPORT, read_report
+from verl_agent.results.folder import REPORT, model_name, read_report
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.subprocess_run import run_command
 

@@ -66,15 +66,20 @@ class RunControl(Overseer):
         then: overseer of episodes that nobody attends, such as an approval policy.
         new_seat: makes the seat of a person who attends an episode, from the person's name.
         attended: every turn waits until a person attends its episode.
+        planned: number of episodes of the whole run, which `status` tells; 0 if it is unknown.
     """
 
     def __init__(
-        self, then: Overseer | None = None, new_seat: Callable[[str], Seat] = Seat, attended: bool = False
+        self,
+        then: Overseer | None = None,
+        new_seat: Callable[[str], Seat] = Seat,
+        attended: bool = False,
+        planned: int = 0,
     ) -> None:
         self.stopped = False
         """True from the moment at which the run is ended: no further action and no further episode passes."""
         self._then = then or Overseer()
-        self._new_seat, self._attended = new_seat, attended
+        self._new_seat, self._attended, self._planned = new_seat, attended, planned
         self._paused, self._paused_by = False, ""
         self._live: dict[int, LiveEpisode] = {}  # by the identity of the episode
         self._numbers = itertools.count(1)
@@ -145,6 +150,7 @@ class RunControl(Overseer):
         return {
             "paused": self._paused,
             "paused_by": self._paused_by if self._paused else "",
+            "planned": self._planned,
             "episodes": [live.describe(self._paused) for live in self._live.values()],
         }
 

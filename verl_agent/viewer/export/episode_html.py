@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 import verl_agent.viewer
+from verl_agent.errors import counted
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.viewer.parts import EpisodePart, first_part
@@ -89,7 +90,8 @@ def episode_html(part: EpisodePart, image: Callable[[str], str | None] = lambda 
     error = f"<p>{_text(record['error'])}</p>" if record["error"] else ""
     return (
         f"<h3>{title}</h3><p class='facts'>{' · '.join(facts)}</p>{error}"
-        f"<details><summary>prompt ({record['prompt_length']} messages)</summary>{prompt}</details>{''.join(turns)}"
+        f"<details><summary>prompt ({counted(record['prompt_length'], 'message')})</summary>{prompt}</details>"
+        f"{''.join(turns)}"
     )
 
 
@@ -98,7 +100,7 @@ def _message(role: str, content: str) -> str:
 
 
 def _turn(number: int, turn: TurnRecord, behaviors: Sequence[str]) -> str:
-    facts = [f"<b>turn {number}</b>", f"{turn['tokens']} tokens, {turn['generate_s']:.2f} s"]
+    facts = [f"<b>turn {number}</b>", f"{counted(turn['tokens'], 'token')}, {turn['generate_s']:.2f} s"]
     facts.append(f"environment {turn['env_s']:.2f} s")
     if turn["reward"]:
         facts.append(f"reward {turn['reward']:g}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from verl_agent.errors import counted
 from verl_agent.viewer.charts import RunData, panels, stage_borders
 from verl_agent.viewer.export.episode_html import STYLE, episode_html
 from verl_agent.viewer.images import MAX_EMBEDDED, ImageBudget
@@ -164,7 +165,7 @@ def _run(part: RunPart) -> str:
         charts.append(f"<div>{drawn}<p class='facts'>{_text(panel.kind.note)}</p></div>")
     missing = f" The first {len(part.episodes)} of {part.total} are shown." if part.total > len(part.episodes) else ""
     return (
-        f"<h2>{_text(part.data.name)}</h2><p>{part.total} episodes.{missing}</p>"
+        f"<h2>{_text(part.data.name)}</h2><p>{counted(part.total, 'episode')}.{missing}</p>"
         f'<div class="curves">{"".join(charts)}</div>{_groups(part)}'
     )
 
@@ -183,7 +184,7 @@ def _groups(part: RunPart) -> str:
     )
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     missing = f" The first {len(rows)} are shown." if len(rows) < part.total_groups else ""
-    return f"<details><summary>{part.total_groups} groups.{missing}</summary>{table}</details>"
+    return f"<details><summary>{counted(part.total_groups, 'group')}.{missing}</summary>{table}</details>"
 
 
 def _row(name: str, run: str, episode: EpisodePart) -> str:

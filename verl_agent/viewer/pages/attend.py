@@ -52,15 +52,19 @@ class _Desk:
     def __init__(self, folder: Path, episode: int, person: ActingPerson) -> None:
         self._folder, self._episode, self._person = folder, episode, person
         self._attendance: Attendance | None = None
-        self._status = ui.label("Waiting for the episode to begin.").classes("font-bold")
+        self._status = ui.label("Waiting for the episode to begin.").classes("heading")
         with ui.expansion("Goal and rules", value=True).classes("w-full"):
             self._prompt = ui.label().classes("mono w-full max-h-[40vh] overflow-auto")
         with ui.expansion().classes("w-full") as self._past:
             self._history = ui.column().classes("w-full gap-1 max-h-[60vh] overflow-auto flex-nowrap")
-        self._observation = ui.label().classes("mono w-full max-h-[60vh] overflow-auto border p-2")
+        self._observation = ui.label().classes("mono w-full max-h-[60vh] overflow-auto sunken")
         self._reply = ui.label().classes("mono w-full")
+        self._action = ui.label().classes("mono accent")
+        self._action.set_visibility(False)
         self._candidates = ui.row()
-        self._text = ui.input("action, or reason").classes("w-full mono").on("keydown.enter", self._enter)
+        self._text = (
+            ui.input("action, or reason").props("outlined").classes("w-full mono").on("keydown.enter", self._enter)
+        )
         self._buttons: dict[str, ui.button] = {}
         with ui.row():
             for decision, explained in BUTTONS.items():
@@ -109,7 +113,9 @@ class _Desk:
         self._show_history(message["history"], message["earlier"])
         self._observation.text = message["observation"]
         found = message["action"] if message["action"] is not None else "(none found)"
-        self._reply.text = "" if taken else f"{message['reply'].strip()}\n\nAction: {found}"
+        self._reply.text = "" if taken else message["reply"].strip()
+        self._action.text = f"Action: {found}"
+        self._action.set_visibility(not taken)
         self._candidates.clear()
         with self._candidates:
             for number, one in enumerate(message["candidates"], start=1):

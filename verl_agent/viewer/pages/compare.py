@@ -1,6 +1,7 @@
 """Two runs, checkpoints or evaluations, paired by task: solved to failed and back, behaviors, and replies."""
 
 import re
+from asyncio import sleep
 from difflib import SequenceMatcher
 from functools import partial
 from html import escape
@@ -9,13 +10,13 @@ from itertools import zip_longest
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_turn_pager
-from verl_agent.viewer.pairs import TaskPair, an_evaluation, compare, pair_tasks
+from verl_agent.viewer.pairs import Comparison, TaskPair, an_evaluation, compare, pair_tasks
 from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import find_episodes
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
@@ -81,7 +82,10 @@ async def _show(state: ViewerState, query: dict[str, str]) -> None:
         shown = ", ".join(f"{name} {value}" for name, value in conditions.items() if value)
         ui.label(f"{side}: {opened.key}, {short_name(shown) or 'all episodes'}")
     pairs = await _pairs(sides, chosen)
-    _summary(pairs, query)
+    if pairs:
+        _summary(pairs, await in_thread(partial(compare, pairs)), query)
+    else:
+        ui.label("No task occurs on both sides. Choose other runs, steps or purposes.")
     _table([pair for pair in pairs if query.get("change", pair.change) == pair.change], query)
 
 
@@ -106,15 +110,11 @@ def _choices(state: ViewerState, sides: list[OpenedSource], given: list[dict[str
     ui.button("Compare", on_click=go).props("unelevated")
 
 
-def _summary(pairs: list[TaskPair], query: dict[str, str]) -> None:
-    if not pairs:
-        ui.label("No task occurs on both sides. Choose other runs, steps or purposes.")
-        return
-    result = compare(pairs)
+def _summary(pairs: list[TaskPair], result: Comparison, query: dict[str, str]) -> None:
     counts = {change: sum(pair.change == change for pair in pairs) for change in CHANGES}
     ui.label(
-        f"{len(pairs)} tasks on both sides. Success of B minus A: {result.success} (95 % interval over tasks). A task "
-        "counts as solved if half of its episodes are."
+        f"{counted(len(pairs), 'task')} on both sides. Success of B minus A: {result.success} (95 % interval over "
+        "tasks). A task counts as solved if half of its episodes are."
     )
     with ui.row().classes("gap-4"):
         ui.link("all tasks", link_to("/compare", query | {"change": ""}))
@@ -156,7 +156,8 @@ def _table(pairs: list[TaskPair], query: dict[str, str]) -> None:
     def open_task(row: Row, column: str) -> None:
         ui.navigate.to(link_to("/compare", query | {name: row[name] for name in ("env", "task")}))
 
-    grid = add_grid(list(rows[0]), rows, open_task, sortable=True, narrow=("task", "success A", "success B", "change"))
+    narrow = ("task", "success A", "success B", "change")
+    grid = add_grid(list(rows[0]), rows, open_task, sortable=True, fits=len(rows) < 20, narrow=narrow)
     focus_first_row(grid, "env")
 
 
@@ -205,3 +206,4 @@ async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], q
                     ui.html(html, sanitize=False).classes("mono").style("overflow-wrap: anywhere")
                     if not (one and two and one["observation"] == two["observation"]):
                         show_text(turn["observation"] or "", "sunken w-full")
+        await sleep(0)  # others are served between two turns

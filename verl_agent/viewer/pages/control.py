@@ -84,7 +84,7 @@ class _Buttons:
             for command in ("pause", "resume", "step", "end-episode"):
                 sent = {"command": command, "episode": number}
                 button = ui.button(command, on_click=lambda _, chosen=sent: self._send(chosen))
-                button.props(f'dense flat size=sm aria-label="{command} {number}"')
+                button.props(f'dense flat aria-label="{command} {number}"')
             ui.link("attend", f"{link_to(run_path(self._opened, '/control'))}/{number}")
         return label
 

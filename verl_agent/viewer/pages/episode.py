@@ -1,10 +1,12 @@
 """One episode turn by turn: thought, action, observation, rewards, and why it ended."""
 
+from asyncio import sleep
 from collections.abc import Callable
 
 from nicegui import ui
 from starlette.requests import Request
 
+from verl_agent.errors import counted
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import StopReason
@@ -59,7 +61,7 @@ def add(state: ViewerState) -> None:
             place = await in_thread(lambda: place_of(opened.index, episode_id))
             why, states = WhyPanels(place), StatePanels(opened, part, lambda: opened.index.read(episode_id))
             url = run_path(opened, f"/episode/{episode_id}")
-            _turns(part, turn, lambda number: link_to(url, {**around.values, "turn": number}), why, states)
+            await _turns(part, turn, lambda number: link_to(url, {**around.values, "turn": number}), why, states)
 
 
 async def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
@@ -72,7 +74,7 @@ async def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
             ui.label(f"shaped return {record['shaped_return']:g}")
         ui.label(f"{row['turns']:,} of {record['max_turns']:,} turns")
         if row["tokens"]:
-            ui.label(f"{row['tokens']} tokens")
+            ui.label(counted(row["tokens"], "token"))
         if row["replaced"]:
             ui.label("replaced: the resumed run played this episode again").classes("warn")
         ui.label(f"{record['seconds']:.1f} s")
@@ -113,7 +115,9 @@ async def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
     add_keys({"p": ("previous episode", lambda: go(urls[0])), "n": ("next episode", lambda: go(urls[1]))})
 
 
-def _turns(part: EpisodePart, chosen: int, url: Callable[[int], str], why: WhyPanels, states: StatePanels) -> None:
+async def _turns(
+    part: EpisodePart, chosen: int, url: Callable[[int], str], why: WhyPanels, states: StatePanels
+) -> None:
     record, behaviors = part.record, part.behaviors
     chosen = min(chosen, part.total)
     position = {"turn": chosen}
@@ -141,7 +145,7 @@ def _turns(part: EpisodePart, chosen: int, url: Callable[[int], str], why: WhyPa
             button.tooltip(", ".join(shown) or "turn")
         _replay(part.total, position, show)
     with (
-        ui.expansion(f"Prompt ({record['prompt_length']} messages)", value=chosen == 0)
+        ui.expansion(f"Prompt ({counted(record['prompt_length'], 'message')})", value=chosen == 0)
         .props("id=turn-0")
         .classes("w-full")
     ):
@@ -151,7 +155,10 @@ def _turns(part: EpisodePart, chosen: int, url: Callable[[int], str], why: WhyPa
         states.add(0)
     for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
         _turn(number, turn, shown, why, states)
+        await sleep(0)  # fifty turns take 0.1 s, between which others are served
     add_turn_pager(part.first, part.total, url)
+    why.follow()
+    states.fill()
     RawPrompts(why.place, part, chosen)
     if chosen:
         ui.timer(0.3, lambda: show(chosen), once=True)
@@ -161,16 +168,25 @@ def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -
     """Add the button that goes through the turns by itself, at a chosen speed."""
     speed = ui.select({2.0: "2 s a turn", 1.0: "1 s a turn", 0.5: "0.5 s a turn"}, value=1.0).props("dense")
 
+    running: list[ui.timer] = []
+
+    def pause() -> None:
+        while running:
+            running.pop().cancel()
+
+    def play() -> None:
+        pause()
+        running.append(ui.timer(speed.value or 1.0, advance, immediate=False))
+
     def advance() -> None:
         if position["turn"] >= turns:
-            timer.deactivate()
+            pause()
         else:
             show(position["turn"] + 1)
 
-    timer = ui.timer(1.0, advance, active=False)
-    speed.on_value_change(lambda event: setattr(timer, "interval", event.value))
-    ui.button(icon="play_arrow", on_click=timer.activate).props("dense flat").tooltip("replay")
-    ui.button(icon="pause", on_click=timer.deactivate).props("dense flat").tooltip("pause")
+    speed.on_value_change(lambda: play() if running else None)
+    ui.button(icon="play_arrow", on_click=play).props("dense flat").tooltip("replay")
+    ui.button(icon="pause", on_click=pause).props("dense flat").tooltip("pause")
 
 
 def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, states: StatePanels) -> None:
@@ -178,7 +194,7 @@ def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, s
     with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
         with ui.row().classes("items-baseline gap-4 small muted"):
             ui.label(f"Turn {number}").classes("heading")
-            tokens = f"{turn['tokens']} tokens, " if turn["tokens"] else ""
+            tokens = f"{counted(turn['tokens'], 'token')}, " if turn["tokens"] else ""
             ui.label(f"{tokens}{turn['generate_s']:.2f} s; environment {turn['env_s']:.2f} s")
             if turn["reward"]:
                 ui.label(f"reward {turn['reward']:g}").classes("good-text" if turn["reward"] > 0 else "bad-text")

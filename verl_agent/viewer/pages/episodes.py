@@ -153,7 +153,7 @@ def _saved(opened: OpenedSource, chosen: Filter) -> None:
 
 async def _table(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
     path = run_path(opened, "/episodes")
-    set_total = add_pager(page, PAGE_SIZE, "episodes", lambda number: link_to(path, {**chosen.values, "page": number}))
+    set_total = add_pager(page, PAGE_SIZE, "episode", lambda number: link_to(path, {**chosen.values, "page": number}))
 
     def open_episode(row: Row, column: str) -> None:
         ui.navigate.to(link_to(run_path(opened, f"/episode/{row['id']}"), chosen.values))

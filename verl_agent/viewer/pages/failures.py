@@ -38,7 +38,7 @@ def _show(opened: OpenedSource, summary: CategoryFailures, failures: list[Failur
     columns = [name for name in EPISODE_COLUMNS if any(row[name] for row in rows)]
 
     def open_episodes(row: Row, column: str) -> None:
-        ui.navigate.to(link_to(run_path(opened, "/episodes"), {"task": row["task"]}))
+        ui.navigate.to(link_to(run_path(opened, "/episodes"), {name: row[name] for name in ("task", "sample")}))
 
     narrow = ("task", "first divergence") if "first divergence" in columns else ("task", "stop", "turns")
     fits = len(rows) < 20

@@ -1,8 +1,7 @@
 """Table whose rows open by a click or by Enter."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -41,6 +40,7 @@ def add_grid(
         "columnDefs": [
             {
                 "field": name,
+                "headerName": name.replace("_", " "),
                 "sortable": sortable,
                 "filter": sortable,
                 "flex": 2 if name in ("task", *wide) else 1,
@@ -62,17 +62,31 @@ def add_grid(
     return grid
 
 
-@contextmanager
-def plain_table() -> Iterator[None]:
-    """Add a table whose rows and cells the block adds; a narrow window shows each row on several lines."""
-    with ui.element("div").classes("w-full overflow-x-auto"), ui.element("table").classes("plain-table stacked"):
-        yield
+def add_plain_table(rows: Iterable[Sequence[str]], names: Sequence[str] = ()) -> ui.html:
+    """Add a table of one element; a narrow window shows each row on several lines.
+
+    Args:
+        rows: cells as HTML; see `text_cell` and `link_cell`.
+        names: names of the columns; empty for a table without a head.
+    """
+    heads = [text_cell(name) for name in names]
+    marks = [f' data-name="{head}"' for head in heads]
+    lines = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"] if heads else []
+    for row in rows:
+        cells = (f"<td{mark}>{cell}</td>" for mark, cell in zip(marks or [""] * len(row), row, strict=True))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    table = f'<table class="plain-table stacked">{"".join(lines)}</table>'
+    return ui.html(table, sanitize=False).classes("w-full overflow-x-auto" + (" named" if heads else ""))
 
 
-def add_cells(texts: Iterable[str]) -> None:
-    """Add cells to a row of a `plain_table`; texts are escaped."""
-    for text in texts:
-        ui.html(escape(make_visible(text)), sanitize=False, tag="td")  # one element, where a label in a cell is two
+def text_cell(text: str) -> str:
+    """Return a text as HTML."""
+    return escape(make_visible(text))
+
+
+def link_cell(text: str, url: str) -> str:
+    """Return a link as HTML."""
+    return f'<a href="{escape(url)}">{text_cell(text)}</a>'
 
 
 def focus_first_row(grid: ui.aggrid, column: str) -> None:
@@ -80,8 +94,6 @@ def focus_first_row(grid: ui.aggrid, column: str) -> None:
     ui.timer(0.3, lambda: grid.run_grid_method("setFocusedCell", 0, column), once=True)
 
 
-def add_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.table:
+def add_table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> ui.html:
     """Add a plain table of texts: names of the columns, and the cells of each row."""
-    heads = [{"name": str(at), "label": name, "field": str(at), "align": "left"} for at, name in enumerate(names)]
-    data = [{str(at): cell for at, cell in enumerate(row)} | {"id": number} for number, row in enumerate(rows)]
-    return ui.table(columns=heads, rows=data, row_key="id").props("dense flat").classes("w-full overflow-x-auto")
+    return add_plain_table(([text_cell(text) for text in row] for row in rows), names)

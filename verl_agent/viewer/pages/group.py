@@ -4,6 +4,7 @@ Without a group in the URL, the page lists the groups.
 """
 
 import json
+from asyncio import sleep
 from collections.abc import Mapping, Sequence
 
 from nicegui import ui
@@ -52,10 +53,15 @@ def add(state: ViewerState) -> None:
             if not summary.episodes:
                 raise ConfigError(f"no group {query.get('group', '')!r} at step {step}. Open one from an episode.")
             page.set_title(f"group of {summary.episodes[0]['task']}")
-            _facts(opened, summary)
             trained = await in_thread(lambda: [trained_advantage(opened, row) for row in summary.episodes])
+            _facts(opened, summary)
+            if purpose == "train" and None in trained:
+                text = (
+                    "The trainer's advantage is not recorded for all samples (episode.record_tokens=true records it)."
+                )
+                ui.label(text).classes("muted")
             actions = await in_thread(lambda: [json.loads(row["actions"]) for row in summary.episodes])
-            _samples(opened, summary, trained, actions, query)
+            await _samples(opened, summary, trained, actions, query)
 
 
 async def _list_page(view: Page, opened: OpenedSource, request: Request) -> None:
@@ -82,7 +88,7 @@ def _fields(opened: OpenedSource, chosen: Filter) -> None:
 async def _list(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
     path = run_path(opened, "/group")
     uniform = ui.label()
-    set_total = add_pager(page, PAGE_SIZE, "groups", lambda number: link_to(path, {**chosen.values, "page": number}))
+    set_total = add_pager(page, PAGE_SIZE, "group", lambda number: link_to(path, {**chosen.values, "page": number}))
 
     def open_group(row: Mapping[str, object], column: str) -> None:
         ui.navigate.to(link_to(path, {name: row[name] for name in GROUP_FIELDS}))
@@ -93,7 +99,9 @@ async def _list(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> 
         name = ("groups", *chosen.values.items())
         groups, equal = await opened.fetch(name, lambda: count_groups(opened.index, chosen))
         set_total(groups)
-        uniform.text = f"All returns are equal in {equal} of {groups} groups." if groups else "No group is recorded."
+        uniform.text = (
+            f"All returns are equal in {equal} of {counted(groups, 'group')}." if groups else "No group is recorded."
+        )
         first = (page - 1) * PAGE_SIZE
         rows = await opened.fetch((*name, page), lambda: list_groups(opened.index, chosen, PAGE_SIZE, first))
         grid.options["rowData"] = [
@@ -127,7 +135,7 @@ def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
         ui.label(f"First different turn: {summary.divergence + 1}.")
 
 
-def _samples(
+async def _samples(
     opened: OpenedSource,
     summary: GroupSummary,
     trained: Sequence[float | None],
@@ -148,6 +156,7 @@ def _samples(
                 for number, action in enumerate(played[first - 1 : first - 1 + PART], start=first):
                     parts = summary.divergence is not None and number == summary.divergence + 1
                     show_text(f"{number}. {action or '(no action)'}", "parting" if parts else "")
+            await sleep(0)  # others are served between two samples
 
 
 def _head(opened: OpenedSource, row: Row, relative: float, advantage: float | None) -> None:
@@ -161,5 +170,3 @@ def _head(opened: OpenedSource, row: Row, relative: float, advantage: float | No
     color = "good-text" if shown > 0 else "bad-text" if shown < 0 else "muted"
     of = "return minus mean of the group" if advantage is None else "mean advantage of the trained tokens"
     ui.label(f"{of}: {shown:+.3g}").classes(f"{color}")
-    if advantage is None and row["purpose"] == "train":
-        ui.label("The advantage of the trainer is not recorded (episode.record_tokens).").classes("small")

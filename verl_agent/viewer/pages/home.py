@@ -1,4 +1,4 @@
-"""First page: a card for each opened run and evaluation."""
+"""First page: a card for each opened run and evaluation, the latest first."""
 
 from functools import partial
 
@@ -20,8 +20,8 @@ def add(state: ViewerState) -> None:
     @url_of("/")
     async def home() -> None:
         with frame(state), ui.element("div").classes("sides"):
-            for opened in state.opened.values():
-                overview = await opened.fetch("overview", partial(read_overview, opened))
+            cards = [(await one.fetch("overview", partial(read_overview, one)), one) for one in state.opened.values()]
+            for overview, opened in sorted(cards, key=lambda card: card[0].facts.get("started", ""), reverse=True):
                 with ui.card().classes("w-full gap-2 min-w-0"):
                     with ui.row().classes("items-baseline gap-3"):
                         ui.link(opened.key, link_to(run_path(opened))).classes("heading")

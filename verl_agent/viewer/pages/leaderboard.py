@@ -58,10 +58,12 @@ def add(state: ViewerState) -> None:
         with frame(state) as page:
             opened = page.open(key, f"{key}: scaling")
             found = await opened.fetch("scaling", lambda: read_scaling(opened.source.folder))
-            for unit in dict.fromkeys(curve.unit for curve in found.curves):
-                curves = [curve for curve in found.curves if curve.unit == unit]
-                notes = "; ".join(f"{curve.name}: {curve.meaning}" for curve in curves)
-                add_chart(f"Success over {unit}", _chart(unit, curves), f"{notes}. Bands: 95 % intervals over tasks.")
+            with ui.element("div").classes("sides"):
+                for unit in dict.fromkeys(curve.unit for curve in found.curves):
+                    curves = [curve for curve in found.curves if curve.unit == unit]
+                    notes = "; ".join(f"{curve.name}: {curve.meaning}" for curve in curves)
+                    note = f"{notes}. Bands: 95 % intervals over tasks."
+                    add_chart(f"Success over {unit}", _chart(unit, curves), note)
             if found.selections:
                 ui.label("Best of n").classes("heading")
             for selection in found.selections:
@@ -113,6 +115,6 @@ def _chart(unit: str, curves: Sequence[ScalingCurve]) -> dict[str, Any]:
     series: list[dict[str, Any]] = []
     for curve, color in zip(curves[:MOST_CURVES], COLORS, strict=False):
         means = [[amount, one.mean] for amount, one in curve.points.items()]
-        series.append({"name": curve.name, "type": "line", "data": means, "symbolSize": 5, "color": color})
+        series.append({"name": curve.name, "type": "line", "data": means, "symbol": "circle", "color": color})
         series += band(curve.name, color, [(amount, one.low, one.high) for amount, one in curve.points.items()])
     return {"xAxis": axis_of(unit), "yAxis": SHARES, "series": series}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from nicegui import ui
 from starlette.requests import Request
 
+from verl_agent.errors import counted
 from verl_agent.viewer.layout import add_keys
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.parsing import PART
@@ -25,7 +26,7 @@ def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Cal
     Args:
         page: number of the page, from 1.
         size: rows of a page.
-        noun: plural of what the rows are.
+        noun: name of one row.
         url: function that returns the URL of a page.
 
     Returns:
@@ -47,7 +48,8 @@ def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Cal
         nonlocal total
         total = count
         first, last = (page - 1) * size + 1, min(page * size, total)
-        label.text = f"{total} {noun}" if total <= size and page == 1 else f"{first} to {last} of {total} {noun}"
+        rows = counted(total, noun)
+        label.text = rows if total <= size and page == 1 else f"{first} to {last} of {rows}"
         previous.set_visibility(page > 1)
         following.set_visibility(last < total)
 

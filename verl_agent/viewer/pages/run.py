@@ -10,13 +10,15 @@ from nicegui.events import EChartPointClickEventArguments, ValueChangeEventArgum
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
+from verl_agent.config.keys import leaves
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.results.findings import find_problems
 from verl_agent.results.folder import REPORT, read_report
+from verl_agent.trace.panels import PanelKind
 from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
-from verl_agent.viewer.charts import AXES, Axis, chart, panels, read_run
-from verl_agent.viewer.figure import add_chart
+from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels, read_run
+from verl_agent.viewer.figure import add_chart, with_look
 from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
 from verl_agent.viewer.live import read_now
 from verl_agent.viewer.numbers import whole_number
@@ -57,25 +59,31 @@ def add(state: ViewerState) -> None:
 
 async def _summary(page: Page, opened: OpenedSource) -> None:
     """Show what was trained, the result, what happens now, and the settings that differ from the base recipe."""
-    overview = await opened.fetch("overview", partial(read_overview, opened))
-    status = await in_thread(partial(status_of, opened))
+    seen: object = None
+
+    async def draw() -> None:
+        nonlocal seen
+        overview = await opened.fetch("overview", partial(read_overview, opened))
+        status = await in_thread(partial(status_of, opened))
+        now = await in_thread(lambda: read_now(opened, datetime.now(UTC))) if status == "running" else {}
+        if (overview, status, now) == seen:
+            return
+        seen = (overview, status, now)
+        summary.clear()
+        with summary:
+            with ui.row().classes("items-baseline gap-3"):
+                ui.label(short_name(opened.key)).classes("title")
+                show_status(status)
+            show_overview(overview)
+            if now:
+                with ui.row().classes("gap-x-4 gap-y-1"):
+                    for name, value in now.items():
+                        ui.label(f"{name} {value}".strip()).classes("accent")
+
     with ui.card().classes("w-full gap-2"):
-        with ui.row().classes("items-baseline gap-3"):
-            ui.label(short_name(opened.key)).classes("title")
-            show_status(status)
-        show_overview(overview)
-        if status == "running":
-            now = ui.row().classes("gap-x-4 gap-y-1").mark("now")
-
-            async def draw() -> None:
-                found = await in_thread(lambda: read_now(opened, datetime.now(UTC)))
-                now.clear()
-                with now:
-                    for name, value in found.items():
-                        ui.label(f"{name} {value}").classes("accent")
-
-            await draw()
-            page.every(NOW_S, draw)
+        summary = ui.column().classes("w-full gap-2")
+        await draw()
+        page.every(NOW_S, draw)
         if opened.source.kind == "training":
             changed = await in_thread(partial(changed_settings, opened.source.folder))
             if changed:
@@ -128,11 +136,14 @@ def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource
 
 
 async def _evaluation(opened: OpenedSource) -> None:
-    """Show the results of an evaluation by category; nothing for other sources."""
+    """Show the results of an evaluation by category, and how it was played; nothing for other sources."""
     if not (opened.source.folder / REPORT).is_file():
         return
     report = await opened.fetch("report", lambda: read_report(opened.source.folder))
     add_table(*result_rows(report["results"]))
+    with ui.expansion("How it was played").props("dense").classes("w-full"):
+        facts = leaves({**report["config"], **report["provenance"]})
+        add_table(["setting", "value"], [[key, short_name(str(value))] for key, value in facts if value is not None])
 
 
 def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -181,6 +192,16 @@ async def _findings(page: Page, opened: OpenedSource) -> None:
     page.refresh_with(opened, draw)
 
 
+def _options(runs: Sequence[RunData], axis: Axis, smooth: int) -> dict[str, tuple[PanelKind, dict[str, Any]]]:
+    """Return the kind and the options of each chart, by title."""
+    of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
+    found = {}
+    for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
+        drawn = [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of]
+        found[title] = (drawn[0][1].kind, chart(drawn, axis, smooth))
+    return found
+
+
 async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
     grid = ui.element("div").classes("sides")
     drawn: dict[str, ui.echart] = {}
@@ -200,27 +221,24 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
 
     async def draw() -> None:
         runs = [await one.fetch("run", partial(read_run, one)) for one in opened]
-        of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
         if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
-            of_runs = []  # curves of one point
-        for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
-            options = chart(
-                [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of], axis, smooth
-            )
+            empty.set_visibility(False)  # curves of one point
+            return
+        for title, (kind, options) in (await in_thread(lambda: _options(runs, axis, smooth))).items():
             if title in drawn:
-                drawn[title].options.update(options)
+                drawn[title].options.update(with_look(options))
                 drawn[title].update()
             else:
-                note = next(of[title].kind.note for of in of_runs if title in of)
+                note = kind.note
                 if any(one.get("stack", "").startswith(INTERVAL) for one in options["series"]):
                     note += " Band: 95 % interval over tasks."
                 if any("markLine" in one for one in options["series"]):
                     note += " Dotted lines: the turn limit changes."
                 with grid:
                     drawn[title] = add_chart(title, options, note, on_point)
+        empty.set_visibility(not drawn)
 
+    empty = ui.label("No episode and no metric is recorded yet.")
     await draw()
-    if not drawn and not any((one.source.folder / REPORT).is_file() for one in opened):
-        ui.label("No episode and no metric is recorded yet.")
     for run in opened:
         page.refresh_with(run, draw)

@@ -5,12 +5,11 @@ Without a task in the URL, the page lists the tasks.
 
 from collections.abc import Callable
 from functools import partial
-from html import escape
 
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.panels import SUCCESS
 from verl_agent.viewer.axes import COLORS
 from verl_agent.viewer.charts import Curve, Panel, chart, read_run
@@ -18,7 +17,7 @@ from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.listings import TaskSummary, list_tasks
-from verl_agent.viewer.pages.grid import add_cells, plain_table
+from verl_agent.viewer.pages.grid import add_plain_table, link_cell, text_cell
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -71,55 +70,52 @@ async def _list_page(opened: OpenedSource, request: Request) -> None:
     if show not in SHOW:
         raise ConfigError(f"show={show!r} is not allowed. {did_you_mean(show, SHOW)}")
     chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
-    tasks = await opened.fetch(("tasks", *chosen.values.items()), lambda: list_tasks(opened.index, chosen))
+
+    def by_condition() -> dict[str, list[TaskSummary]]:
+        tasks = list_tasks(opened.index, chosen)
+        return {name: list(filter(condition, tasks)) for name, condition in SHOW.items()}
+
+    tasks = await opened.fetch(("tasks", *chosen.values.items()), by_condition)
     path = run_path(opened, "/task")
     with ui.row().classes("gap-4"):
-        for name, condition in SHOW.items():
-            shown = f"{name} ({sum(map(condition, tasks))})"
-            link = ui.link(shown, link_to(path, {**chosen.values, "show": name}))
+        for name, of_condition in tasks.items():
+            link = ui.link(f"{name} ({len(of_condition)})", link_to(path, {**chosen.values, "show": name}))
             link.classes("font-bold" if name == show else "")
-    chosen_tasks = [task for task in tasks if SHOW[show](task)]
     parameters = {**chosen.values, "show": show}
-    set_total = add_pager(page, PAGE_SIZE, "tasks", lambda number: link_to(path, {**parameters, "page": number}))
-    set_total(len(chosen_tasks))
-    with plain_table():
-        for task in chosen_tasks[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]:
-            _task_row(opened, task)
+    set_total = add_pager(page, PAGE_SIZE, "task", lambda number: link_to(path, {**parameters, "page": number}))
+    set_total(len(tasks[show]))
+    add_plain_table(_task_row(opened, task) for task in tasks[show][(page - 1) * PAGE_SIZE : page * PAGE_SIZE])
 
 
-def _task_row(opened: OpenedSource, task: TaskSummary) -> None:
+def _task_row(opened: OpenedSource, task: TaskSummary) -> list[str]:
+    """Return the cells of a task as HTML."""
     first, forgotten = task.first_solved, task.forgotten
     facts = (
         short_name(task.category),
-        f"{task.episodes} episodes",
+        counted(task.episodes, "episode"),
         "never solved" if first is None else f"first solved at step {first}",
-        "" if forgotten is None else f"not solved again at step {forgotten}",
+        "" if forgotten is None else f"last failed at step {forgotten}",
     )
-    with ui.element("tr"):
-        with ui.element("td"):
-            parameters = {"env": task.env, "task": task.task}
-            ui.link(f"{task.env} {short_name(task.task)}", link_to(run_path(opened, "/task"), parameters))
-        with ui.element("td"):
-            # Numbers alone: nothing that a model or an environment wrote is in the markup.
-            ui.html(sparkline(list(task.success.values())), sanitize=False)
-        add_cells(facts)
+    url = link_to(run_path(opened, "/task"), {"env": task.env, "task": task.task})
+    curve = sparkline(list(task.success.values()))
+    return [link_cell(f"{task.env} {short_name(task.task)}", url), curve, *map(text_cell, facts)]
 
 
 def describe(history: list[TaskStep]) -> str:
     """Return a sentence on when the task was first solved and when it was last not solved after that."""
     solved = [at.step for at in history if at.success > 0]
     if not solved:
-        return f"Not solved at any of {len(history)} steps."
+        return f"Not solved at any of {counted(len(history), 'step')}."
     forgotten = [at.step for at in history if at.step > solved[0] and at.success == 0]
-    again = f" Not solved at {len(forgotten)} later steps, last at step {forgotten[-1]}." if forgotten else ""
-    return f"First solved at step {solved[0]}, solved at {len(solved)} of {len(history)} steps.{again}"
+    later = counted(len(forgotten), "later step")
+    again = f" Not solved at {later}, last at step {forgotten[-1]}." if forgotten else ""
+    return f"First solved at step {solved[0]}, solved at {len(solved)} of {counted(len(history), 'step')}.{again}"
 
 
 def _table(opened: OpenedSource, history: list[TaskStep]) -> None:
-    with plain_table():
-        for at in history:
-            with ui.element("tr"):
-                add_cells((f"step {at.step}", at.purpose, f"{at.success:.0%} solved", f"return {at.reward:g}"))
-                urls = [escape(run_path(opened, f"/episode/{episode}")) for episode in at.ids]
-                links = " ".join(f'<a href="{url}">{number}</a>' for number, url in enumerate(urls))
-                ui.html(links, sanitize=False, tag="td")
+    def cells(at: TaskStep) -> list[str]:
+        facts = (f"step {at.step}", at.purpose, f"{at.success:.0%} solved", f"return {at.reward:g}")
+        links = [link_cell(str(sample), run_path(opened, f"/episode/{one}")) for sample, one in enumerate(at.ids)]
+        return [*map(text_cell, facts), " ".join(links)]
+
+    add_plain_table(map(cells, history))

@@ -6,11 +6,11 @@ from pathlib import Path
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
 from verl_agent.viewer.numbers import whole_number
-from verl_agent.viewer.pages.grid import add_cells, add_grid, plain_table
+from verl_agent.viewer.pages.grid import add_grid, add_table
 from verl_agent.viewer.queries import Row, find_episode
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
@@ -103,7 +103,7 @@ def _list(opened: OpenedSource, rows: list[Row]) -> None:
     if not rows:
         ui.label(f"No tokens are recorded. {HOW}")
         return
-    ui.label(f"Tokens of {len(rows)} episodes are recorded; a click opens them.")
+    ui.label(f"Tokens are recorded of {counted(len(rows), 'episode')}; a click opens one.")
     shown = ("step", "env", "category", "task", "sample", "reward", "success", "turns", "stop")
     data = [{name: row[name] for name in (*shown, "id")} for row in rows]
     add_grid(
@@ -169,15 +169,10 @@ def _scale(row: TokenRow, view: TokenView) -> str:
 
 def _turns(segment: TokenRow, views: dict[str, TokenView]) -> None:
     names = [name for name in views if name != MASK]
-    with (
-        ui.expansion("Means of each turn").classes("w-full"),
-        plain_table(),
-    ):
+    with ui.expansion("Means of each turn").classes("w-full"):
         head = ["turn", "tokens", "in the loss", *(views[name].label for name in names)]
         lines = [
             [str(at.turn + 1), str(at.tokens), str(at.trained), *(f"{at.means[name]:.4g}" for name in names)]
             for at in by_turn(segment)
         ]
-        for line in (head, *lines):
-            with ui.element("tr"):
-                add_cells(line)
+        add_table(head, lines)
