@@ -99,7 +99,9 @@ class Horizon:
 
     def _check_growth(self) -> None:
         if (self.grow_by is None) != (self.up_to is None):
-            raise ConfigError("horizon.grow_by and horizon.up_to belong together: set both, or neither.")
+            raise ConfigError(
+                f"horizon.grow_by={self.grow_by} and horizon.up_to={self.up_to} belong together. Set both, or neither."
+            )
         if self.grow_by is None or self.up_to is None:
             return
         if len(self.max_turns) != 1:

@@ -97,7 +97,7 @@ def test_growth_by_a_constant_ends_at_up_to():
     [
         ({"steps_per_stage": [1, 2]}, "horizon.steps_per_stage=[1, 2] must have one value for each stage but the last"),
         ({"steps_per_stage": [0]}, "horizon.steps_per_stage[0]=0 is not allowed. Allowed: a whole number >= 1."),
-        ({"grow_by": 2}, "horizon.grow_by and horizon.up_to belong together"),
+        ({"grow_by": 2}, "horizon.grow_by=2 and horizon.up_to=None belong together."),
         ({"grow_by": 2, "up_to": 9}, "horizon.grow_by grows from one limit, horizon.max_turns has 2: [3, 6]."),
         (
             {"max_turns": [3], "grow_by": -1, "up_to": 9},

@@ -61,6 +61,11 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
     cause = error.__cause__
     if isinstance(error, OverrideParseException) and "=" not in error.override:
         return f"{error.override!r} has no value. Allowed: KEY=VALUE, such as {error.override}=VALUE."
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override!r} cannot be read: {text.partition(chr(10))[0]}. Close brackets and quotation marks, and "
+            "put the override into quotation marks of the shell, such as 'horizon.max_turns=[4,8]'."
+        )
     if isinstance(cause, GrammarParseError):
         return f"{cause.full_key}: {str(cause).splitlines()[0]}"
     if isinstance(cause, ConfigTypeError) and " override " in text:

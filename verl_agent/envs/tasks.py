@@ -27,12 +27,13 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
             hint = did_you_mean(source, env.splits)
             raise ConfigError(f"{key}={source!r} is not allowed: {name} has no split {source!r}. {hint}")
         return list(list_tasks(env, source).values())
+    given = f"{key}={source!r}" if key else f"task file {source!r}"
     if not path.is_file():
         splits = ", ".join(env.splits)
-        raise ConfigError(f"task file {source!r} does not exist in {Path.cwd()}. Choose a file, or a split: {splits}.")
+        raise ConfigError(f"{given} does not exist in {Path.cwd()}. Choose a file of task ids, or a split: {splits}.")
     ids = [line for raw in path.read_text(encoding="utf-8").splitlines() if (line := raw.split("#")[0].strip())]
     if not ids:
-        raise ConfigError(f"task file {source!r} holds no task ids.")
+        raise ConfigError(f"{given} holds no task ids. Write one id a line.")
     known: dict[str, TaskItem] = {}
     for split in env.splits:
         known |= list_tasks(env, split)

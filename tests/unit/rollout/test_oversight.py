@@ -20,7 +20,7 @@ from verl_agent.evaluation.loop import pending_episodes
 from verl_agent.results.results import summarize
 from verl_agent.results.scaling import success_within_turns
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.rollout.oversight import Proposal
+from verl_agent.rollout.oversight import Overseer, Proposal
 from verl_agent.rollout.person import Answer, read_line
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, parse_record, to_episode, to_record
 from verl_agent.types import Episode, StopReason
@@ -77,6 +77,19 @@ def test_rejected_action_does_not_reach_the_environment_and_its_reason_reaches_t
     assert session.actions == ["b"]
     assert policy.heard[1][3]["content"] == "The action was not carried out: too dear"
     assert episode.turns[0].step.info == {"rejected_action": 1.0}
+
+
+def test_time_that_an_overseer_takes_before_and_after_a_reply_is_not_the_models():
+    class Slow(Overseer):
+        async def act(self, proposal):
+            await asyncio.sleep(0.1)
+
+        async def review(self, proposal):
+            await asyncio.sleep(0.05)
+
+    episode = asyncio.run(play(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), Slow()))
+    assert episode.turns[0].reply.held_s >= 0.15
+    assert episode.turns[0].generate_s < 0.1
 
 
 def test_reason_for_the_rejection_of_a_reply_without_an_action_reaches_the_policy():

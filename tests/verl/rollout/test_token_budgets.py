@@ -134,3 +134,12 @@ def test_episode_with_an_edited_context_may_exceed_the_budget_of_one_segment(smo
     window = play_tokens(smollm2, script, 10, budget, context=Summary(turns=1))
     assert len(window.episode.turns) == 10
     assert all(len(segment.prompt_ids + segment.response_ids) <= 400 for segment in window.segments)
+
+
+def test_segment_whose_prompt_exceeds_the_budget_of_prompts_has_the_rest_of_the_row(smollm2):
+    first = len(play_tokens(smollm2, ["a"], 1).engine.prompts[0])
+    script = [encode_reply(smollm2.tokenizer, "word " * 18, smollm2.tokenizer.eos_token_id)] * 10
+    play = play_tokens(smollm2, script, 10, TokenBudget(prompt=first, episode=50, turn=25), context=Summary(turns=1))
+    assert play.episode.stop is StopReason.EPISODE_TOKENS
+    assert any(len(segment.prompt_ids) > first for segment in play.segments)
+    assert all(len(segment.prompt_ids + segment.response_ids) <= first + 50 for segment in play.segments)
