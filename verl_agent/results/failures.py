@@ -121,7 +121,7 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Fai
             reward=record["reward"],
             turns=len(record["turns"]),
             behaviors=shown_behaviors(record),
-            divergence=first_divergence([turn.action for turn in carried_out(record).turns], plan_of(record["task"])),
+            divergence=leaves_plan([turn.action for turn in carried_out(record).turns], plan_of(record["task"])),
             sub_goals=list(env.sub_goals(carried_out(record))),
             max_turns=record["max_turns"],
             plan_turns=len(plan_of(record["task"])) or None,
@@ -182,7 +182,7 @@ def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Fail
     return summaries
 
 
-def first_divergence(actions: Sequence[str | None], plan: Sequence[str]) -> Divergence | None:
+def leaves_plan(actions: Sequence[str | None], plan: Sequence[str]) -> Divergence | None:
     """Return the first action that does not occur in the rest of a plan.
 
     Steps of the plan may be left out: the rest begins after the last action that was found. An action without a place

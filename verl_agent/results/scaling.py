@@ -85,7 +85,7 @@ def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) 
     valid = valid_records(records)
     if not valid:
         return []
-    curves = _sample_curves(solved_by_task(valid))
+    curves = _sample_curves(success_by_task(valid))
     if tells_limit:
         return curves
     turns = {float(limit): success for limit, success in success_within_turns(valid).items()}
@@ -102,7 +102,7 @@ def valid_records(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
     return [record for record, episode in ended if episode.valid and not episode.operated]
 
 
-def solved_by_task(valid: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
+def success_by_task(valid: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
     """Return 1.0 or 0.0 for each episode of each task."""
     solved: dict[str, list[float]] = defaultdict(list)
     for record in valid:

@@ -45,7 +45,7 @@ def cut_padding(batch: KVBatchMeta) -> None:
     for row in rows:
         batch.tags[row] |= LENGTHS
     keys = [batch.keys[row] for row in rows]
-    cut = [shorten(row) for row in _read(batch, keys)]
+    cut = [cut_row(row) for row in _read(batch, keys)]
     _write(batch, keys, cut, [batch.tags[row] for row in rows])
 
 
@@ -55,7 +55,7 @@ def shortened(batch: KVBatchMeta, chosen: Sequence[bool]) -> Iterator[None]:
     keys = [key for key, cut in zip(batch.keys, chosen, strict=True) if cut]
     before = _read(batch, keys) if keys else []
     if keys:
-        _write(batch, keys, [shorten(row) for row in before])
+        _write(batch, keys, [cut_row(row) for row in before])
     try:
         yield
     finally:
@@ -63,7 +63,7 @@ def shortened(batch: KVBatchMeta, chosen: Sequence[bool]) -> Iterator[None]:
             _write(batch, [key], [row])
 
 
-def shorten(row: Row) -> Row:
+def cut_row(row: Row) -> Row:
     """Return a row with its first token of the prompt, its last of the response, and its first two of both.
 
     Args:

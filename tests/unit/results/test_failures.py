@@ -12,7 +12,7 @@ from tests.support.evaluated_games import evaluated
 from verl_agent.commands.cli import app
 from verl_agent.envs.base import EnvAdapter, SubGoal
 from verl_agent.errors import ConfigError
-from verl_agent.results.failures import carried_out, find_failures, first_divergence, summarize_failures
+from verl_agent.results.failures import carried_out, find_failures, leaves_plan, summarize_failures
 from verl_agent.results.failures_report import analyze_failures, read_failures, to_markdown, write_failures
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
@@ -56,13 +56,13 @@ def failed(tmp_path_factory) -> Path:
 
 def test_the_first_divergence_is_the_first_action_without_a_place_in_the_plan():
     plan = ["open door", "go out", "look"]
-    assert first_divergence(["Open  door", "look"], plan) is None
-    found = first_divergence(["open door", "open door", "go out"], plan)
+    assert leaves_plan(["Open  door", "look"], plan) is None
+    found = leaves_plan(["open door", "open door", "go out"], plan)
     assert found is not None and (found.turn, found.action, found.planned) == (2, "open door", "go out")
-    nothing = first_divergence([None], plan)
+    nothing = leaves_plan([None], plan)
     assert nothing is not None and (nothing.turn, nothing.action) == (1, "(no action)")
-    assert first_divergence(["anything"], []) is None
-    assert first_divergence(["look", "anything"], plan) is None, "the plan has ended"
+    assert leaves_plan(["anything"], []) is None
+    assert leaves_plan(["look", "anything"], plan) is None, "the plan has ended"
 
 
 def test_failed_episodes_are_analyzed_by_category(failed):

@@ -114,7 +114,7 @@ class RayPool(SessionPool):
             result, self._stats = await self._actor.ask.remote(method, *arguments)
         except RayError as error:
             self._actor = None  # the next call starts another one
-            raise HostLostError(f"the pool of hosts is lost: {last_line(error)}") from error
+            raise HostLostError(f"the pool of hosts is lost: {_last_line(error)}") from error
         if isinstance(result, AgentError):
             raise result
         return result
@@ -182,9 +182,9 @@ class RayLink(HostLink):
         try:
             result = await self.actor.answer.remote(method, arguments)
         except RayTaskError as error:
-            raise EnvError(f"{method} failed in its host: {last_line(error)}") from error
+            raise EnvError(f"{method} failed in its host: {_last_line(error)}") from error
         except RayError as error:
-            raise HostLostError(self._end_reason or f"the host is lost: {last_line(error)}") from error
+            raise HostLostError(self._end_reason or f"the host is lost: {_last_line(error)}") from error
         if isinstance(result, AgentError):
             raise result
         return result
@@ -226,7 +226,7 @@ async def start_host(env: EnvAdapter, settings: EnvSettings, hosting: Hosting) -
         ray.kill(actor)
         raise
     except RayError as error:
-        raise EnvError(f"a host did not start: {last_line(error)}") from error
+        raise EnvError(f"a host did not start: {_last_line(error)}") from error
     return RayLink(actor)
 
 
@@ -241,6 +241,6 @@ def placement(hosts: HostSettings) -> dict[str, Any]:
     }
 
 
-def last_line(error: RayError) -> str:
+def _last_line(error: RayError) -> str:
     """Return the last line of Ray's message, which has a traceback before it."""
     return shorten((str(error).strip().splitlines() or [type(error).__name__])[-1])

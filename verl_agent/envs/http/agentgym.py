@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import override
 
 from verl_agent.envs.action_format import ActionFormat, FenceFormat, LineFormat, TagFormat
-from verl_agent.envs.http.protocols import ServerProtocol, read_field, read_number, read_text
+from verl_agent.envs.http.protocols import ServerProtocol, read_field, read_number, read_string
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, did_you_mean
 from verl_agent.types import Message, StepResult
 
@@ -119,7 +119,7 @@ class AgentGymProtocol(ServerProtocol):
         if isinstance(answer, Mapping) and answer.get("observation") == TIMEOUT_OBSERVATION:
             raise EnvTimeoutError("the server could not begin the task in time.")
         if not self.needs_observation:
-            observation = "\n".join(read_text(answer, name) for name in self.dialect.prompt_fields)
+            observation = "\n".join(read_string(answer, name) for name in self.dialect.prompt_fields)
         elif not isinstance(observation, str):
             raise EnvError(f"the server answered the observation {observation!r}, which is not a text.")
         return [
@@ -140,4 +140,4 @@ class AgentGymProtocol(ServerProtocol):
         new_score = read_number(answer, self.dialect.score_field) / self.dialect.max_score
         terminated = bool(read_field(answer, self.dialect.done_field))
         terminated = terminated or (self.dialect.any_score_ends and new_score != 0)
-        return StepResult(read_text(answer, "observation"), new_score - score, terminated), new_score
+        return StepResult(read_string(answer, "observation"), new_score - score, terminated), new_score

@@ -39,7 +39,7 @@ class ServerProtocol:
         """Return the result of a step and the score after it."""
         reward = read_number(answer, "reward")
         info = {str(name): float(value) for name, value in read_field(answer, "info").items()}
-        result = StepResult(read_text(answer, "observation"), reward, bool(read_field(answer, "done")), info)
+        result = StepResult(read_string(answer, "observation"), reward, bool(read_field(answer, "done")), info)
         return result, score + reward
 
 
@@ -65,7 +65,7 @@ def read_number(answer: Any, key: str) -> float:
     return float(value)
 
 
-def read_text(answer: Any, key: str) -> str:
+def read_string(answer: Any, key: str) -> str:
     """Return one field of an answer that must be a text."""
     value = read_field(answer, key)
     if not isinstance(value, str):

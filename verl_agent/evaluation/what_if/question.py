@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
-from verl_agent.evaluation.what_if.summary import plain
+from verl_agent.evaluation.what_if.summary import comparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Question:
             raise ConfigError("--action and --oracle name two actions. Give one of them.")
         if self.without_thought and self.plays_on:
             raise ConfigError("--without-thought asks for replies and plays no episode. Leave --action, --oracle out.")
-        if self.action is not None and plain(self.action) == plain(self.recorded_action):
+        if self.action is not None and comparable(self.action) == comparable(self.recorded_action):
             raise ConfigError(f"--action {self.action!r} is the recorded action, so there is nothing to compare.")
 
     @property

@@ -14,7 +14,7 @@ from verl_agent.evaluation.what_if.question import Question
 from verl_agent.evaluation.what_if.results import Result, check_writable, read_results, results_file
 from verl_agent.evaluation.what_if.samples import Sampling, draw_continuations, draw_replies
 from verl_agent.evaluation.what_if.settings import Settings
-from verl_agent.evaluation.what_if.summary import of_turn, plain
+from verl_agent.evaluation.what_if.summary import comparable, of_turn
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.rollout.approval import Approval, asks_person
 from verl_agent.rollout.oracle import ORACLE
@@ -136,6 +136,6 @@ async def _oracle_action(question: Question, settings: Settings, new_session: Ca
         action = await oracle_action(recorded, question.turn, run.live, run.new_agent(), new_session, max_turns)
     except EnvError as error:
         raise ConfigError(f"the environment failed while the oracle's action was searched: {error}") from error
-    if plain(action) == plain(question.recorded_action):
+    if comparable(action) == comparable(question.recorded_action):
         raise ConfigError(f"the oracle takes the recorded action {action!r}, so there is nothing to compare.")
     return action

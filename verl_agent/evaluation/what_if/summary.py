@@ -97,7 +97,7 @@ class ActionEffect:
     difference: Estimate | None
 
 
-def plain(action: str | None) -> str | None:
+def comparable(action: str | None) -> str | None:
     """Return an action with runs of white space as one space, as `verl_agent.trace.behaviors` compares actions."""
     return None if action is None else " ".join(action.split())
 
@@ -137,19 +137,19 @@ def summarize_replies(results: Iterable[Result], recorded: str | None) -> list[R
     for (policy, with_thought), parts in sorted(pooled.items(), key=lambda entry: (entry[0][0], not entry[0][1])):
         samples = _distinct((part, part["replies"]) for part in parts)
         if samples:
-            summaries.append(_reply_summary(policy, with_thought, samples, plain(recorded)))
+            summaries.append(_reply_summary(policy, with_thought, samples, comparable(recorded)))
     return summaries
 
 
 def _reply_summary(policy: Key, with_thought: bool, samples: list[SampledReply], recorded: str | None) -> ReplySummary:
-    counts = Counter(plain(sample["action"]) for sample in samples)
+    counts = Counter(comparable(sample["action"]) for sample in samples)
     shares = [
         ActionShare(
             action,
             count,
             wilson_interval(count, len(samples)),
             action == recorded,
-            next(sample["text"] for sample in samples if plain(sample["action"]) == action),
+            next(sample["text"] for sample in samples if comparable(sample["action"]) == action),
         )
         for action, count in counts.most_common()
     ]
@@ -180,15 +180,15 @@ def summarize_continuations(results: Iterable[Result], recorded: str | None) -> 
     pooled: dict[tuple[Key, int], dict[str | None, list[Continuations]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         if result["kind"] == "continuations":
-            pooled[_policy(result), result["max_turns"]][plain(result["action"])].append(result)
+            pooled[_policy(result), result["max_turns"]][comparable(result["action"])].append(result)
     effects: list[ActionEffect] = []
     for (policy, max_turns), by_action in sorted(pooled.items(), key=lambda entry: entry[0]):
         played = {action: _distinct((part, part["episodes"]) for part in parts) for action, parts in by_action.items()}
-        baseline = played.get(plain(recorded), [])
-        order = sorted(played, key=lambda action: (action != plain(recorded), action or ""))
+        baseline = played.get(comparable(recorded), [])
+        order = sorted(played, key=lambda action: (action != comparable(recorded), action or ""))
         for action in order:
             if episodes := played[action]:
-                is_recorded = action == plain(recorded)
+                is_recorded = action == comparable(recorded)
                 effects.append(
                     ActionEffect(
                         policy,
@@ -229,7 +229,7 @@ def _series(result: Result) -> tuple[object, ...]:
     shared = (result["kind"], _policy(result), result["seed"])
     if result["kind"] == "replies":
         return (*shared, result["with_thought"])
-    return (*shared, result["max_turns"], plain(result["action"]))
+    return (*shared, result["max_turns"], comparable(result["action"]))
 
 
 def _policy(result: Result) -> Key:

@@ -9,7 +9,7 @@ from verl_agent.sections import section
 from verl_agent.training.offline.plan import RunPlan, check_files
 from verl_agent.training.offline.preferences import PreferenceSettings, first, make_pairs, pairable_records, split_pairs
 from verl_agent.training.offline.run import Method
-from verl_agent.training.offline.selection import fingerprint
+from verl_agent.training.offline.selection import content_hash
 
 
 def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
@@ -55,7 +55,7 @@ def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
         val_rows=len(validation),
         played=played,
         datasets=datasets,
-        facts={"pairs": fingerprint([pair.fingerprint for pair in train])},
+        facts={"pairs": content_hash([pair.fingerprint for pair in train])},
         summary=f"{len(train)} pairs of {len({pair.task for pair in train})} tasks of {', '.join(sorted(recorded))}, "
         f"{len(validation)} to validate on",
     )

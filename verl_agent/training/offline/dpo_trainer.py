@@ -17,7 +17,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 from verl_agent.models.resolve import weights_on_disk
 from verl_agent.runs.identity import read_settings, write_json_atomically
 from verl_agent.training.offline.encoding import PairDataset, collate_pairs
-from verl_agent.training.offline.selection import fingerprint
+from verl_agent.training.offline.selection import content_hash
 from verl_agent.training.offline.sft_trainer import SupervisedTrainer
 
 
@@ -157,7 +157,7 @@ class PreferenceTrainer(SupervisedTrainer):
         cache = Path(self.config.trainer.default_local_dir) / REFERENCE
         data = [dataset for dataset in (self.train_dataset, self.val_dataset) if dataset is not None]
         names = [name for dataset in data for name in dataset.fingerprints]
-        source = fingerprint([names, read_settings(cache.parent), weights_on_disk(self.config.model.path)])
+        source = content_hash([names, read_settings(cache.parent), weights_on_disk(self.config.model.path)])
         scores_N2 = self._read_reference(cache, source)
         if scores_N2 is None:
             scores_N2 = torch.cat([self._score(dataset) for dataset in data])

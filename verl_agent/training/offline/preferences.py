@@ -16,8 +16,8 @@ from verl_agent.training.offline.selection import (
     Paths,
     Tags,
     TaskKey,
+    content_hash,
     conversation,
-    fingerprint,
     prompt,
     usable_records,
 )
@@ -39,7 +39,7 @@ def edited_replies(records: Iterable[EpisodeRecord]) -> list[tuple[EpisodeRecord
                 continue
             better, worse = _until(record, number, turn["reply"]), _until(record, number, turn["proposed"])
             if turn["reply"] != turn["proposed"]:
-                pairs[fingerprint([conversation(better), conversation(worse)])] = better, worse
+                pairs[content_hash([conversation(better), conversation(worse)])] = better, worse
     return [pair for _, pair in sorted(pairs.items(), key=lambda one: (one[1][0]["env"], one[1][0]["task"], one[0]))]
 
 
@@ -107,7 +107,7 @@ class Pair:
     @property
     def fingerprint(self) -> str:
         """Short hash of both conversations."""
-        return fingerprint([conversation(self.better), conversation(self.worse)])
+        return content_hash([conversation(self.better), conversation(self.worse)])
 
 
 def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -> list[Pair]:
@@ -126,7 +126,7 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
     by_task: dict[tuple[TaskKey, str], dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
         task, seat = (record["env"], record["task"]), str(record["data"].get(SEAT, ""))
-        by_task[task, seat].setdefault(fingerprint(conversation(record)), record)
+        by_task[task, seat].setdefault(content_hash(conversation(record)), record)
     pairs: list[Pair] = []
     for (task, _), episodes in sorted(by_task.items()):
         ranked = [episodes[name] for name in sorted(episodes, key=lambda name: (-episodes[name]["reward"], name))]
@@ -172,7 +172,7 @@ def require_equal_prompts(task: TaskKey, episodes: Sequence[EpisodeRecord]) -> N
     Raises:
         ConfigError: two prompts differ.
     """
-    prompts = {fingerprint(prompt(record)) for record in episodes}
+    prompts = {content_hash(prompt(record)) for record in episodes}
     if len(prompts) > 1:
         env, task_id = task
         raise ConfigError(
@@ -187,7 +187,7 @@ def split_pairs(pairs: Sequence[Pair], val_share: float) -> tuple[list[Pair], li
     Returns:
         Pairs to train on, and pairs to validate on; the two share no task.
     """
-    tasks = sorted({pair.task for pair in pairs}, key=fingerprint)
+    tasks = sorted({pair.task for pair in pairs}, key=content_hash)
     held_out = set(tasks[: round(val_share * len(tasks))])
     return [pair for pair in pairs if pair.task not in held_out], [pair for pair in pairs if pair.task in held_out]
 

@@ -158,7 +158,7 @@ def select_episodes(records: Iterable[EpisodeRecord], settings: EpisodeSource) -
     by_task: dict[TaskKey, dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
         if _rewarded(record, settings.min_reward) and any(learned_turns(record["turns"], settings.authors)):
-            by_task[record["env"], record["task"]].setdefault(fingerprint(record["messages"]), record)
+            by_task[record["env"], record["task"]].setdefault(content_hash(record["messages"]), record)
     chosen: list[ChosenEpisode] = []
     for task in sorted(by_task):
         ranked = sorted(by_task[task].items(), key=lambda pair: (-pair[1]["reward"], len(pair[1]["turns"]), pair[0]))
@@ -195,7 +195,7 @@ def prompt(record: EpisodeRecord) -> list[Message]:
     return list(record["messages"][: roles.index("assistant")])
 
 
-def fingerprint(content: object) -> str:
+def content_hash(content: object) -> str:
     """Return a short hash of JSON values, the same on every machine."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

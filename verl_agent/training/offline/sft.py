@@ -15,9 +15,9 @@ from verl_agent.training.offline.run import Method
 from verl_agent.training.offline.selection import (
     ChosenEpisode,
     EpisodeSource,
+    content_hash,
     conversation,
     count_by_environment,
-    fingerprint,
     learned_turns,
     select_episodes,
     usable_records,
@@ -68,7 +68,7 @@ def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
         val_rows=oracle_rows(played, agent, validated),
         played=played,
         datasets=datasets,
-        facts={TASK_IDS: task_ids(tasks), "recorded episodes": fingerprint(content)},
+        facts={TASK_IDS: task_ids(tasks), "recorded episodes": content_hash(content)},
         summary=f"{len(demonstrated)} episodes of the oracle" + (f", {counts}" if counts else ""),
     )
 

@@ -50,7 +50,7 @@ def check_megatron(config: DictConfig) -> None:
         check_weights(f"{key}.megatron", section.get("actor", section)["megatron"])
         check_lora(name.removesuffix(".path"), section["model"], section.get("actor", section)["megatron"])
         if use_cpu_device():
-            check_cpu(f"{key}.megatron", section.get("actor", section)["megatron"], model)
+            check_stand_ins(f"{key}.megatron", section.get("actor", section)["megatron"], model)
     if use_cpu_device() and plain["actor_rollout_ref"]["model"]["use_fused_kernels"]:
         raise ConfigError(
             "actor_rollout_ref.model.use_fused_kernels=True needs kernels for GPUs. Allowed on a CPU: false."
@@ -124,7 +124,7 @@ def check_lora(key: str, settings: Mapping[str, Any], megatron: Mapping[str, Any
         )
 
 
-def check_cpu(key: str, megatron: Mapping[str, Any], model: Any) -> None:
+def check_stand_ins(key: str, megatron: Mapping[str, Any], model: Any) -> None:
     """Check that Megatron's stand-ins on a CPU have everything that a model needs."""
     kind = model.get_text_config().model_type
     if kind not in CPU_MODELS:

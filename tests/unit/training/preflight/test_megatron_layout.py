@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.megatron import check_cpu, check_layout, check_lora
+from verl_agent.training.preflight.megatron import check_layout, check_lora, check_stand_ins
 
 KEY = "actor_rollout_ref.actor.megatron"
 MEGATRON = {
@@ -79,11 +79,11 @@ def test_a_layout_that_divides_the_model_is_accepted(settings):
 )
 def test_parts_of_megatron_for_gpus_raise_config_error_on_a_cpu(settings, kind, message):
     with pytest.raises(ConfigError, match=message):
-        check_cpu(KEY, MEGATRON | settings, Model(model_type=kind))
+        check_stand_ins(KEY, MEGATRON | settings, Model(model_type=kind))
 
 
 def test_a_dense_model_is_accepted_on_a_cpu():
-    check_cpu(KEY, MEGATRON | {"tensor_model_parallel_size": 2}, Model())
+    check_stand_ins(KEY, MEGATRON | {"tensor_model_parallel_size": 2}, Model())
 
 
 @pytest.mark.parametrize(
