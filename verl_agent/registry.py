@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 
 PACKAGE = "verl-agent"
+T = TypeVar("T")
 CORRECT = "Correct the entry point in its package, then run `pip install -e .` in the package's folder."
 
 
@@ -54,6 +55,15 @@ def load(
     if not is_kind(found):
         raise ConfigError(f"{key}={name!r} points to {entry.value}, which is not {kind}. {CORRECT}")
     return found
+
+
+def load_class(group: str, name: str, key: str, base: type[T]) -> type[T]:
+    """Return the subclass of `base` that is registered as `name`; see `load`."""
+
+    def is_kind(value: object) -> bool:
+        return isinstance(value, type) and issubclass(value, base)
+
+    return cast(type[T], load(group, name, key, is_kind, f"a subclass of {base.__name__}"))
 
 
 def _import(entry: EntryPoint, key: str) -> ModuleType:

@@ -2,7 +2,6 @@
 
 import inspect
 from functools import cache
-from typing import cast
 
 from verl_agent import registry
 from verl_agent.agents.base import Agent
@@ -26,12 +25,7 @@ def load_agent(name: str) -> type[Agent]:
     Raises:
         ConfigError: see `verl_agent.registry.load`.
     """
-    agent = registry.load(ENTRY_POINT_GROUP, name, "agent.name", _is_agent, "a subclass of Agent")
-    return cast(type[Agent], agent)
-
-
-def _is_agent(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Agent)
+    return registry.load_class(ENTRY_POINT_GROUP, name, "agent.name", Agent)
 
 
 def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:

@@ -8,7 +8,7 @@ A package registers an adapter with an entry point:
 import inspect
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 from verl_agent import registry
 from verl_agent.envs.base import EnvAdapter
@@ -30,12 +30,7 @@ def load_adapter(name: str) -> type[EnvAdapter]:
     Raises:
         ConfigError: see `verl_agent.registry.load`.
     """
-    adapter = registry.load(ENTRY_POINT_GROUP, name, "env.name", _is_adapter, "a subclass of EnvAdapter")
-    return cast(type[EnvAdapter], adapter)
-
-
-def _is_adapter(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, EnvAdapter)
+    return registry.load_class(ENTRY_POINT_GROUP, name, "env.name", EnvAdapter)
 
 
 def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:

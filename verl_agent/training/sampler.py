@@ -115,7 +115,7 @@ class EpisodeSampler(ReplayBuffer):
 
     @override
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, float]]:
-        """Drop groups with too few valid episodes and adds the metrics of the episodes.
+        """Drop groups with too few valid episodes, and add the metrics of the episodes.
 
         Raises:
             EnvErrorLimitError: too many episodes have an environment error, or no group has enough valid episodes.

@@ -170,7 +170,7 @@ class EpisodeTraining(GroupedBatches):
         return [any(reasons) for reasons in zip(turn_batch.padding, turn_batch.dropped, strict=True)]
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """Set `BATCH_TURNS`, adds metrics by turn, and rejects tokens afterwards, not before."""
+        """Set `BATCH_TURNS`, add metrics by turn, and reject tokens afterwards, not before."""
         self._turn_batch = turn_batch = TurnBatch.read(batch)
         turn_batch.write_roles(batch)
         turns = BatchTurns(turn_batch.turns, self._shaping, turn_batch.token_values, self._baselines)

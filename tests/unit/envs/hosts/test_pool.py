@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.fakes import talk_class
 from tests.support.hosted import ITEM, Obedient
+from tests.support.pool_process import begun
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits, Health
 from verl_agent.envs.hosts.link import InlineLink
@@ -47,12 +48,6 @@ def with_pool(
             await pool.shutdown()
 
     return asyncio.run(run())
-
-
-async def begun(pool: HostPool) -> int:
-    session = await pool.open()
-    await pool.reset(session, ITEM)
-    return session
 
 
 async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
