@@ -18,7 +18,7 @@ from verl_agent.models.checkpoints import (
     size_bytes,
     tracked_step,
 )
-from verl_agent.runs.identity import SETTINGS_FILE, claim, is_first_rank, lock, read_settings
+from verl_agent.runs.identity import SETTINGS_FILE, claim, is_first_rank, lock, make_folder, read_settings
 from verl_agent.system.resources import most_checkpoints, require_disk
 from verl_agent.trace.metrics_log import read_metrics
 
@@ -60,6 +60,17 @@ class RunFolder:
     def at(cls, root: str | Path) -> "RunFolder":
         """Return the folder for a start at the present time."""
         return cls(Path(root).resolve(), f"{datetime.now(UTC):%Y%m%dT%H%M%S}")
+
+    @classmethod
+    def create(cls, root: str | Path) -> "RunFolder":
+        """Return the folder as `at` does, created if it is missing.
+
+        Raises:
+            ConfigError: it cannot be created or written to.
+        """
+        folder = cls.at(root)
+        make_folder(folder.root, "trainer.default_local_dir")
+        return folder
 
     @property
     def log(self) -> Path:

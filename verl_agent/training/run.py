@@ -44,7 +44,7 @@ def run(config: DictConfig, link: Link | None = None) -> None:
     check_kind(config, BASE)
     check_keys(config, BASE)
     try:
-        folder = RunFolder.at(config.trainer.default_local_dir)
+        folder = RunFolder.create(config.trainer.default_local_dir)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with redirect_output(folder.log) as console:

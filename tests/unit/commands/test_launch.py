@@ -86,6 +86,7 @@ def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides
 @pytest.mark.parametrize(
     ("command", "override", "message"),
     [
+        ("train", "trainer.default_local_dir=/proc/x", "trainer.default_local_dir='/proc/x' is not allowed: it cannot"),
         ("train", "env.options.tolerat=true", "env.options.tolerat is not an option of 'guess_number'. Did you mean"),
         (
             "evaluate",

@@ -75,7 +75,7 @@ def run(config: DictConfig, method: Method) -> None:
     check_keys(config, method.base)
     try:
         OmegaConf.resolve(config)
-        folder = RunFolder.at(config.trainer.default_local_dir)
+        folder = RunFolder.create(config.trainer.default_local_dir)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     with redirect_output(folder.log) as console:
