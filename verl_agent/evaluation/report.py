@@ -1,6 +1,6 @@
 """Tables and JSON report of an evaluation."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -46,16 +46,8 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
     if not any(result.overlong_prompts for result in results):
         del columns["overlong"]
     table = _table(title, *columns)
-    table.caption = "\n".join(
-        [
-            *_stop_counts(results),
-            *_errors(results),
-            *_overlong(results),
-            *_operated(results),
-            *_ruled(results, policy),
-            *_too_few(result.tasks for result in results),
-        ]
-    )
+    captions = [line for one in results if one.category == ALL for line in _captions(one, policy)]
+    table.caption = "\n".join([*captions, *_too_few(result.tasks for result in results)])
     for number, result in enumerate(results, start=1):
         cells = (escape(read(result)) for read in columns.values())
         table.add_row(escape(result.category), *cells, end_section=number == len(results) - 1)
@@ -114,74 +106,50 @@ def _too_few(counts: Iterable[int]) -> list[str]:
     return [f"* too few tasks for a reliable interval (below {MIN_TASKS})"] if min(counts) < MIN_TASKS else []
 
 
-def _stop_counts(results: Sequence[CategoryResult]) -> list[str]:
-    overall = [result for result in results if result.category == ALL]
-    return ["ended by: " + ", ".join(f"{reason} {count}" for reason, count in one.stops.items()) for one in overall]
-
-
 def _action_errors(result: CategoryResult) -> int:
     return result.stops.get(StopReason.ACTION_ERROR, 0)
 
 
-def _errors(results: Sequence[CategoryResult]) -> list[str]:
-    """Return the captions on errors of the environment that change the rates."""
-    overall = [one for one in results if one.category == ALL]
-    lines = [
-        f"action errors: {_action_errors(one)} of {counted(one.episodes, 'counted episode')} failed at an action that "
-        "raises the same error in every fresh session"
-        for one in overall
-        if _action_errors(one)
-    ]
-    return lines + [
-        f"begun anew: {one.begun_anew} of {counted(one.episodes, 'counted episode')} after an error of their "
-        "environment that no replay could repair. Long episodes meet more errors, so they are under-represented"
-        for one in overall
-        if one.begun_anew
-    ]
+def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
+    """Yield the captions on the result of all tasks: endings, and what changes the rates or is in none.
 
-
-def _overlong(results: Sequence[CategoryResult]) -> list[str]:
-    """Return the caption that says how many episodes no rate counts, because their prompt was too long."""
-    return [
-        f"overlong: {one.overlong_prompts} of {one.played} episodes are in no rate, since their prompt exceeds "
-        "data.max_prompt_length. Raise it, or set data.overlong_prompt=truncate_observation"
-        for one in results
-        if one.category == ALL and one.overlong_prompts
-    ]
-
-
-def _operated(results: Sequence[CategoryResult]) -> list[str]:
-    """Return the captions on episodes that a person changed, which no rate counts, or only approved, which it does."""
-    overall = [one for one in results if one.category == ALL]
-    lines = [
-        f"operated: {one.operated} of {one.played} episodes are in no rate, since a person decided in them. "
-        "evaluation.count_operated=true counts those that the person did not end"
-        for one in overall
-        if one.operated
-    ]
-    return lines + [
-        f"approved: in {counted(one.approved, 'counted episode')} a person approved actions" + _rejected(one.rejected)
-        for one in overall
-        if one.approved or one.rejected
-    ]
-
-
-def _rejected(episodes: int) -> str:
-    """Return the part of a caption on episodes in which a person rejected actions; empty without one."""
-    if not episodes:
-        return ""
-    bias = "If these are not counted, the rates are too high: a person rejects what goes wrong"
-    return f"; in {counted(episodes, 'episode')} a person rejected some. {bias}"
-
-
-def _ruled(results: Sequence[CategoryResult], policy: str | None) -> list[str]:
-    """Return the caption on actions that the rules of an approval policy decided on."""
-    return [
-        f"rules{f' of {escape(policy)}' if policy else ''}: {counted(one.rule_rejected, 'action')} rejected in "
-        f"{one.rule_rejected_episodes} of {counted(one.episodes, 'counted episode')}, {one.rule_approved} approved"
-        for one in results
-        if one.category == ALL and (policy or one.rule_approved or one.rule_rejected)
-    ]
+    Args:
+        policy: see `results_table`.
+    """
+    episodes = counted(overall.episodes, "counted episode")
+    yield "ended by: " + ", ".join(f"{reason} {count}" for reason, count in overall.stops.items())
+    if errors := _action_errors(overall):
+        yield (
+            f"action errors: {errors} of {episodes} failed at an action that raises the same error in every fresh "
+            "session"
+        )
+    if overall.begun_anew:
+        yield (
+            f"begun anew: {overall.begun_anew} of {episodes} after an error of their environment that no replay could "
+            "repair. Long episodes meet more errors, so they are under-represented"
+        )
+    if overall.overlong_prompts:
+        yield (
+            f"overlong: {overall.overlong_prompts} of {overall.played} episodes are in no rate, since their prompt "
+            "exceeds data.max_prompt_length. Raise it, or set data.overlong_prompt=truncate_observation"
+        )
+    if overall.operated:
+        yield (
+            f"operated: {overall.operated} of {overall.played} episodes are in no rate, since a person decided in "
+            "them. evaluation.count_operated=true counts those that the person did not end"
+        )
+    if overall.approved or overall.rejected:
+        rejected = ""
+        if overall.rejected:
+            bias = "If these are not counted, the rates are too high: a person rejects what goes wrong"
+            rejected = f"; in {counted(overall.rejected, 'episode')} a person rejected some. {bias}"
+        approved = counted(overall.approved, "counted episode")
+        yield f"approved: in {approved} a person approved actions{rejected}"
+    if policy or overall.rule_approved or overall.rule_rejected:
+        yield (
+            f"rules{f' of {escape(policy)}' if policy else ''}: {counted(overall.rule_rejected, 'action')} rejected in "
+            f"{overall.rule_rejected_episodes} of {episodes}, {overall.rule_approved} approved"
+        )
 
 
 def _table(title: str, *headings: str) -> Table:
