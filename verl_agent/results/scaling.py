@@ -36,9 +36,7 @@ def success_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, Estimate
     Returns:
         An empty dict without a valid episode.
     """
-    ended = [(record, to_episode(record)) for record in final_records(records)]
-    valid = [record for record, episode in ended if episode.valid and not episode.operated]
-    curve = {}
+    valid, curve = valid_records(records), {}
     for limit in range(1, max((record["max_turns"] for record in valid), default=0) + 1):
         solved: dict[str, list[float]] = defaultdict(list)
         for record in valid:
@@ -96,7 +94,7 @@ def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) 
     return curves
 
 
-def valid_records(records: Sequence[EpisodeRecord]) -> list[EpisodeRecord]:
+def valid_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     """Return the last attempts of the episodes that measure the policy."""
     ended = [(record, to_episode(record)) for record in final_records(records)]
     return [record for record, episode in ended if episode.valid and not episode.operated]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
 
@@ -179,12 +180,8 @@ def _draw_stops(axes: Axes, log: Log) -> None:
     )
 
 
-def _draw_entropy(axes: Axes, log: Log) -> None:
-    _line(axes, log.series(*ENTROPY), BLUE)
-
-
-def _draw_gap(axes: Axes, log: Log) -> None:
-    _line(axes, log.series(*GAP_PROBABILITY, *GAP_LOG_PROB), BLUE)
+def _draw_series(axes: Axes, log: Log, names: Sequence[str]) -> None:
+    _line(axes, log.series(*names), BLUE)
 
 
 def _draw_seconds(axes: Axes, log: Log) -> None:
@@ -241,9 +238,9 @@ PANELS = (
     Panel(SUCCESS, ("episode/success_rate",), _draw_success, "success"),
     Panel(TURNS, ("episode/turns_mean", "episode/horizon"), _draw_turns),
     Panel(STOPS, ("stop/",), _draw_stops),
-    Panel(ENTROPY_KIND, ENTROPY, _draw_entropy),
-    Panel(GAP_PROBABILITY_KIND, GAP_PROBABILITY, _draw_gap),
-    Panel(GAP_LOG_PROB_KIND, GAP_LOG_PROB, _draw_gap, instead_of=GAP_PROBABILITY),
+    Panel(ENTROPY_KIND, ENTROPY, partial(_draw_series, names=ENTROPY)),
+    Panel(GAP_PROBABILITY_KIND, GAP_PROBABILITY, partial(_draw_series, names=GAP_PROBABILITY)),
+    Panel(GAP_LOG_PROB_KIND, GAP_LOG_PROB, partial(_draw_series, names=GAP_LOG_PROB), instead_of=GAP_PROBABILITY),
     Panel(SECONDS, ("timing_s/step",), _draw_seconds),
 )
 """All panels, in reading order."""
