@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from verl_agent.study.plan import Plan
-from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS
+from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS, Study
 
 Point = dict[str, float]
 """Evaluation of a run: `turns`, `success` and further measurements."""
@@ -68,13 +68,20 @@ def run_overrides(plan: Plan, run: Run, out: Path) -> list[str]:
     return overrides
 
 
+def run_study(study: Study, run: Run) -> Study:
+    """Return the study as one run sees it: a run of the search has its own budget."""
+    searched = run.value is not None and study.search is not None
+    return replace(study, budget_turns=study.search.turns(study.budget_turns)) if searched else study
+
+
 def chosen_value(plan: Plan, stratum: str, arm: str, out: Path) -> float:
     """Return the searched value with the best mean of the primary measure, once the search has ended."""
     sums: dict[float, float] = {}
+    assert plan.study.search is not None  # the caller checks it
     for run in search_runs(plan):
         if run.value is not None and (run.stratum, run.arm) == (stratum, arm):
             sums[run.value] = sums.get(run.value, 0.0) + measured(
-                run.points(out), plan.study.measure, plan.study.budget_turns
+                run.points(out), plan.study.measure, plan.study.search.turns(plan.study.budget_turns)
             )
     best = min if plan.study.measure in LOWER_IS_BETTER else max
     return best(sums, key=lambda value: sums[value])

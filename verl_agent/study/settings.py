@@ -37,6 +37,12 @@ class Search:
     """Seeds of the search."""
     key: str = "actor_rollout_ref.actor.optim.lr"
     """Dotted key of the setting."""
+    budget_turns: Count | None = None
+    """Environment turns of a run of the search; null for the budget of the study."""
+
+    def turns(self, budget: int) -> int:
+        """Return the environment turns of a run of the search in a study with a budget."""
+        return min(self.budget_turns or budget, budget)
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

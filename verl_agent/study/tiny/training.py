@@ -15,10 +15,10 @@ from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import DONE, POINTS, Study
-from verl_agent.study.tiny.engine import new_model
+from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.learner import Learner
 from verl_agent.study.tiny.playing import Player, Plays
-from verl_agent.study.tiny.warm_start import WarmStart, warm_start
+from verl_agent.study.tiny.warm_start import WarmStart
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.types import StopReason
 
@@ -39,8 +39,6 @@ class TinyRun:
     def train(self) -> None:
         """Train to the end of the budget, or resume from the last evaluation."""
         torch.set_num_threads(1)
-        if not self.warm.is_file():
-            warm_start(read_run_env(self.config), self.study.tiny, self.seed).write(self.warm)
         self.folder.mkdir(parents=True, exist_ok=True)
         Training(self).to_the_end()
         (self.folder / CHECKPOINT).unlink()
