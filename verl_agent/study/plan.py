@@ -82,8 +82,8 @@ class Plan:
 
     def seconds_of_a_run(self) -> float:
         """Return a guess of the seconds of a run of the small model on one core."""
-        study, tiny = self.study, self.study.tiny
-        size = (tiny.width**2 * tiny.layers) / (TinySettings.width**2 * TinySettings.layers)
+        study, tiny, default = self.study, self.study.tiny, TinySettings()
+        size = (tiny.width**2 * tiny.layers) / (default.width**2 * default.layers)
         turns = study.budget_turns + (study.points + 1) * tiny.eval_tasks * self.eval_turns
         return turns * MS_PER_TURN / 1000 * (0.4 + 0.6 * size)
 
@@ -113,7 +113,7 @@ def make_plan(file: Path) -> Plan:
         changes[stratum, arm] = differing(configs[stratum, first], config)
         check_says_all(arm, changes[stratum, arm], [*study.arms[first], *study.arms[arm]])
     if study.runner == "tiny":
-        check_obeyed({key: arm for (_, arm), keys in changes.items() for key in keys})
+        check_obeyed({key: f"arm {arm}" for (_, arm), keys in changes.items() for key in keys})
         check_obeyed({named(one): f"stratum {name}" for name, listed in study.strata.items() for one in listed})
         check_obeyed({study.search.key: "search"} if study.search else {})
     modules = {load_adapter(config["env"]["name"]).__module__ for config in configs.values()}

@@ -41,7 +41,7 @@ class TinyRun:
         torch.set_num_threads(1)
         self.folder.mkdir(parents=True, exist_ok=True)
         Training(self).to_the_end()
-        (self.folder / CHECKPOINT).unlink()
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)  # killed between the mark of the end and this
 
 
 class Training:
@@ -111,7 +111,9 @@ class Training:
         plays = self._play(self._held_out, 1, max(asked, beyond or 0), 0)
         now = time.process_time()
         counts["cpu_s"], self._clock = round(counts["cpu_s"] + now - self._clock, 3), now
+        solved = [len(one.turns) for one in plays.episodes if one.success and len(one.turns) <= asked]
         point = {**counts, **measured, "success": solved_within(plays, asked)}
+        point["turns_solved"] = sum(solved) / max(1, len(solved))
         if beyond:
             point["success_beyond"] = solved_within(plays, beyond)
         counts["points"] += 1
