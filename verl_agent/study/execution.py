@@ -75,7 +75,9 @@ class Execution:
         if not (out / "study.yaml").is_file():
             shutil.copyfile(plan.file, out / "study.yaml")
         try:
-            with ProcessPoolExecutor(self._jobs, get_context("spawn"), end_with_parent) as pool:  # no run has two writers
+            with ProcessPoolExecutor(
+                self._jobs, get_context("spawn"), end_with_parent
+            ) as pool:  # no run has two writers
                 self._play(pool, search_runs(plan))
                 if study.search is not None:
                     for stratum, arm in plan.changes:

@@ -14,7 +14,7 @@ from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon
 from verl_agent.sections import section
-from verl_agent.study.settings import MEASURES, Study, TinySettings, read_study
+from verl_agent.study.settings import FRESH, MEASURES, Study, TinySettings, read_study
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir")
 """Keys that the command sets for each run."""
@@ -27,9 +27,12 @@ OBEYED = (
     *(f"algorithm.{name}" for name in ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("ppo_mini_batch_size", "ppo_epochs", "policy_loss", "optim.lr")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("loss_agg_mode", "loss_scale_factor", "grad_clip")),
-    *(f"actor_rollout_ref.actor.{name}" for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
+    *(
+        f"actor_rollout_ref.actor.{name}"
+        for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+    ),
     *(f"actor_rollout_ref.actor.{name}" for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "entropy_coeff")),
-    *("critic.optim.lr", "critic.cliprange_value"),
+    *("critic.optim.lr", "critic.cliprange_value", "tiny.fresh_optimizer"),
 )
 """Keys that the small runner obeys, with those below them."""
 MS_PER_TURN = 1.0
@@ -102,6 +105,7 @@ def make_plan(file: Path) -> Plan:
     searched = [f"{study.search.key}={study.search.values[0]:g}"] if study.search else []
     for stratum, shared in study.strata.items():
         for arm, own in study.arms.items():
+            own = [one for one in own if one != FRESH or study.runner != "tiny"]
             check_keys(arm, [*shared, *own], study.search.key if study.search else "")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
@@ -111,6 +115,8 @@ def make_plan(file: Path) -> Plan:
     first, changes = next(iter(study.arms)), {}
     for (stratum, arm), config in configs.items():
         changes[stratum, arm] = differing(configs[stratum, first], config)
+        if FRESH in study.arms[arm]:
+            changes[stratum, arm]["tiny.fresh_optimizer"] = True
         check_says_all(arm, changes[stratum, arm], [*study.arms[first], *study.arms[arm]])
     if study.runner == "tiny":
         check_obeyed({key: f"arm {arm}" for (_, arm), keys in changes.items() for key in keys})

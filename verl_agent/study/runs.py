@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from verl_agent.study.plan import Plan
-from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS, Study
+from verl_agent.study.settings import DONE, FRESH, LOWER_IS_BETTER, POINTS, Study
 
 Point = dict[str, float]
 """Evaluation of a run: `turns`, `success` and further measurements."""
@@ -61,7 +61,8 @@ def study_runs(plan: Plan, seeds: Sequence[int], arms: Sequence[str]) -> list[Ru
 
 def run_overrides(plan: Plan, run: Run, out: Path) -> list[str]:
     """Return the overrides of a run: those of stratum and arm, the searched setting, and its seed."""
-    overrides = [*plan.study.strata[run.stratum], *plan.study.arms[run.arm], f"data.seed={run.seed}"]
+    own = [one for one in plan.study.arms[run.arm] if one != FRESH]
+    overrides = [*plan.study.strata[run.stratum], *own, f"data.seed={run.seed}"]
     if plan.study.search is not None:
         value = chosen_value(plan, run.stratum, run.arm, out) if run.value is None else run.value
         overrides.append(f"{plan.study.search.key}={value:g}")
@@ -69,9 +70,12 @@ def run_overrides(plan: Plan, run: Run, out: Path) -> list[str]:
 
 
 def run_study(study: Study, run: Run) -> Study:
-    """Return the study as one run sees it: a run of the search has its own budget."""
-    searched = run.value is not None and study.search is not None
-    return replace(study, budget_turns=study.search.turns(study.budget_turns)) if searched else study
+    """Return the study as one run sees it: an arm may have a fresh optimizer, and the search has its own budget."""
+    if FRESH in study.arms[run.arm]:
+        study = replace(study, tiny=replace(study.tiny, fresh_optimizer=True))
+    if run.value is not None and study.search is not None:
+        study = replace(study, budget_turns=study.search.turns(study.budget_turns))
+    return study
 
 
 def chosen_value(plan: Plan, stratum: str, arm: str, out: Path) -> float:

@@ -23,6 +23,8 @@ MEASURES = {
 }
 """Measures of a run."""
 LOWER_IS_BETTER = ("fall",)
+FRESH = "tiny.fresh_optimizer=true"
+"""The only override of an arm that is not one of the recipe."""
 POINTS, DONE = "points.jsonl", "done.json"
 """Files of a run: its evaluations, and a mark that it has ended."""
 
@@ -80,6 +82,9 @@ class TinySettings:
     """Held-out tasks of an evaluation, one episode each; the same ones for all arms of a seed."""
     beyond_turns: Count | None = None
     """Turn limit of the last evaluation, to measure success beyond the trained horizon; null for none."""
+    fresh_optimizer: bool = False
+    """Begin each stage of the turn limit with a new optimizer, and with the present policy as reference of the KL loss
+    (ProRL, arXiv 2507.17512). An arm may set it: `tiny.fresh_optimizer=true`."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

@@ -11,8 +11,8 @@ from verl_agent.config.composing import compose_training
 from verl_agent.config.settings import read_run_env
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.study.settings import Study, TinySettings
-from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.learner import Batch, Learner, share_with_signal
+from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Player
 from verl_agent.study.tiny.training import TinyRun, Training, token_budget
 from verl_agent.study.tiny.warm_start import WarmStart, warm_start

@@ -100,16 +100,26 @@ class Learner:
         self._trained = {"policy": (policy, actor["optim"]["lr"])}
         if critic is not None:
             self._trained["critic"] = (critic, config["critic"]["optim"]["lr"])
-        self._optimizers = {
+        self._optimizers = self._new_optimizers()
+
+    def _new_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {
             name: torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0)
             for name, (model, rate) in self._trained.items()
         }
 
+    def begin_stage(self) -> None:
+        """Replace the optimizers by new ones, and the reference by the present policy."""
+        self._optimizers = self._new_optimizers()
+        if self._reference is not None:
+            self._reference.load_state_dict(self._policy.state_dict())
+
     def saved(self) -> dict[str, Any]:
-        """Return weights, states of optimizers and baselines of roles, for a checkpoint."""
+        """Return weights, states of optimizers, baselines of roles and weights of the reference, for a checkpoint."""
         models = {name: model for name, (model, _) in self._trained.items()}
         states = {name: [models[name].state_dict(), one.state_dict()] for name, one in self._optimizers.items()}
-        return {**states, "baselines": self._baselines}
+        reference = self._reference.state_dict() if self._reference is not None else None
+        return {**states, "baselines": self._baselines, "reference": reference}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the state that `saved` returned."""
@@ -117,6 +127,8 @@ class Learner:
             self._trained[name][0].load_state_dict(saved[name][0])
             optimizer.load_state_dict(saved[name][1])
         self._baselines = dict(saved["baselines"])
+        if self._reference is not None:
+            self._reference.load_state_dict(saved["reference"])
 
     def update(self, rows: Sequence[Row], step: int) -> dict[str, float]:
         """Train on the rows of one step.
@@ -234,7 +246,9 @@ class Learner:
         return loss
 
     @torch.no_grad()
-    def _observe(self, rows: list[int], length: int, advantages_BT: Tensor, log_probs_BT: Tensor, all_BTV: Tensor) -> None:
+    def _observe(
+        self, rows: list[int], length: int, advantages_BT: Tensor, log_probs_BT: Tensor, all_BTV: Tensor
+    ) -> None:
         """Add the squared norms of the gradients of the tokens' logits, A^2 |onehot - p|^2, to those of their turns."""
         probs_BTV = all_BTV.exp()
         norms_BT = 1 - 2 * log_probs_BT.exp() + (probs_BTV * probs_BTV).sum(-1)

@@ -15,8 +15,8 @@ from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import DONE, POINTS, Study
-from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.learner import Learner
+from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Player, Plays
 from verl_agent.study.tiny.warm_start import WarmStart
 from verl_agent.training.turn_limits import TurnLimits
@@ -66,7 +66,7 @@ class Training:
         self._train, held_out = (self._env.tasks(one) for one in (self._env.env.train_tasks, self._env.env.eval_tasks))
         self._held_out = Random(seed).sample(held_out, min(settings.eval_tasks, len(held_out)))
         self._turn_limits, self._luck = TurnLimits([self._env]), Random(seed)
-        self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0}
+        self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0, "limit": 0}
         self._clock = time.process_time()
 
     def to_the_end(self) -> None:
@@ -90,6 +90,9 @@ class Training:
         counts["step"] += 1
         step = int(counts["step"])
         max_turns = self._turn_limits.max_turns(self._env.label, step)
+        if self._run.study.tiny.fresh_optimizer and max_turns != counts["limit"] > 0:
+            self._learner.begin_stage()
+        counts["limit"] = max_turns
         items = self._luck.sample(self._train, config["data"]["train_batch_size"])
         plays = self._play(items, config["actor_rollout_ref"]["rollout"]["n"], max_turns, step)
         measured = measurements(plays, config["episode"]["max_tokens_per_turn"])

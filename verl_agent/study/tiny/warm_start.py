@@ -18,8 +18,8 @@ from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import oracle_policy
 from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.study.settings import TinySettings
-from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.learner import Batch, minimize
+from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Row
 from verl_agent.study.tiny.words import WordBuilder, Words
 from verl_agent.types import Episode, TaskItem
@@ -58,9 +58,7 @@ class WarmStart:
         return cls(Words(saved[0]), *saved[1:])
 
 
-def warm_start_once(
-    file: Path, config: Callable[[], Mapping[str, Any]], settings: TinySettings, seed: int
-) -> None:
+def warm_start_once(file: Path, config: Callable[[], Mapping[str, Any]], settings: TinySettings, seed: int) -> None:
     """Write a warm start if the file is missing; a second process waits for the first one.
 
     Args:
