@@ -36,7 +36,7 @@ OBEYED = (
 )
 """Keys that the small runner obeys, with those below them."""
 MS_PER_TURN = 1.0
-"""Time of the processor for a turn of the small model's default size, measured with GuessNumber on a core at 2.6 GHz."""
+"""CPU time of a turn with the small model of default size, measured with GuessNumber on a core at 2.6 GHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Plan:
         """Return a guess of the seconds of a run of the small model on one core."""
         study, tiny, default = self.study, self.study.tiny, TinySettings()
         size = (tiny.width**2 * tiny.layers) / (default.width**2 * default.layers)
-        turns = study.budget_turns + (study.points + 1) * tiny.eval_tasks * self.eval_turns
+        turns = study.budget_turns + (study.points + 1) * tiny.eval_tasks * tiny.eval_samples * self.eval_turns
         return turns * MS_PER_TURN / 1000 * (0.4 + 0.6 * size)
 
 

@@ -110,6 +110,11 @@ def write_report(plan: Plan, out: Path) -> list[Path]:
         "provenance": asdict(Provenance.collect()),
         "changes": {"/".join(key): changed for key, changed in plan.changes.items()},
         "comparisons": {arm: {**asdict(one), "holm": p, "verdict": said} for arm, (one, p, said) in compared.items()},
+        "measures": {
+            arm: {name: asdict(over_seeds(results.values(arm, name, seeds).mean(0))) for name in MEASURES}
+            for arm in plan.study.arms
+            if (seeds := results.seeds(arm))
+        },
         "points": {str(run.folder(Path())): points for run, points in results.points.items()},
     }
     (out / "report.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")

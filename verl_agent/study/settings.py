@@ -79,7 +79,9 @@ class TinySettings:
     warm_rate: Rate = 2e-3
     """Learning rate of the warm start."""
     eval_tasks: Count = 256
-    """Held-out tasks of an evaluation, one episode each; the same ones for all arms of a seed."""
+    """Held-out tasks of an evaluation; the same ones for all arms of a seed."""
+    eval_samples: Count = 1
+    """Episodes of each of these tasks."""
     beyond_turns: Count | None = None
     """Turn limit of the last evaluation, to measure success beyond the trained horizon; null for none."""
     fresh_optimizer: bool = False

@@ -111,7 +111,7 @@ class Training:
         counts, study, folder = self._counts, self._run.study, self._run.folder
         asked = self._env.horizon.turns_for_evaluation()
         beyond = study.tiny.beyond_turns if counts["turns"] >= study.budget_turns else None
-        plays = self._play(self._held_out, 1, max(asked, beyond or 0), 0)
+        plays = self._play(self._held_out, study.tiny.eval_samples, max(asked, beyond or 0), 0)
         now = time.process_time()
         counts["cpu_s"], self._clock = round(counts["cpu_s"] + now - self._clock, 3), now
         solved = [len(one.turns) for one in plays.episodes if one.success and len(one.turns) <= asked]
