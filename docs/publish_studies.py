@@ -1,4 +1,4 @@
-"""Writer of the pages of studies: copies reports into docs/results/studies, and lists their claims on the page of results.
+"""Writer of the pages of studies: copies reports to docs/results/studies, and lists claims on the page of results.
 
 python docs/publish_studies.py FOLDER      # FOLDER holds a folder for each study, see `verl-agent study report`
 """
@@ -16,13 +16,16 @@ MARKS = ("<!-- studies -->", "<!-- end of studies -->")
 """Lines of the page of results between which the table of claims stands."""
 HORIZON = "[ScalingInter-RL](https://arxiv.org/abs/2509.08755)"
 CLAIMS = {
-    "horizon_guess_number": [
-        ("A growing turn limit learns more than the long one", HORIZON, "staged"),
-        ("... so does one that grows by success", "this project", "adaptive"),
-        ("... so do the same limits in random order", "control", "random"),
-        ("... so does a shrinking limit", "control", "long_to_short"),
-        ("... so does the short limit alone", "control", "fixed_short"),
-    ],
+    **{
+        f"horizon_guess_number{name}": [
+            (f"A growing turn limit learns more than the long one, ranges of {ranges}", HORIZON, "staged"),
+            ("... so does one that grows by success", "this project", "adaptive"),
+            ("... so do the same limits in random order", "control", "random"),
+            ("... so does a shrinking limit", "control", "long_to_short"),
+            ("... so does the short limit alone", "control", "fixed_short"),
+        ]
+        for name, ranges in (("_small", "5 to 12"), ("", "6 to 36"))
+    },
     "horizon_babyai": [("A growing turn limit learns more than the long one, BabyAI", HORIZON, "staged")],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
@@ -83,7 +86,8 @@ def columns(points: list[dict[str, float]]) -> dict[str, list[float]]:
 
 def table() -> Iterator[str]:
     """Yield the table of claims of the studies that are published."""
-    yield "| claim | source | our answer | effect | seeds | command: `verl-agent study run` |\n|---|---|---|---|---|---|"
+    yield "| claim | source | our answer | effect | seeds | command: `verl-agent study run` |"
+    yield "|---" * 6 + "|"
     for name, claims in CLAIMS.items():
         file = RESULTS / "studies" / name / "points.json"
         if file.is_file():
@@ -100,11 +104,13 @@ def answered(name: str, content: dict[str, Any], arm: str) -> str:
         if not (found := content["measures"].get(arm, {}).get("final")):
             return ""
         low, high, least = float(found["low"]), float(found["high"]), ABSOLUTE[name]
-        answer = "**yes**" if low >= least else "**no**" if high < least else "cannot tell"
-        return f"{answer} | success {span(found)} | {found['tasks']}"
+        answer = "yes" if low >= least else "no" if high < least else "cannot tell"
+        return f"**{answer}** | success {span(found)} | {found['tasks']}"
     if not (found := content["comparisons"].get(arm)):
         return ""
-    return f"**{found['verdict']}** | {span(found['difference'])} | {found['difference']['tasks']}"
+    learned = any(float(one["gain"]["low"]) > 0 for one in content["measures"].values())
+    answer = found["verdict"] if learned else "cannot tell: no arm learned"
+    return f"**{answer}** | {span(found['difference'])} | {found['difference']['tasks']}"
 
 
 def span(found: dict[str, Any]) -> str:

@@ -45,6 +45,8 @@ TRAINING = {
     "cpu_s": "CPU seconds",
 }
 """Measurements of training, and their columns."""
+THIRDS = ("noise_first", "noise_middle", "noise_last")
+"""Measurements of a third of the turns."""
 TOTALS = ("tokens", "cpu_s")
 """Measurements of training that are totals of a run."""
 WARNINGS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
@@ -75,6 +77,10 @@ class Results:
         budget = self.plan.study.budget_turns
         rows = [[self.points[Run(stratum, arm, seed)] for seed in seeds] for stratum in self.plan.study.strata]
         return np.array([[measured(points, measure, budget) for points in row] for row in rows])
+
+    def shared(self) -> list[tuple[str, list[int]]]:
+        """Return the arms that have seeds, with them."""
+        return [(arm, seeds) for arm in self.plan.study.arms if (seeds := self.seeds(arm))]
 
     def compared(self) -> dict[str, tuple[Comparison, float, str]]:
         """Return the comparison of each other arm with the first, its corrected p value and its verdict."""
@@ -151,6 +157,8 @@ def verdicts(results: Results, compared: Mapping[str, tuple[Comparison, float, s
             rest = f"{span(one.difference)} | {p:.3f} | {one.improvement.mean:.0%} of pairs | **{said}**"
         middle = bootstrap([values], lambda arms: interquartile_mean(arms[0]))
         yield f"| {arm} | {len(seeds)} | {span(over_seeds(values.mean(0)))} | {span(middle)} | {rest} |"
+    if not any(over_seeds(results.values(arm, "gain", seeds).mean(0)).low > 0 for arm, seeds in results.shared()):
+        yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
     spread = [
         f"{arm} {seeds_for(one.deviation, study.margin)}" for arm, (one, _, _) in compared.items() if one.deviation
@@ -217,7 +225,9 @@ def why(results: Results) -> Iterator[str]:
     yield "|---" * (len(shown) + 1) + "|"
     for arm, found in runs.items():
         spent = {name: np.mean([points[-1][name] for points in found]) for name in shown if name in TOTALS}
-        means = {name: np.mean([point[name] for points in found for point in points[1:]]) for name in shown} | spent
+        seen = {name: [point[name] for points in found for point in points[1:]] for name in shown}
+        seen |= {name: [value for value in seen[name] if value] for name in THIRDS if name in seen}  # 0: no such turn
+        means = {name: np.mean(values) if values else 0.0 for name, values in seen.items()} | spent
         yield f"| {arm} | {' | '.join(f'{value:.3g}' for value in means.values())} |"
     if known >= WARNINGS.keys():
         yield f"\nRuns with an early warning:\n\n| arm | runs | {' | '.join(said for said, _ in WARNINGS.values())} |"

@@ -100,6 +100,7 @@ def measured(points: Sequence[Point], measure: str, budget: int) -> float:
     return {
         "area": float(np.trapezoid(curve, grid) / budget),
         "final": float(curve[-1]),
+        "gain": float(curve[-1]) - success[0],
         "best": best,
         "fall": best - float(curve[-1]),
         "beyond": points[-1].get("success_beyond", 0.0),

@@ -17,6 +17,7 @@ Rate = Annotated[float, Field(gt=0)]
 MEASURES = {
     "area": "mean success over environment turns, up to the budget",
     "final": "success at the end of the budget",
+    "gain": "success at the end minus success at the start",
     "best": "best success of any evaluation",
     "fall": "best success minus success at the end",
     "beyond": "success at the end within `tiny.beyond_turns` turns",

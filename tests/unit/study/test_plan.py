@@ -100,7 +100,7 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
 def test_area_is_the_mean_over_turns_up_to_the_budget():
     points = [{"turns": 0, "success": 0.0}, {"turns": 500, "success": 1.0}, {"turns": 1200, "success": 1.0}]
     assert measured(points, "area", 1000) == pytest.approx(0.75)
-    assert measured(points, "final", 1000) == 1.0
+    assert measured(points, "final", 1000) == measured(points, "gain", 1000) == 1.0
 
 
 def test_the_search_chooses_the_value_with_the_best_mean(written, tmp_path):

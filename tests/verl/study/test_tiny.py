@@ -136,6 +136,17 @@ def test_rewarded_replies_become_likelier(started):
     assert gap() > before
 
 
+def test_a_stage_begins_with_a_new_optimizer_and_the_present_policy_as_reference(started):
+    config = compose_training(RECIPE, [*SMALL, "actor_rollout_ref.actor.use_kl_loss=true"])
+    policy, reference = started.new_policy(SETTINGS), started.new_policy(SETTINGS)
+    learner = Learner(config, read_run_env(config).credit, policy, None, reference, 1)
+    learner.update(played(config, started, policy).rows, 1)
+    assert learner.saved()["policy"][1]["state"]
+    learner.begin_stage()
+    assert not learner.saved()["policy"][1]["state"]
+    assert all(torch.equal(reference.state_dict()[name], value) for name, value in policy.state_dict().items())
+
+
 def test_a_warm_start_is_written_and_read(started, tmp_path):
     started.write(tmp_path / "1.pt")
     read = WarmStart.read(tmp_path / "1.pt")
