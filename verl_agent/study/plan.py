@@ -70,7 +70,7 @@ class Plan:
         )
         if study.runner == "tiny":
             searches = len(study.search.values) * len(study.search.seeds) if study.search else 0
-            share = study.search.budget_turns / study.budget_turns if study.search else 0.0
+            share = study.search.turns(study.budget_turns) / study.budget_turns if study.search else 0.0
             runs = strata * arms * (seeds + searches * share)
             yield f"time: about {runs * self.seconds_of_a_run() / 3600:.1f} h on a core, for GuessNumber's short texts"
         if study.search is not None:
