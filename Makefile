@@ -158,6 +158,10 @@ test-chaos: setup-sglang setup-megatron ## Kill and stop each process of a run i
 	    chaos $$layout $$venv || failed=1; \
 	done; grep '^| ' "$${TMPDIR:-/tmp}/chaos.txt"; exit $${failed:-0}
 
+.PHONY: check-gradients
+check-gradients: setup ## Compare the exact expectation of each estimator with the policy gradient (a minute)
+	python -m tests.bench.exact_gradients
+
 .PHONY: test-gpu
 test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)
 	pytest -m gpu tests/gpu

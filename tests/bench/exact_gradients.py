@@ -1,4 +1,4 @@
-"""Bias of the advantage estimators and of the aggregation of their loss: `python -m tests.bench.exact_gradients`.
+"""Bias of the advantage estimators and of the aggregation of their loss: `make check-gradients`.
 
 All episodes of a small decision process are enumerated, so the expectation of an estimated gradient is exact. A bias
 is the share of that expectation that does not point along the policy gradient (the sine of the angle between them, in
@@ -18,6 +18,7 @@ from verl.trainer.config import AlgoConfig
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
+import verl_agent.training.estimators  # noqa: F401 - registers them
 from tests.support.decision_process import SEEN, Play, Process, direction_error
 from verl_agent.config.algorithms import CRITICS
 from verl_agent.config.reward_shaping import RewardShaping
@@ -121,6 +122,14 @@ class Estimate:
     def _advantages(self, process: Process, rows: Sequence[Row], masks: Sequence[Tensor]) -> tuple[Tensor, list[bool]]:
         plays = [process.plays[row.play] for row in rows]
         mask_BT = pad_sequence(list(masks), batch_first=True)
+        if self.estimator in FORMULAS:
+            by_turn = [
+                [value for value, reply in zip(values, play.replies, strict=True) for _ in reply]
+                for values, play in zip(FORMULAS[self.estimator](plays), plays, strict=True)
+            ]
+            advantages_BT = torch.zeros(mask_BT.shape, dtype=torch.float64)
+            advantages_BT[mask_BT.bool()] = torch.tensor([value for values in by_turn for value in values]).double()
+            return advantages_BT, [False] * len(rows)
         turns = self._turns(process, rows, plays, masks)
         last = torch.tensor([len(mask) - 1 for mask in masks])
         rewards_BT = torch.zeros(mask_BT.shape, dtype=torch.float64)
@@ -195,6 +204,35 @@ def expected(process: Process, size: int, estimate: Estimate) -> dict[str, Tenso
     return sums
 
 
+def trl(plays: Sequence[Play]) -> list[list[float]]:
+    """Return the advantage of each turn as TRL's `GRPOTrainer` computes it with `scale_rewards="group"`.
+
+    TRL's losses `dapo` and `bnpo` are a mean over tokens, `grpo` is one over sequences of means over their tokens, and
+    `dr_grpo` divides by a constant.
+    """
+    totals = torch.tensor([play.total for play in plays], dtype=torch.float64)
+    advantages = (totals - totals.mean()) / (totals.std() + 1e-4)
+    return [[value] * len(play.replies) for value, play in zip(advantages.tolist(), plays, strict=True)]
+
+
+def turn_number(plays: Sequence[Play]) -> list[list[float]]:
+    """Return the sum of rewards from each turn on, each minus the mean reward of the other episodes in that turn.
+
+    The mean leaves the episode itself out, so the only bias is that a longer episode subtracts more means (verl issue
+    7244).
+    """
+    advantages = []
+    for play in plays:
+        left = []
+        for number, reward in enumerate(play.rewards):
+            others = [one.rewards[number] for one in plays if one is not play and len(one.rewards) > number]
+            left.append(reward - sum(others) / max(1, len(others)))
+        advantages.append([sum(left[number:]) for number in range(len(left))])
+    return advantages
+
+
+FORMULAS = {"trl": trl, "turn_number": turn_number}
+"""Formulas of other implementations, which no setting of this package selects."""
 DR_GRPO = Estimate("grpo", by_std=False, place="outcome")
 ESTIMATES = {
     "`grpo`": Estimate("grpo", place="outcome"),
@@ -212,19 +250,34 @@ ESTIMATES = {
     "`rloo`, a row for each turn": Estimate("rloo", place="outcome", split=True),
     "`turn_gae`, a row for each turn": Estimate("turn_gae", split=True),
     "`rloo`, `credit.truncated=drop`": Estimate("rloo", place="outcome", truncated="drop"),
+    "TRL's formula of GRPO": Estimate("trl"),
+    "baseline by turn number (verl issue 7244)": Estimate("turn_number"),
 }
+EXACT = (
+    *("`grpo`, `norm_adv_by_std_in_grpo=false`", "`rloo`", "`rloo`, a row for each turn"),
+    *("`turn_returns` before it is normalised", "`turn_gae` before it is normalised"),
+)
+"""Rows whose sum over tokens must point along the policy gradient."""
 
 
 def table(process: Process, size: int) -> list[str]:
-    """Return the rows of the table for groups of `size` episodes."""
-    lines = [f"| groups of {size} | " + " | ".join(MODES.values()) + " |", "|---" * (len(MODES) + 1) + "|"]
+    """Return the rows of the table for groups of `size` episodes.
+
+    Raises:
+        SystemExit: a row of `EXACT` has a bias.
+    """
+    lines = [f"| {process.turns} turns, groups of {size} | " + " | ".join(MODES.values()) + " |"]
+    lines.append("|---" * (len(MODES) + 1) + "|")
     for name, estimate in ESTIMATES.items():
         found = expected(process, size, estimate)
-        errors = [100 * direction_error(found[mode], process.policy_gradient) for mode in MODES]
-        lines.append(f"| {name} | " + " | ".join("0" if error < 1e-4 else f"{error:.1f} %" for error in errors) + " |")
+        errors = {mode: 100 * direction_error(found[mode], process.policy_gradient) for mode in MODES}
+        if name in EXACT and errors["token-sum"] > 1e-4:
+            sys.exit(f"{name} has a bias of {errors['token-sum']:.2g} % with token-sum. It must have none.")
+        shown = ["0" if error < 1e-4 else f"{error:.1f} %" for error in errors.values()]
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
     return lines
 
 
 if __name__ == "__main__":
-    for size in (2, 4):
-        sys.stdout.write("\n".join(table(Process(turns=3), size)) + "\n\n")
+    for turns, size in ((4, 2), (3, 2), (3, 4)) if "--all" in sys.argv else ((4, 2), (3, 2)):
+        sys.stdout.write("\n".join(table(Process(turns), size)) + "\n\n")

@@ -1,21 +1,20 @@
 """Execution of a study: its runs one or two at a time, resumed where they stopped, with an estimate of the end."""
 
-import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from datetime import datetime, timedelta
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 
 from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim
+from verl_agent.runs.processes import end_with_parent
 from verl_agent.study.plan import Plan
-from verl_agent.study.runs import Run, chosen_value, measured, run_overrides, search_runs, study_runs
+from verl_agent.study.runs import Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
 from verl_agent.study.settings import LOWER_IS_BETTER
 from verl_agent.study.successive import decided_pairs, hopeless
 
@@ -35,7 +34,7 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
     Raises:
         ConfigError: the disk is full, or the run fails.
     """
-    begun, study, overrides = time.monotonic(), plan.study, run_overrides(plan, run, out)
+    begun, study, overrides = time.monotonic(), run_study(plan.study, run), run_overrides(plan, run, out)
     free = shutil.disk_usage(out).free / 2**20
     if free < ROOM_MB:
         raise ConfigError(f"{out} has {free:.0f} MB of free space, a run needs {ROOM_MB}. The next start resumes.")
@@ -46,24 +45,15 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
             train_with_verl(plan.recipe, overrides, run.folder(out), study.budget_turns)
         else:
             from verl_agent.study.tiny.training import TinyRun
+            from verl_agent.study.tiny.warm_start import warm_start_once
 
             warm = out / "warm" / run.stratum / f"{run.seed}.pt"
+            shared = [*plan.study.strata[run.stratum], f"data.seed={run.seed}"]  # of no arm, so the same for all
+            warm_start_once(warm, lambda: compose_training(plan.recipe, shared), study.tiny, run.seed)
             TinyRun(run.folder(out), warm, compose_training(plan.recipe, overrides), study, run.seed).train()
     except OSError as error:
         raise ConfigError(f"{run}: {error}. Repair {out} or free space; the next start resumes.") from error
     return time.monotonic() - begun
-
-
-def end_with_parent() -> None:
-    """End this process when the one that started it ends, however it ends; two must never write the same run."""
-
-    def watch() -> None:
-        parent = parent_process()
-        assert parent is not None  # a worker has one
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 class Execution:
@@ -85,7 +75,9 @@ class Execution:
         if not (out / "study.yaml").is_file():
             shutil.copyfile(plan.file, out / "study.yaml")
         try:
-            with ProcessPoolExecutor(self._jobs, get_context("spawn"), end_with_parent) as pool:
+            with ProcessPoolExecutor(
+                self._jobs, get_context("spawn"), end_with_parent
+            ) as pool:  # no run has two writers
                 self._play(pool, search_runs(plan))
                 if study.search is not None:
                     for stratum, arm in plan.changes:
@@ -121,7 +113,7 @@ class Execution:
         study, mean_s = self._plan.study, sum(self._seconds) / len(self._seconds)
         until = datetime.now() + timedelta(seconds=left * mean_s / self._jobs)
         end = f"; {left} left, until about {until:%d %b %H:%M}" if left else ""
-        value = measured(run.points(self._out), study.measure, study.budget_turns)
+        value = measured(run.points(self._out), study.measure, run_study(study, run).budget_turns)
         self._say(f"{run}: {study.measure} {value:.3f} in {self._seconds[-1]:.0f} s{end}")
 
 

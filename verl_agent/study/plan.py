@@ -12,12 +12,31 @@ from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
-from verl_agent.study.settings import MEASURES, Study, read_study
+from verl_agent.horizon import Horizon
+from verl_agent.sections import section
+from verl_agent.study.settings import FRESH, MEASURES, Study, TinySettings, read_study
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir")
 """Keys that the command sets for each run."""
 FOLLOWING = ("trainer.total_training_steps", "trainer.test_freq", "trainer.save_freq")
 """Keys that may differ besides, because the steps of an arm follow from its turn limits and the budget."""
+OBEYED = (
+    *("env.name", "env.train_tasks", "env.eval_tasks", "env.options", "env.on_action_error", "agent", "horizon"),
+    *("episode.max_tokens", "episode.max_tokens_per_turn", "episode.on_truncated_turn", "credit"),
+    *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "actor_rollout_ref.rollout.n"),
+    *(f"algorithm.{name}" for name in ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo")),
+    *(f"actor_rollout_ref.actor.{name}" for name in ("ppo_mini_batch_size", "ppo_epochs", "policy_loss", "optim.lr")),
+    *(f"actor_rollout_ref.actor.{name}" for name in ("loss_agg_mode", "loss_scale_factor", "grad_clip")),
+    *(
+        f"actor_rollout_ref.actor.{name}"
+        for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+    ),
+    *(f"actor_rollout_ref.actor.{name}" for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "entropy_coeff")),
+    *("critic.optim.lr", "critic.cliprange_value", "tiny.fresh_optimizer"),
+)
+"""Keys that the small runner obeys, with those below them."""
+MS_PER_TURN = 1.0
+"""CPU time of a turn with the small model of default size, measured with GuessNumber on a core at 2.6 GHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +49,9 @@ class Plan:
     changes: Mapping[tuple[str, str], dict[str, Any]]
     """Dotted keys and values in which each arm differs from the first one, by stratum and arm."""
     facts: dict[str, str]
-    """Hashes of the file, of the composed configs and of the code."""
+    """Hashes of the file, of the composed configs with their lists of tasks, and of the code."""
+    eval_turns: int
+    """Turn limit of evaluations."""
 
     def describe(self) -> Iterator[str]:
         """Yield the question, the arms with what they change, and the number of runs, line by line."""
@@ -41,52 +62,111 @@ class Plan:
             changed = {key: value for stratum in study.strata for key, value in self.changes[stratum, arm].items()}
             said = ", ".join(f"{key}={value}" for key, value in changed.items())
             yield f"arm {arm}: {'the others are compared with it' if arm == first else said or 'no difference'}"
+        strata, arms, seeds = len(study.strata), len(study.arms), len(study.seeds)
+        shown = f"{strata} strata x " if strata > 1 else ""
         yield (
-            f"{len(study.strata)} strata x {len(study.arms)} arms x {len(study.seeds)} seeds, "
+            f"{shown}{arms} arms x {seeds} seeds = {strata * arms * seeds} runs, "
             f"{study.budget_turns:,} environment turns each, runner {study.runner}"
         )
+        if study.runner == "tiny":
+            searches = len(study.search.values) * len(study.search.seeds) if study.search else 0
+            share = study.search.turns(study.budget_turns) / study.budget_turns if study.search else 0.0
+            runs = strata * arms * (seeds + searches * share)
+            yield f"time: about {runs * self.seconds_of_a_run() / 3600:.1f} h on a core, for GuessNumber's short texts"
         if study.search is not None:
             values = ", ".join(f"{value:g}" for value in study.search.values)
-            yield f"before: {study.search.key} is chosen among {values} with seeds {list(study.search.seeds)}"
+            yield (
+                f"before: {study.search.key} is chosen for each arm among {values}, with seeds "
+                f"{list(study.search.seeds)} and {study.search.turns(study.budget_turns):,} turns each"
+            )
         if study.stop.rule == "successive":
             yield f"after each {study.stop.block} seeds, arms that are worse than another one are dropped"
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
+
+    def seconds_of_a_run(self) -> float:
+        """Return a guess of the seconds of a run of the small model on one core."""
+        study, tiny, default = self.study, self.study.tiny, TinySettings()
+        size = (tiny.width**2 * tiny.layers) / (default.width**2 * default.layers)
+        turns = study.budget_turns + (study.points + 1) * tiny.eval_tasks * tiny.eval_samples * self.eval_turns
+        return turns * MS_PER_TURN / 1000 * (0.4 + 0.6 * size)
 
 
 def make_plan(file: Path) -> Plan:
     """Read and check a study.
 
     Raises:
-        ConfigError: a key, a value, the recipe or an override is not allowed; or an arm changes more than it says.
+        ConfigError: a key, a value, the recipe or an override is not allowed; an arm changes more than it says; or the
+            small runner ignores what an arm or the search changes.
     """
     study, configs = read_study(file), {}
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
+    searched = [f"{study.search.key}={study.search.values[0]:g}"] if study.search else []
     for stratum, shared in study.strata.items():
         for arm, own in study.arms.items():
-            if taken := {named(override) for override in (*shared, *own)} & set(OWN_KEYS):
-                raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
+            own = [one for one in own if one != FRESH or study.runner != "tiny"]
+            check_keys(arm, [*shared, *own], study.search.key if study.search else "")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
+                compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
             except ConfigError as error:
                 raise ConfigError(f"arm {arm}, stratum {stratum}: {error}") from error
     first, changes = next(iter(study.arms)), {}
     for (stratum, arm), config in configs.items():
         changes[stratum, arm] = differing(configs[stratum, first], config)
+        if FRESH in study.arms[arm]:
+            changes[stratum, arm]["tiny.fresh_optimizer"] = True
         check_says_all(arm, changes[stratum, arm], [*study.arms[first], *study.arms[arm]])
+    if study.runner == "tiny":
+        check_obeyed({key: f"arm {arm}" for (_, arm), keys in changes.items() for key in keys})
+        check_obeyed({named(one): f"stratum {name}" for name, listed in study.strata.items() for one in listed})
+        check_obeyed({study.search.key: "search"} if study.search else {})
     modules = {load_adapter(config["env"]["name"]).__module__ for config in configs.values()}
+    tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
+    listed = b"".join(Path(one).read_bytes() for one in sorted(tasks) if Path(one).is_file())
     facts = {
         "file": digest(file.read_bytes()),
-        "configs": digest(json.dumps([*configs.values()], sort_keys=True, default=str).encode()),
+        "configs": digest(json.dumps([*configs.values()], sort_keys=True, default=str).encode() + listed),
         "code": source_digest(sorted(modules)),
     }
-    return Plan(study, file.resolve(), recipe, changes, facts)
+    return Plan(study, file.resolve(), recipe, changes, facts, max(map(eval_turns, configs.values())))
+
+
+def eval_turns(config: Mapping[str, Any]) -> int:
+    """Return the turn limit of evaluations."""
+    return section("horizon", Horizon, config["horizon"]).turns_for_evaluation()
+
+
+def check_keys(arm: str, overrides: Sequence[str], searched: str) -> None:
+    """Raise ConfigError if an arm sets a key that the command or the search sets."""
+    said = {named(override) for override in overrides}
+    if taken := said & {*OWN_KEYS, searched}:
+        raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
+
+
+def check_obeyed(keys: Mapping[str, str]) -> None:
+    """Check that the small runner obeys keys, given with the name of what sets them.
+
+    Raises:
+        ConfigError: it ignores one.
+    """
+    for key, name in keys.items():
+        if "/" not in key and key not in FOLLOWING and not any(within(key, one) for one in OBEYED):
+            raise ConfigError(
+                f"{name} changes {key}, which the small runner ignores, so the study could not show its effect. Leave "
+                f"it out, or set runner: train. The small runner obeys {', '.join(OBEYED)}."
+            )
 
 
 def named(override: str) -> str:
     """Return the key of an override."""
     return override.lstrip("+~").partition("=")[0]
+
+
+def within(key: str, section_or_key: str) -> bool:
+    """Return True if a dotted key is another one, or lies below it."""
+    return key == section_or_key or key.startswith(f"{section_or_key}.")
 
 
 def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +188,7 @@ def check_says_all(arm: str, changed: Mapping[str, Any], overrides: Sequence[str
     silent = [
         f"{key}={value}"
         for key, value in changed.items()
-        if key not in FOLLOWING and not any(key == one or key.startswith(f"{one}.") for one in said)
+        if key not in FOLLOWING and not any(within(key, one) for one in said)
     ]
     if silent:
         raise ConfigError(
@@ -118,9 +198,16 @@ def check_says_all(arm: str, changed: Mapping[str, Any], overrides: Sequence[str
 
 
 def source_digest(adapters: Sequence[str]) -> str:
-    """Return the hash of the sources of this package and of the packages of adapters, given by their modules."""
-    files = [str(import_module(module).__file__) for module in ("verl_agent", *adapters)]
-    paths = sorted({path for file in files for path in Path(file).parent.rglob("*") if path.suffix in (".py", ".yaml")})
+    """Return the hash of the sources of this package and of adapters, given by their modules.
+
+    Those of an adapter are all files of its package, and the modules beside that package, which it may import.
+    """
+    listed = [(Path(str(import_module("verl_agent").__file__)).parent, "**/*")]
+    for module in adapters:
+        folder, names = Path(str(import_module(module).__file__)).parent, module.split(".")
+        listed += [(folder, "**/*" if len(names) > 1 else Path(f"{names[-1]}.py").name)]
+        listed += [(folder.parents[depth], "*") for depth in range(len(names) - 2)]
+    paths = sorted({path for folder, glob in listed for path in folder.glob(glob) if path.suffix in (".py", ".yaml")})
     return digest(b"".join(path.name.encode() + path.read_bytes() for path in paths))
 
 

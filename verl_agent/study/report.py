@@ -1,7 +1,7 @@
 """Report of a study: tables in Markdown, every point as JSON, and plots."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,12 +23,38 @@ from verl_agent.study.inference import (
     verdict,
 )
 from verl_agent.study.plan import Plan
-from verl_agent.study.runs import Point, Run, measured, study_runs
+from verl_agent.study.runs import Point, Run, chosen_value, measured, search_runs, study_runs
 from verl_agent.study.settings import LOWER_IS_BETTER, MEASURES
 from verl_agent.trace.provenance import Provenance
 
 FALL = 0.2
 """Fall of success after which a run has collapsed."""
+TRAINING = {
+    "signal": "groups with a signal",
+    "limited": "episodes at the turn limit",
+    "limited_tokens": "tokens in them",
+    "turns_mean": "turns of an episode",
+    "noise_first": "squared gradient of logits, first third of turns",
+    "noise_middle": "second third",
+    "noise_last": "last third",
+    "grad_norm": "gradient norm",
+    "invalid": "invalid actions",
+    "full_replies": "replies at full length",
+    "entropy": "entropy, nats",
+    "tokens": "tokens",
+    "cpu_s": "CPU seconds",
+}
+"""Measurements of training, and their columns."""
+THIRDS = ("noise_first", "noise_middle", "noise_last")
+"""Measurements of a third of the turns."""
+TOTALS = ("tokens", "cpu_s")
+"""Measurements of training that are totals of a run."""
+WARNINGS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "invalid": ("invalid actions grew by 0.1", lambda first, last: last > first + 0.1),
+    "full_replies": ("replies at full length grew by 0.1", lambda first, last: last > first + 0.1),
+    "entropy": ("entropy fell below a third", lambda first, last: last < first / 3),
+}
+"""Early warnings, from the first to the last evaluation of training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +77,10 @@ class Results:
         budget = self.plan.study.budget_turns
         rows = [[self.points[Run(stratum, arm, seed)] for seed in seeds] for stratum in self.plan.study.strata]
         return np.array([[measured(points, measure, budget) for points in row] for row in rows])
+
+    def shared(self) -> list[tuple[str, list[int]]]:
+        """Return the arms that have seeds, with them."""
+        return [(arm, seeds) for arm in self.plan.study.arms if (seeds := self.seeds(arm))]
 
     def compared(self) -> dict[str, tuple[Comparison, float, str]]:
         """Return the comparison of each other arm with the first, its corrected p value and its verdict."""
@@ -86,11 +116,17 @@ def write_report(plan: Plan, out: Path) -> list[Path]:
         "provenance": asdict(Provenance.collect()),
         "changes": {"/".join(key): changed for key, changed in plan.changes.items()},
         "comparisons": {arm: {**asdict(one), "holm": p, "verdict": said} for arm, (one, p, said) in compared.items()},
+        "measures": {
+            arm: {name: asdict(over_seeds(results.values(arm, name, seeds).mean(0))) for name in MEASURES}
+            for arm in plan.study.arms
+            if (seeds := results.seeds(arm))
+        },
         "points": {str(run.folder(Path())): points for run, points in results.points.items()},
     }
     (out / "report.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     plots = plot(results, out)
-    lines = [*head(results, recorded), *verdicts(results, compared), *told_apart(plan, out), *measures(results)]
+    lines = [*head(results, recorded), *verdicts(results, compared), *told_apart(plan, out)]
+    lines += [*pairs(results), *measures(results), *why(results), *searched(plan, out)]
     lines += [f"\n![{path.stem}]({path.name})" for path in plots]
     (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [out / "report.md", out / "report.json", *plots]
@@ -121,6 +157,8 @@ def verdicts(results: Results, compared: Mapping[str, tuple[Comparison, float, s
             rest = f"{span(one.difference)} | {p:.3f} | {one.improvement.mean:.0%} of pairs | **{said}**"
         middle = bootstrap([values], lambda arms: interquartile_mean(arms[0]))
         yield f"| {arm} | {len(seeds)} | {span(over_seeds(values.mean(0)))} | {span(middle)} | {rest} |"
+    if not any(over_seeds(results.values(arm, "gain", seeds).mean(0)).low > 0 for arm, seeds in results.shared()):
+        yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
     spread = [
         f"{arm} {seeds_for(one.deviation, study.margin)}" for arm, (one, _, _) in compared.items() if one.deviation
@@ -136,20 +174,70 @@ def told_apart(plan: Plan, out: Path) -> Iterator[str]:
         yield f"\nPairs that successive stopping told apart: {', '.join(pairs) or 'none'}."
 
 
+def searched(plan: Plan, out: Path) -> Iterator[str]:
+    """Yield the values that the search chose."""
+    if plan.study.search is not None and all(run.done(out) for run in search_runs(plan)):
+        chosen = [f"{arm} {chosen_value(plan, stratum, arm, out):g}" for stratum, arm in plan.changes]
+        yield f"\n{plan.study.search.key} by the search: {', '.join(chosen)}."
+
+
 def measures(results: Results) -> Iterator[str]:
-    """Yield the tables of all measures, and of the measurements of the last evaluation, means over seeds and strata."""
+    """Yield the table of all measures, means over seeds and strata; turns are those of solved held-out tasks."""
     arms = {arm: seeds for arm in results.plan.study.arms if (seeds := results.seeds(arm))}
     known = [name for name in MEASURES if name != "beyond" or results.plan.study.tiny.beyond_turns]
-    yield f"\n| arm | {' | '.join(known)} | runs that fell by more than {FALL} |\n{'|---' * (len(known) + 2)}|"
+    turns = any("turns_solved" in points[-1] for points in results.points.values())
+    yield f"\n| arm | {' | '.join(known)} | runs that fell by more than {FALL} |{' turns of solved tasks |' * turns}"
+    yield "|---" * (len(known) + 2 + turns) + "|"
     for arm, seeds in arms.items():
         found = {name: results.values(arm, name, seeds) for name in known}
         fell = f"{int((found['fall'] > FALL).sum())} of {found['fall'].size}"
-        yield f"| {arm} | {' | '.join(span(over_seeds(one.mean(0))) for one in found.values())} | {fell} |"
-    last = {arm: [points[-1] for run, points in results.points.items() if run.arm == arm] for arm in arms}
-    names = [name for name in next(iter(last.values()))[0] if name not in ("points", "success", "success_beyond")]
-    yield f"\nAt the last evaluation:\n\n| arm | {' | '.join(names)} |\n{'|---' * (len(names) + 1)}|"
-    for arm, points in last.items():
-        yield f"| {arm} | {' | '.join(f'{np.mean([point[name] for point in points]):.4g}' for name in names)} |"
+        row = [*(span(over_seeds(one.mean(0))) for one in found.values()), fell]
+        if turns:
+            ends = [[results.points[Run(one, arm, seed)][-1] for seed in seeds] for one in results.plan.study.strata]
+            row += [span(over_seeds(np.array([[end.get("turns_solved", 0.0) for end in row] for row in ends]).mean(0)))]
+        yield f"| {arm} | {' | '.join(row)} |"
+
+
+def pairs(results: Results) -> Iterator[str]:
+    """Yield the differences of all pairs of arms, for a reader who asks what lies between two of them."""
+    study = results.plan.study
+    if len(study.arms) > 2:
+        yield f"\nRow minus column, {study.measure}, means over paired seeds, not corrected:\n"
+        yield f"| | {' | '.join(list(study.arms)[1:])} |\n{'|---' * len(study.arms)}|"
+        for row, arm in enumerate(list(study.arms)[:-1]):
+            cells = [""] * row
+            for other in list(study.arms)[row + 1 :]:
+                seeds = results.seeds(arm, other)
+                values = [results.values(name, study.measure, seeds).mean(0) for name in (arm, other)] if seeds else []
+                cells.append(span(over_seeds(values[0] - values[1])) if seeds else "")
+            yield f"| {arm} | {' | '.join(cells)} |"
+
+
+def why(results: Results) -> Iterator[str]:
+    """Yield the means of the measurements of training, and the runs with early warnings of a collapse."""
+    runs = {
+        arm: [points for run, points in results.points.items() if run.arm == arm] for arm in results.plan.study.arms
+    }
+    runs = {arm: found for arm, found in runs.items() if found}
+    known = {key for points in next(iter(runs.values())) for point in points[1:] for key in point}
+    shown = [name for name in TRAINING if name in known]
+    yield f"\nMeans over the training of all runs:\n\n| arm | {' | '.join(TRAINING[name] for name in shown)} |"
+    yield "|---" * (len(shown) + 1) + "|"
+    for arm, found in runs.items():
+        spent = {name: np.mean([points[-1][name] for points in found]) for name in shown if name in TOTALS}
+        seen = {name: [point[name] for points in found for point in points[1:]] for name in shown}
+        seen |= {name: [value for value in seen[name] if value] for name in THIRDS if name in seen}  # 0: no such turn
+        means = {name: np.mean(values) if values else 0.0 for name, values in seen.items()} | spent
+        yield f"| {arm} | {' | '.join(f'{value:.3g}' for value in means.values())} |"
+    if known >= WARNINGS.keys():
+        yield f"\nRuns with an early warning:\n\n| arm | runs | {' | '.join(said for said, _ in WARNINGS.values())} |"
+        yield "|---" * (len(WARNINGS) + 2) + "|"
+        for arm, found in runs.items():
+            counts = [
+                sum(warns(points[1][name], points[-1][name]) for points in found if len(points) > 1)
+                for name, (_, warns) in WARNINGS.items()
+            ]
+            yield f"| {arm} | {len(found)} | {' | '.join(map(str, counts))} |"
 
 
 def span(estimate: Estimate) -> str:

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from verl_agent.study.plan import Plan
-from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS
+from verl_agent.study.settings import DONE, FRESH, LOWER_IS_BETTER, POINTS, Study
 
 Point = dict[str, float]
 """Evaluation of a run: `turns`, `success` and further measurements."""
@@ -61,20 +61,31 @@ def study_runs(plan: Plan, seeds: Sequence[int], arms: Sequence[str]) -> list[Ru
 
 def run_overrides(plan: Plan, run: Run, out: Path) -> list[str]:
     """Return the overrides of a run: those of stratum and arm, the searched setting, and its seed."""
-    overrides = [*plan.study.strata[run.stratum], *plan.study.arms[run.arm], f"data.seed={run.seed}"]
+    own = [one for one in plan.study.arms[run.arm] if one != FRESH]
+    overrides = [*plan.study.strata[run.stratum], *own, f"data.seed={run.seed}"]
     if plan.study.search is not None:
         value = chosen_value(plan, run.stratum, run.arm, out) if run.value is None else run.value
         overrides.append(f"{plan.study.search.key}={value:g}")
     return overrides
 
 
+def run_study(study: Study, run: Run) -> Study:
+    """Return the study as one run sees it: an arm may have a fresh optimizer, and the search has its own budget."""
+    if FRESH in study.arms[run.arm]:
+        study = replace(study, tiny=replace(study.tiny, fresh_optimizer=True))
+    if run.value is not None and study.search is not None:
+        study = replace(study, budget_turns=study.search.turns(study.budget_turns))
+    return study
+
+
 def chosen_value(plan: Plan, stratum: str, arm: str, out: Path) -> float:
     """Return the searched value with the best mean of the primary measure, once the search has ended."""
     sums: dict[float, float] = {}
+    assert plan.study.search is not None  # the caller checks it
     for run in search_runs(plan):
         if run.value is not None and (run.stratum, run.arm) == (stratum, arm):
             sums[run.value] = sums.get(run.value, 0.0) + measured(
-                run.points(out), plan.study.measure, plan.study.budget_turns
+                run.points(out), plan.study.measure, plan.study.search.turns(plan.study.budget_turns)
             )
     best = min if plan.study.measure in LOWER_IS_BETTER else max
     return best(sums, key=lambda value: sums[value])
@@ -89,6 +100,7 @@ def measured(points: Sequence[Point], measure: str, budget: int) -> float:
     return {
         "area": float(np.trapezoid(curve, grid) / budget),
         "final": float(curve[-1]),
+        "gain": float(curve[-1]) - success[0],
         "best": best,
         "fall": best - float(curve[-1]),
         "beyond": points[-1].get("success_beyond", 0.0),

@@ -17,12 +17,15 @@ Rate = Annotated[float, Field(gt=0)]
 MEASURES = {
     "area": "mean success over environment turns, up to the budget",
     "final": "success at the end of the budget",
+    "gain": "success at the end minus success at the start",
     "best": "best success of any evaluation",
     "fall": "best success minus success at the end",
     "beyond": "success at the end within `tiny.beyond_turns` turns",
 }
 """Measures of a run."""
 LOWER_IS_BETTER = ("fall",)
+FRESH = "tiny.fresh_optimizer=true"
+"""The only override of an arm that is not one of the recipe."""
 POINTS, DONE = "points.jsonl", "done.json"
 """Files of a run: its evaluations, and a mark that it has ended."""
 
@@ -37,6 +40,12 @@ class Search:
     """Seeds of the search."""
     key: str = "actor_rollout_ref.actor.optim.lr"
     """Dotted key of the setting."""
+    budget_turns: Count | None = None
+    """Environment turns of a run of the search; null for the budget of the study."""
+
+    def turns(self, budget: int) -> int:
+        """Return the environment turns of a run of the search in a study with a budget."""
+        return min(self.budget_turns or budget, budget)
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -71,9 +80,14 @@ class TinySettings:
     warm_rate: Rate = 2e-3
     """Learning rate of the warm start."""
     eval_tasks: Count = 256
-    """Held-out tasks of an evaluation, one episode each; the same ones for all arms of a seed."""
+    """Held-out tasks of an evaluation; the same ones for all arms of a seed."""
+    eval_samples: Count = 1
+    """Episodes of each of these tasks."""
     beyond_turns: Count | None = None
     """Turn limit of the last evaluation, to measure success beyond the trained horizon; null for none."""
+    fresh_optimizer: bool = False
+    """Begin each stage of the turn limit with a new optimizer, and with the present policy as reference of the KL loss
+    (ProRL, arXiv 2507.17512). An arm may set it: `tiny.fresh_optimizer=true`."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

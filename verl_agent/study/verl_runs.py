@@ -1,7 +1,6 @@
 """Runs of a study by `verl-agent train`, and their validations as points."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
+from verl_agent.runs.processes import end_with_parent
 from verl_agent.study.runs import Point
 from verl_agent.study.settings import DONE, POINTS
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
@@ -25,10 +25,10 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
     command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipe.parent)]
     command += ["--config-name", recipe.stem, *overrides, f"trainer.default_local_dir={folder / 'train'}"]
     with (folder / "output.txt").open("a", encoding="utf-8") as output:
-        code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, env=os.environ, check=False).returncode
-    if code:
+        run = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, preexec_fn=end_with_parent)
+    if run.returncode:
         raise ConfigError(
-            f"the run in {folder} failed with code {code}. Read {output.name}; the next start resumes it."
+            f"the run in {folder} failed with code {run.returncode}. Read {output.name}; the next start resumes it."
         )
     points = validations(folder / "train")
     spent = points[-1]["turns"] if points else 0

@@ -8,7 +8,7 @@ import yaml
 from tests import ROOT
 from tests.support.composing import STUDIES
 from verl_agent.errors import ConfigError
-from verl_agent.study.plan import make_plan
+from verl_agent.study.plan import make_plan, source_digest
 from verl_agent.study.runs import Run, measured, run_overrides, search_runs
 from verl_agent.study.settings import read_study
 
@@ -62,6 +62,34 @@ def test_an_override_that_does_not_exist_names_arm_and_key(written):
         make_plan(written(arms={**ARMS, "other": ["horizon.max_turn=[3]"]}))
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"arms": {**ARMS, "warm": ["actor_rollout_ref.actor.optim.lr_warmup_steps=5"]}}, "arm warm changes .*ignores"),
+        ({"strata": {"hot": ["actor_rollout_ref.rollout.temperature=2"]}}, "stratum hot changes .*ignores"),
+        ({"search": {"key": "actor_rollout_ref.actor.optim.lrs", "values": [1, 2], "seeds": [9]}}, "optim.lr"),
+        ({"search": {"key": "actor_rollout_ref.rollout.top_p", "values": [0.5, 0.9], "seeds": [9]}}, "search changes"),
+        ({"search": {"key": "horizon.max_turns", "values": [2, 3], "seeds": [9]}}, "sets horizon.max_turns"),
+    ],
+)
+def test_keys_that_the_small_runner_ignores_raise_config_error(written, changed, said):
+    with pytest.raises(ConfigError, match=said):
+        make_plan(written(**changed))
+
+
+def test_the_hash_of_the_code_covers_modules_beside_the_package_of_an_adapter(tmp_path, monkeypatch):
+    package = tmp_path / "own_adapters" / "game"
+    package.mkdir(parents=True)
+    for file in (package / "__init__.py", package / "adapter.py", package.parent / "__init__.py"):
+        file.touch()
+    shared = package.parent / "shared.py"
+    shared.write_text("LIMIT = 1\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = source_digest(["own_adapters.game.adapter"])
+    shared.write_text("LIMIT = 2\n", encoding="utf-8")
+    assert source_digest(["own_adapters.game.adapter"]) != before
+
+
 def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(written):
     plan = make_plan(written())
     assert plan.changes["all", "short"] == {"horizon.max_turns": [4]}
@@ -72,7 +100,7 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
 def test_area_is_the_mean_over_turns_up_to_the_budget():
     points = [{"turns": 0, "success": 0.0}, {"turns": 500, "success": 1.0}, {"turns": 1200, "success": 1.0}]
     assert measured(points, "area", 1000) == pytest.approx(0.75)
-    assert measured(points, "final", 1000) == 1.0
+    assert measured(points, "final", 1000) == measured(points, "gain", 1000) == 1.0
 
 
 def test_the_search_chooses_the_value_with_the_best_mean(written, tmp_path):

@@ -45,6 +45,7 @@ def file(tmp_path):
 def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
     out, said = tmp_path / "out", []
     Execution(make_plan(file), out, 1, said.append).run()
+    assert sorted(path.name for path in (out / "warm/small").glob("*.pt")) == ["1.pt", "2.pt"]
     assert len([line for line in said if "area" in line]) == 4 and "until about" in said[0]
     again = []
     Execution(make_plan(file), out, 1, again.append).run()

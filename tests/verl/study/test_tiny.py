@@ -11,8 +11,8 @@ from verl_agent.config.composing import compose_training
 from verl_agent.config.settings import read_run_env
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.study.settings import Study, TinySettings
-from verl_agent.study.tiny.engine import new_model
 from verl_agent.study.tiny.learner import Batch, Learner, share_with_signal
+from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Player
 from verl_agent.study.tiny.training import TinyRun, Training, token_budget
 from verl_agent.study.tiny.warm_start import WarmStart, warm_start
@@ -134,6 +134,17 @@ def test_rewarded_replies_become_likelier(started):
     before = gap()
     learner.update(plays.rows, 1)
     assert gap() > before
+
+
+def test_a_stage_begins_with_a_new_optimizer_and_the_present_policy_as_reference(started):
+    config = compose_training(RECIPE, [*SMALL, "actor_rollout_ref.actor.use_kl_loss=true"])
+    policy, reference = started.new_policy(SETTINGS), started.new_policy(SETTINGS)
+    learner = Learner(config, read_run_env(config).credit, policy, None, reference, 1)
+    learner.update(played(config, started, policy).rows, 1)
+    assert learner.saved()["policy"][1]["state"]
+    learner.begin_stage()
+    assert not learner.saved()["policy"][1]["state"]
+    assert all(torch.equal(reference.state_dict()[name], value) for name, value in policy.state_dict().items())
 
 
 def test_a_warm_start_is_written_and_read(started, tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.bench.exact_gradients import DR_GRPO, ESTIMATES, MODES, Estimate, expected
+from tests.bench.exact_gradients import DR_GRPO, ESTIMATES, FORMULAS, MODES, Estimate, expected
 from tests.support.decision_process import Process, direction_error
 
 SUM = "token-sum"
@@ -112,8 +112,17 @@ def test_a_baseline_by_turn_index_hides_a_penalty_for_each_turn(process):
     assert penalty.norm() > 0.05 * process.policy_gradient.norm()
 
 
+def test_formulas_of_other_implementations_have_the_biases_that_were_reported():
+    """TRL's formula is that of `grpo`, but for the constant of its divisor; a baseline by turn number has a bias."""
+    process = Process(turns=3)
+    found = {name: expected(process, 2, Estimate(name, place="outcome")) for name in ("trl", "turn_number", "grpo")}
+    for mode in MODES:
+        assert torch.allclose(found["trl"][mode], found["grpo"][mode], rtol=2e-3, atol=1e-4)
+    assert direction_error(found["turn_number"][SUM], process.policy_gradient) > 0.02
+
+
 def test_the_table_has_each_estimator():
     from verl_agent.config.algorithms import BUILT_IN
 
-    assert {estimate.estimator for estimate in ESTIMATES.values()} == set(BUILT_IN)
+    assert {estimate.estimator for estimate in ESTIMATES.values()} - set(FORMULAS) == set(BUILT_IN)
     assert SUM in MODES

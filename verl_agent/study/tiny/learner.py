@@ -20,6 +20,8 @@ from verl.utils.config import omega_conf_to_dataclass
 import verl_agent.training.policy_losses  # noqa: F401 - registers what it defines
 from verl_agent.config.algorithms import GROUPED, TURN_CRITICS
 from verl_agent.config.reward_shaping import RewardShaping
+from verl_agent.horizon import Horizon
+from verl_agent.sections import section
 from verl_agent.study.tiny.playing import Row
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.groups import group_of
@@ -29,6 +31,8 @@ from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_
 
 PART = 64
 """Rows of a forward and backward pass, of similar length."""
+THIRDS = ("noise_first", "noise_middle", "noise_last")
+"""Measurements of the gradient by thirds of the turn limit of evaluations."""
 
 
 class Batch:
@@ -92,19 +96,30 @@ class Learner:
         self._mini_batch = actor["ppo_mini_batch_size"] * config["actor_rollout_ref"]["rollout"]["n"]
         self._policy, self._critic, self._reference = policy, critic, reference
         self._baselines: dict[str, float] = {}
+        self._eval_turns = section("horizon", Horizon, config["horizon"]).turns_for_evaluation()
         self._trained = {"policy": (policy, actor["optim"]["lr"])}
         if critic is not None:
             self._trained["critic"] = (critic, config["critic"]["optim"]["lr"])
-        self._optimizers = {
+        self._optimizers = self._new_optimizers()
+
+    def _new_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {
             name: torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0)
             for name, (model, rate) in self._trained.items()
         }
 
+    def begin_stage(self) -> None:
+        """Replace the optimizers by new ones, and the reference by the present policy."""
+        self._optimizers = self._new_optimizers()
+        if self._reference is not None:
+            self._reference.load_state_dict(self._policy.state_dict())
+
     def saved(self) -> dict[str, Any]:
-        """Return weights, states of optimizers and baselines of roles, for a checkpoint."""
+        """Return weights, states of optimizers, baselines of roles and weights of the reference, for a checkpoint."""
         models = {name: model for name, (model, _) in self._trained.items()}
         states = {name: [models[name].state_dict(), one.state_dict()] for name, one in self._optimizers.items()}
-        return {**states, "baselines": self._baselines}
+        reference = self._reference.state_dict() if self._reference is not None else None
+        return {**states, "baselines": self._baselines, "reference": reference}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restore the state that `saved` returned."""
@@ -112,29 +127,38 @@ class Learner:
             self._trained[name][0].load_state_dict(saved[name][0])
             optimizer.load_state_dict(saved[name][1])
         self._baselines = dict(saved["baselines"])
+        if self._reference is not None:
+            self._reference.load_state_dict(saved["reference"])
 
     def update(self, rows: Sequence[Row], step: int) -> dict[str, float]:
         """Train on the rows of one step.
 
         Returns:
-            `signal`: share of groups whose episodes differ in return; `grad_norm`: mean norm before clipping.
+            `signal`: share of groups whose episodes differ in return; `grad_norm`: mean norm before clipping;
+            `noise_first`, `noise_middle`, `noise_last`: mean squared norm of the gradient of a token's logits, in turns
+            of the first, second and last third of the evaluation's turn limit; it shows in which turns the variance is.
         """
         if self._algorithm.adv_estimator in GROUPED:
             sizes = Counter(group_of(key) for key in {row.key.rpartition("_")[0] for row in rows})
             rows = [row for row in rows if sizes[group_of(row.key.rpartition("_")[0])] > 1]
         if not rows:
-            return {"signal": 0.0, "grad_norm": 0.0}
+            return {"signal": 0.0, "grad_norm": 0.0, **dict.fromkeys(THIRDS, 0.0)}
         batch, norms = Batch(rows), []
+        self._noise = [[0.0, 0.0] for _ in THIRDS]
         values_BT = self._values(batch)
         turns = locate_turns(batch.keys, batch.masks, [row.rewards for row in rows], batch.unpadded(values_BT))
         advantages_BT, returns_BT = self._advantages(batch, turns, values_BT)
+        self._third_BT = torch.full_like(batch.mask_BT, -1)
+        for turn in turns:
+            self._third_BT[turn.row, turn.start : turn.end] = min(2, turn.number * len(THIRDS) // self._eval_turns)
         dropped = [row.rewards["truncated"] == "drop" for row in rows]
         for part in self._mini_batches(batch, dropped, step):
             if self._critic is not None:
                 self._step_critic(batch, part, values_BT, returns_BT, turns)
             if not all(dropped[row] for row in part):
                 norms.append(self._step_policy(batch, part, advantages_BT, dropped))
-        return {"signal": share_with_signal(rows), "grad_norm": sum(norms) / max(1, len(norms))}
+        noise = {name: total / max(1.0, count) for name, (total, count) in zip(THIRDS, self._noise, strict=True)}
+        return {"signal": share_with_signal(rows), "grad_norm": sum(norms) / max(1, len(norms)), **noise}
 
     def _values(self, batch: Batch) -> Tensor:
         """Return the critic's value before each token, float `(B, T)`; 0 without a critic."""
@@ -199,6 +223,7 @@ class Learner:
         """Return the loss of some rows as `verl.workers.utils.losses.ppo_loss` does."""
         actor, mask_BT = self._actor, batch.mask_BT[rows, :length]
         log_probs_BT, all_BTV = batch.log_probs(self._policy, rows, length)
+        self._observe(rows, length, advantages_BT, log_probs_BT, all_BTV)
         loss: Tensor
         loss, _ = get_policy_loss_fn(actor.policy_loss.get("loss_mode", "vanilla"))(
             old_log_prob=batch.old_BT[rows, :length],
@@ -219,6 +244,19 @@ class Learner:
             kl_BT = kl_penalty(log_probs_BT, reference_BT, actor.kl_loss_type)
             loss = loss + actor.kl_loss_coef * agg_loss(kl_BT, mask_BT, actor.loss_agg_mode, **actor.global_batch_info)
         return loss
+
+    @torch.no_grad()
+    def _observe(
+        self, rows: list[int], length: int, advantages_BT: Tensor, log_probs_BT: Tensor, all_BTV: Tensor
+    ) -> None:
+        """Add the squared norms of the gradients of the tokens' logits, A^2 |onehot - p|^2, to those of their turns."""
+        probs_BTV = all_BTV.exp()
+        norms_BT = 1 - 2 * log_probs_BT.exp() + (probs_BTV * probs_BTV).sum(-1)
+        squares_BT = advantages_BT[rows, :length] ** 2 * norms_BT
+        for third, sums in enumerate(self._noise):
+            inside_BT = (self._third_BT[rows, :length] == third) & (advantages_BT[rows, :length] != 0)
+            sums[0] += float(squares_BT[inside_BT].sum())
+            sums[1] += int(inside_BT.sum())
 
     def _step_critic(
         self, batch: Batch, rows: list[int], values_BT: Tensor, returns_BT: Tensor, turns: Sequence[TurnSpan]

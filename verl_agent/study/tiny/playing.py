@@ -82,8 +82,7 @@ class Player:
             return await engine.run(jobs)
 
         played = asyncio.run(together())
-        entropy = sum(engine.entropies) / max(1, len(engine.entropies))
-        return Plays([episode for episode, _ in played], [row for _, rows in played for row in rows], entropy)
+        return Plays([episode for episode, _ in played], [row for _, rows in played for row in rows], engine.entropy)
 
     async def _episode(
         self, engine: LockstepEngine, item: TaskItem, name: str, seed: EpisodeSeed, limits: EpisodeLimits

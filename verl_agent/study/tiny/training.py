@@ -15,10 +15,10 @@ from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import DONE, POINTS, Study
-from verl_agent.study.tiny.engine import new_model
 from verl_agent.study.tiny.learner import Learner
+from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Player, Plays
-from verl_agent.study.tiny.warm_start import WarmStart, warm_start
+from verl_agent.study.tiny.warm_start import WarmStart
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.types import StopReason
 
@@ -39,11 +39,9 @@ class TinyRun:
     def train(self) -> None:
         """Train to the end of the budget, or resume from the last evaluation."""
         torch.set_num_threads(1)
-        if not self.warm.is_file():
-            warm_start(read_run_env(self.config), self.study.tiny, self.seed).write(self.warm)
         self.folder.mkdir(parents=True, exist_ok=True)
         Training(self).to_the_end()
-        (self.folder / CHECKPOINT).unlink()
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)  # killed between the mark of the end and this
 
 
 class Training:
@@ -68,7 +66,7 @@ class Training:
         self._train, held_out = (self._env.tasks(one) for one in (self._env.env.train_tasks, self._env.env.eval_tasks))
         self._held_out = Random(seed).sample(held_out, min(settings.eval_tasks, len(held_out)))
         self._turn_limits, self._luck = TurnLimits([self._env]), Random(seed)
-        self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0}
+        self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0, "limit": 0}
         self._clock = time.process_time()
 
     def to_the_end(self) -> None:
@@ -92,6 +90,9 @@ class Training:
         counts["step"] += 1
         step = int(counts["step"])
         max_turns = self._turn_limits.max_turns(self._env.label, step)
+        if self._run.study.tiny.fresh_optimizer and max_turns != counts["limit"] > 0:
+            self._learner.begin_stage()
+        counts["limit"] = max_turns
         items = self._luck.sample(self._train, config["data"]["train_batch_size"])
         plays = self._play(items, config["actor_rollout_ref"]["rollout"]["n"], max_turns, step)
         measured = measurements(plays, config["episode"]["max_tokens_per_turn"])
@@ -110,10 +111,12 @@ class Training:
         counts, study, folder = self._counts, self._run.study, self._run.folder
         asked = self._env.horizon.turns_for_evaluation()
         beyond = study.tiny.beyond_turns if counts["turns"] >= study.budget_turns else None
-        plays = self._play(self._held_out, 1, max(asked, beyond or 0), 0)
+        plays = self._play(self._held_out, study.tiny.eval_samples, max(asked, beyond or 0), 0)
         now = time.process_time()
         counts["cpu_s"], self._clock = round(counts["cpu_s"] + now - self._clock, 3), now
+        solved = [len(one.turns) for one in plays.episodes if one.success and len(one.turns) <= asked]
         point = {**counts, **measured, "success": solved_within(plays, asked)}
+        point["turns_solved"] = sum(solved) / max(1, len(solved))
         if beyond:
             point["success_beyond"] = solved_within(plays, beyond)
         counts["points"] += 1

@@ -1,7 +1,8 @@
 """Warm start of the small model: imitation of oracle episodes, once for each seed, for all arms."""
 
 import asyncio
-import os
+import fcntl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -12,13 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from verl_agent.config.settings import RunEnv
+from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import oracle_policy
 from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.study.settings import TinySettings
-from verl_agent.study.tiny.engine import new_model
 from verl_agent.study.tiny.learner import Batch, minimize
+from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Row
 from verl_agent.study.tiny.words import WordBuilder, Words
 from verl_agent.types import Episode, TaskItem
@@ -46,7 +47,7 @@ class WarmStart:
     def write(self, file: Path) -> None:
         """Write the warm start at once."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")  # two runs of a seed may begin at once
+        part = file.with_suffix(".part")
         torch.save([self.words.pieces, self.weights, self.loss], part)
         part.replace(file)
 
@@ -55,6 +56,23 @@ class WarmStart:
         """Read what `write` wrote."""
         saved: list[Any] = torch.load(file)
         return cls(Words(saved[0]), *saved[1:])
+
+
+def warm_start_once(file: Path, config: Callable[[], Mapping[str, Any]], settings: TinySettings, seed: int) -> None:
+    """Write a warm start if the file is missing; a second process waits for the first one.
+
+    Args:
+        file: file of the warm start.
+        config: returns the composed recipe, without any arm, so that the warm start is the same for all arms.
+        settings: see `warm_start`.
+        seed: see `warm_start`.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.is_file():
+            torch.set_num_threads(1)
+            warm_start(read_run_env(config()), settings, seed).write(file)
 
 
 def warm_start(env: RunEnv, settings: TinySettings, seed: int) -> WarmStart:

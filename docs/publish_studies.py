@@ -1,0 +1,123 @@
+"""Writer of the pages of studies: copies reports to docs/results/studies, and lists claims on the page of results.
+
+python docs/publish_studies.py FOLDER      # FOLDER holds a folder for each study, see `verl-agent study report`
+"""
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+MARKS = ("<!-- studies -->", "<!-- end of studies -->")
+"""Lines of the page of results between which the table of claims stands."""
+HORIZON = "[ScalingInter-RL](https://arxiv.org/abs/2509.08755)"
+CLAIMS = {
+    **{
+        f"horizon_guess_number{name}": [
+            (f"A growing turn limit learns more than the long one, ranges of {ranges}", HORIZON, "staged"),
+            ("... so does one that grows by success", "this project", "adaptive"),
+            ("... so do the same limits in random order", "control", "random"),
+            ("... so does a shrinking limit", "control", "long_to_short"),
+            ("... so does the short limit alone", "control", "fixed_short"),
+        ]
+        for name, ranges in (("_small", "5 to 12"), ("", "6 to 36"))
+    },
+    "horizon_babyai": [("A growing turn limit learns more than the long one, BabyAI", HORIZON, "staged")],
+    "fresh_optimizer_guess_number": [
+        ("A new optimizer at each stage helps", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
+    ],
+    "truncated_guess_number": [
+        ("Truncated episodes are better left out", "[AsyncWebRL](https://arxiv.org/abs/2606.05597)", "token_mean_drop"),
+        ("A constant divisor of the loss learns more", "[Dr. GRPO](https://arxiv.org/abs/2503.20783)", "constant"),
+    ],
+    "step_cost_guess_number": [
+        ("A cost of 0.02 a turn changes final success", "`credit.step_cost`", "cost_0_02"),
+        ("... a cost of 0.05", "`credit.step_cost`", "cost_0_05"),
+    ],
+    "algorithms_guess_number": [
+        (f"{name} learns more than GRPO", "choice of an algorithm", arm)
+        for name, arm in (
+            *(("RLOO", "rloo"), ("REINFORCE++", "reinforce_pp"), ("GiGPO", "gigpo")),
+            *(("PPO by token", "ppo_by_token"), ("PPO by turn", "ppo_by_turn")),
+        )
+    ],
+    "from_scratch_guess_number": [
+        ("Training starts from random weights: success of at least 0.5", HORIZON, "fixed_long"),
+        ("... with a growing turn limit", HORIZON, "staged"),
+    ],
+}
+"""Claims of each study: text, source, and the arm that answers it."""
+ABSOLUTE = {"from_scratch_guess_number": 0.5}
+"""Studies whose claim is a success at the end, and the success that it names."""
+
+
+def publish(folder: Path) -> None:
+    """Copy the reports of a folder of studies, and rewrite the table of claims."""
+    for source in sorted(folder.glob("*/report.json")):
+        name, content = source.parent.name, json.loads(source.read_text(encoding="utf-8"))
+        target = RESULTS / "studies" / name
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        text = (source.parent / "report.md").read_text(encoding="utf-8")
+        text = text.replace("\n![profiles](profiles.png)", "")
+        command = f"verl-agent study run recipes/studies/{name}.yaml"
+        text += f"\n```bash\n{command}\n```\n\n[Every point](points.json), [all studies](../../index.md).\n"
+        (target / "index.md").write_text(text, encoding="utf-8")
+        for plot in source.parent.glob("success_*.png"):
+            shutil.copy(plot, target)
+        content["points"] = {run: columns(points) for run, points in content["points"].items()}
+        kept = {key: content[key] for key in ("question", "hashes", "measures", "comparisons", "points")}
+        (target / "points.json").write_text(json.dumps(kept, separators=(",", ":")) + "\n", encoding="utf-8")
+    page = RESULTS / "index.md"
+    before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
+    lines = [before + MARKS[0], *table(), MARKS[1] + rest.split(MARKS[1])[1]]
+    page.write_text("\n".join(lines), encoding="utf-8")
+
+
+def columns(points: list[dict[str, float]]) -> dict[str, list[float]]:
+    """Return the values of points by measurement; those of training are missing in the first one."""
+    names = {key: None for point in points for key in point}
+    return {name: [round(point[name], 4) for point in points if name in point] for name in names}
+
+
+def table() -> Iterator[str]:
+    """Yield the table of claims of the studies that are published."""
+    yield "| claim | source | our answer | effect | seeds | command: `verl-agent study run` |"
+    yield "|---" * 6 + "|"
+    for name, claims in CLAIMS.items():
+        file = RESULTS / "studies" / name / "points.json"
+        if file.is_file():
+            content = json.loads(file.read_text(encoding="utf-8"))
+            for claim, source, arm in claims:
+                if answer := answered(name, content, arm):
+                    link = f"[`recipes/studies/{name}.yaml`](studies/{name}/index.md)"
+                    yield f"| {claim} | {source} | {answer} | {link} |"
+
+
+def answered(name: str, content: dict[str, Any], arm: str) -> str:
+    """Return answer, effect and seeds of one claim as cells; empty if its arm has no run."""
+    if name in ABSOLUTE:
+        if not (found := content["measures"].get(arm, {}).get("final")):
+            return ""
+        low, high, least = float(found["low"]), float(found["high"]), ABSOLUTE[name]
+        answer = "yes" if low >= least else "no" if high < least else "cannot tell"
+        return f"**{answer}** | success {span(found)} | {found['tasks']}"
+    if not (found := content["comparisons"].get(arm)):
+        return ""
+    learned = any(float(one["gain"]["low"]) > 0 for one in content["measures"].values())
+    answer = found["verdict"] if learned else "cannot tell: no arm learned"
+    return f"**{answer}** | {span(found['difference'])} | {found['difference']['tasks']}"
+
+
+def span(found: dict[str, Any]) -> str:
+    """Return a mean with its interval."""
+    mean, low, high = (float(found[name]) for name in ("mean", "low", "high"))
+    return f"{mean:.3f} [{low:.3f}, {high:.3f}]" if math.isfinite(low) else f"{mean:.3f}"
+
+
+if __name__ == "__main__":
+    publish(Path(sys.argv[1]))
