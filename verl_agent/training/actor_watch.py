@@ -28,7 +28,9 @@ POLL_S = 1.0
 CONFIRM_S = 3.0
 """Seconds after a failure of the run in which Ray may report the death of an actor that caused it."""
 UNREACHABLE_S = 90.0
-"""The same after a call of an actor failed: Ray declares a machine lost after five missed health checks."""
+"""The same after a call of an actor or a connection failed: Ray declares a machine lost after five missed checks."""
+LOST_PEER = re.compile(r"[Cc]onnection (reset|closed|refused)|Broken pipe|[Ss]ocket [Tt]imeout|nccl\w*Error")
+"""Errors of gloo and NCCL in a rank whose peer is gone; they come before Ray knows that a machine is lost."""
 UNEXPECTED = {
     ActorDiedErrorContext.WORKER_DIED: "ended unexpectedly",
     ActorDiedErrorContext.NODE_DIED: "was lost with its machine",
@@ -58,7 +60,8 @@ def watch_actors(link: Link | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # raised again, unless the death of an actor is its cause
-        lost = isinstance(error, RayActorError) or isinstance(getattr(error, "cause", None), RayActorError)
+        lost = any(isinstance(one, RayActorError) for one in (error, getattr(error, "cause", None)))
+        lost = lost or LOST_PEER.search(str(error)) is not None
         deadline = time.monotonic() + (UNREACHABLE_S if lost else CONFIRM_S)
         while not isinstance(getattr(error, "cause", error), AgentError) and time.monotonic() < deadline:
             _report(find_death, link)
