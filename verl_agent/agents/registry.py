@@ -25,7 +25,7 @@ def load_agent(name: str) -> type[Agent]:
     Raises:
         ConfigError: see `verl_agent.registry.load`.
     """
-    return registry.load_class(ENTRY_POINT_GROUP, name, "agent.name", Agent)
+    return registry.load_class(ENTRY_POINT_GROUP, name, "agent.name", Agent)  # type: ignore[type-abstract]
 
 
 def make_agent(settings: AgentSettings, action_format: ActionFormat) -> Agent:

@@ -30,7 +30,7 @@ def load_adapter(name: str) -> type[EnvAdapter]:
     Raises:
         ConfigError: see `verl_agent.registry.load`.
     """
-    return registry.load_class(ENTRY_POINT_GROUP, name, "env.name", EnvAdapter)
+    return registry.load_class(ENTRY_POINT_GROUP, name, "env.name", EnvAdapter)  # type: ignore[type-abstract]
 
 
 def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
