@@ -56,7 +56,7 @@ ABSOLUTE = {"from_scratch_guess_number": 0.5}
 
 
 def publish(folder: Path) -> None:
-    """Copy the reports of a folder of studies, and rewrite the table of claims."""
+    """Copy the reports of a folder of studies, and rewrite the table of claims and the navigation."""
     for source in sorted(folder.glob("*/report.json")):
         name, content = source.parent.name, json.loads(source.read_text(encoding="utf-8"))
         target = RESULTS / "studies" / name
@@ -76,6 +76,12 @@ def publish(folder: Path) -> None:
     before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
     lines = [before + MARKS[0], *table(), MARKS[1] + rest.split(MARKS[1])[1]]
     page.write_text("\n".join(lines), encoding="utf-8")
+    site = RESULTS.parent / "mkdocs.yml"
+    nav = [line for line in site.read_text(encoding="utf-8").splitlines() if "results/studies/" not in line]
+    place = nav.index("      - Measurements: results/measured.md") + 1
+    names = sorted(path.parent.name for path in RESULTS.glob("studies/*/index.md"))
+    nav[place:place] = [f"      - Study {name}: results/studies/{name}/index.md" for name in names]
+    site.write_text("\n".join(nav) + "\n", encoding="utf-8")
 
 
 def columns(points: list[dict[str, float]]) -> dict[str, list[float]]:
