@@ -82,7 +82,7 @@ def test_recipes_have_only_known_keys_and_name_their_environment(folder, package
 
 def test_placeholders_are_replaced_in_every_file(package):
     texts = [path.read_text() for path in package.rglob("*") if path.is_file()]
-    assert len(texts) == 11
+    assert len(texts) == 12
     assert not [text for text in texts if "@name@" in text or "@Class@" in text or "@dist@" in text]
     assert "class TrafficLights(EnvAdapter)" in (package / "traffic_lights" / "adapter.py").read_text()
 
