@@ -159,9 +159,10 @@ class OpenSpiel(SeededEnv, Arena):
     async def move(self, actions: Mapping[int, str]) -> Collection[int]:
         invalid = []
         for seat, text in actions.items():
-            legal = {_plain(name): action for name, action in self._legal(seat).items()}
-            if _plain(text) in legal:
-                self._chosen[seat] = legal[_plain(text)]
+            names = self._legal(seat)
+            legal = {_plain(name): action for name, action in names.items()} | names  # a name as it is comes first
+            if (chosen := text.strip() if text.strip() in names else _plain(text)) in legal:
+                self._chosen[seat] = legal[chosen]
             else:
                 invalid.append(seat)
                 self._wrong[seat] = shorten(text, 200)

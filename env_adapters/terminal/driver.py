@@ -98,7 +98,7 @@ class Driver:
         self.places = (limits["folder"], "/tmp")  # where files may be created; no size limits their number
         self.free = sum(os.statvfs(place).f_ffree for place in self.places)
         kinds = ("AS", "FSIZE", "NOFILE", "CORE", "MSGQUEUE", "MEMLOCK", "NPROC")
-        values = (limits["memory_mb"] << 21, limits["disk_mb"] << 20, 256, 0, 0, 0, limits["processes"] + 2)
+        values = (limits["memory_mb"] << 21, limits["disk_mb"] << 20, 64, 0, 0, 0, limits["processes"] + 2)
         for kind, value in zip(kinds, values, strict=True):
             if kind != "NPROC" or limits["own_user"]:
                 resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (value, value))

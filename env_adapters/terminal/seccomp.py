@@ -30,14 +30,21 @@ CALLS: Mapping[str, tuple[int, int]] = {
     "keyctl": (250, 219),
     "shmget": (29, 194),
     "msgget": (68, 186),
+    "semget": (64, 190),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
 }
 """Number of each refused call on x86_64 and on aarch64."""
+SOCKET = (41, 198)
+"""Number of `socket` on each architecture."""
+AF_VSOCK = 40
+"""Family of sockets to the host of a virtual machine, which no namespace keeps away."""
 X32 = 0x40000000
 """First number of a second set of calls on x86_64."""
 ALLOW, EPERM = 0x7FFF0000, 0x00050001
 LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+FIRST_ARGUMENT = 16
+"""Offset of the lower half of a call's first argument."""
 
 
 def seccomp_filter(machine: str = "") -> bytes:
@@ -46,10 +53,11 @@ def seccomp_filter(machine: str = "") -> bytes:
         return b""
     architecture, column = ARCHITECTURES[machine or platform.machine()]
     numbers = [numbers[column] for numbers in CALLS.values()]
-    program = [(LOAD, 0, 0, 4), (EQUAL, 0, len(numbers) + 2, architecture), (LOAD, 0, 0, 0)]
-    program.append((AT_LEAST, len(numbers), 0, X32))
+    program = [(LOAD, 0, 0, 4), (EQUAL, 0, 0, architecture), (LOAD, 0, 0, 0)]
+    program.append((AT_LEAST, 0, 0, X32))
     for index, number in enumerate(numbers):
-        program.append((EQUAL, len(numbers) - index, 0, number))
+        program.append((EQUAL, len(numbers) - index + 3, 0, number))
+    program += [(EQUAL, 0, 2, SOCKET[column]), (LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 1, 0, AF_VSOCK)]
     # Without a match the call is allowed; the next instruction refuses.
     program += [(RETURN, 0, 0, ALLOW), (RETURN, 0, 0, EPERM)]
     program[1] = (EQUAL, 0, len(program) - 3, architecture)

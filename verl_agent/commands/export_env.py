@@ -36,6 +36,8 @@ def export_env(
     path = out or Path(f"{name}_verifiers.py")
     if path.exists():
         fail(f"{str(path)!r} exists. Remove it, or choose another file with --out.")
+    if not path.parent.is_dir():
+        fail(f"--out={str(path)!r}: the folder {path.parent} does not exist. Create it, or choose another file.")
     path.write_text(MODULE.format(name=name, module=path.stem), encoding="utf-8")
     print_line(f"module: {path}")
     print_line(

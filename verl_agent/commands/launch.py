@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from rich.console import Console
 
-from verl_agent.commands.recipes import copy_hint
+from verl_agent.commands.recipes import PARTS, copy_hint
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
 from verl_agent.sections import STRICT, section
 
@@ -198,6 +198,7 @@ def check_recipe(folder: Path, recipe: Path) -> None:
     if recipe.is_absolute():
         raise ConfigError(f"recipe {str(recipe)!r} is absolute. Give its path below the folder of the job, --folder.")
     if not (folder / recipe).is_file():
-        known = [str(path.relative_to(folder)) for path in folder.glob("recipes/**/*.yaml")]
+        found = [path for path in folder.glob("recipes/**/*.yaml") if not path.name.startswith(PARTS)]
+        known = [str(path.relative_to(folder)) for path in found]
         hint = copy_hint(recipe) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
         raise ConfigError(f"recipe {str(recipe)!r} does not exist in {folder}. {hint}")

@@ -87,7 +87,8 @@ def composed(recipe: Path, overrides: Sequence[str], gpus: int) -> dict[str, Any
     """Return the config of a recipe that can be planned.
 
     Raises:
-        ConfigError: it does not compose, is for a CPU, is of several environments, or needs more GPUs.
+        ConfigError: it does not compose, is for a CPU, is of several environments, needs more GPUs, or has a
+            schedule that other turn limits would break.
     """
     from verl_agent.config.composing import compose_training
 
@@ -98,6 +99,15 @@ def composed(recipe: Path, overrides: Sequence[str], gpus: int) -> dict[str, Any
         raise ConfigError(f"{recipe} has env.mixture, which has no common limits. Plan a recipe of each environment.")
     if int(config["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"]) > gpus:
         raise ConfigError(f"{PARALLEL} exceeds --gpus={gpus}. Add {PARALLEL}=1 to the command, or raise --gpus.")
+    horizon = config["horizon"]
+    shaped = [key for key in ("grow_by", "adaptive", "schedule") if horizon.get(key)]
+    shaped += ["order"] if horizon.get("order", "growing") != "growing" else []
+    shaped += ["steps_per_stage"] if isinstance(horizon.get("steps_per_stage"), list) else []
+    if shaped:
+        raise ConfigError(
+            f"{recipe} sets horizon.{shaped[0]}, which fits its own horizon.max_turns={horizon['max_turns']} only, "
+            "and a plan suggests other limits. Plan grpo.yaml of the same folder, and set the stages by hand."
+        )
     return config
 
 

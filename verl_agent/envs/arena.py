@@ -216,7 +216,8 @@ class Arena(EnvAdapter):
         reads = (
             self.policy_seats if results is not None else [one for one in self.to_move() if one in self.policy_seats]
         )
-        return View({seat: self.observe(seat) for seat in reads}, invalid, results)
+        start = "" if self._forfeited is None else "The match has ended: a player left.\n"
+        return View({seat: start + self.observe(seat) for seat in reads}, invalid, results)
 
 
 def seat_result(view: View, seat: int) -> StepResult:

@@ -7,7 +7,6 @@ Shape suffixes: T tokens of all rows one after another, U tokens of the tree, L 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -29,7 +28,7 @@ class Branch:
     end: int
     ancestors: Tensor
 
-    @cached_property
+    @property
     def mask(self) -> Tensor:
         """Return what attention adds to the scores, float32 `(end - start, ancestors + end - start)`."""
         own, before = self.end - self.start, len(self.ancestors)

@@ -96,7 +96,11 @@ def allows_trees(model: Any) -> bool:
     limited = set(getattr(config, "layer_types", None) or [FULL_ATTENTION]) != {FULL_ATTENTION} or getattr(
         config, "sliding_window", None
     )
-    if limited or any(isinstance(part, nn.Dropout) and part.p for part in model.modules()):
+    if (
+        limited
+        or getattr(config, "attention_dropout", 0.0)
+        or any(isinstance(part, nn.Dropout) and part.p for part in model.modules())
+    ):
         return False
     rows = [torch.tensor(ids) for ids in ([1, 2, 3, 1, 2], [1, 2, 3, 3, 2, 1], [1, 2, 2])]
     tree = TokenTree.of(rows)

@@ -29,6 +29,7 @@ class Match:
         self._session, self._item, self.name = session, as_match(item, name), name
         self._present = set(seats)
         self._actions: dict[int, str] = {}
+        self._invalid: set[int] = set()  # seats that have not yet read that their last action was not possible
         self._view: View | None = None
         self._error: EpisodeEndError | None = None
         self._changed = asyncio.Condition()
@@ -53,7 +54,9 @@ class Match:
                 if self._actions.keys() == self._view.texts.keys():
                     actions, self._actions = self._actions, {}
                     await self._update(json.dumps(actions))
-            return seat_result(await self._wait_for(seat), seat)
+            view = replace(await self._wait_for(seat), invalid={seat} & self._invalid)
+            self._invalid.discard(seat)
+            return seat_result(view, seat)
 
     async def fail(self, reason: str) -> None:
         """End the match with an error, because a policy that is not trained cannot play on."""
@@ -100,6 +103,7 @@ class Match:
                 self._view = View.from_json((await self._session.reset(self._item))[-1]["content"])
             else:
                 self._view = View.from_json((await self._session.step(action)).observation)
+                self._invalid |= set(self._view.invalid)
             absent = self._view.texts.keys() - self._present
             if self._view.results is None and absent:  # it left before the match began
                 await self._update(json.dumps({LEAVE: min(absent)}))
@@ -148,3 +152,10 @@ class SeatSession:
     async def close(self) -> None:
         """Leave the match."""
         await self._match.leave(self._seat)
+
+
+class HeldSeat(SeatSession):
+    """Seat of a policy that is not trained. Who plays it leaves the match for it, after an error has ended the match."""
+
+    async def close(self) -> None:
+        """Stay in the match."""

@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 SETTINGS_FILE = "run.json"
 """File in the folder of a run with the settings that the run keeps from its first step to its last."""
 LOCK_FILE = ".lock"
+"""File in the folder of a run that the process that runs it has locked; it names that process."""
 PLAN_FILE = ".plan"
 """File with the number of training steps, which the settings leave out, since a resumed run may change it."""
-"""File in the folder of a run that the process that runs it has locked; it names that process."""
 TASK_IDS = "ids of env.train_tasks"
 VERSION = 2
 MAX_LISTED = 5

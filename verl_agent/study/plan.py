@@ -115,8 +115,8 @@ def make_plan(file: Path) -> Plan:
     first, changes = next(iter(study.arms)), {}
     for (stratum, arm), config in configs.items():
         changes[stratum, arm] = differing(configs[stratum, first], config)
-        if FRESH in study.arms[arm]:
-            changes[stratum, arm]["tiny.fresh_optimizer"] = True
+        if (FRESH in study.arms[arm]) != (FRESH in study.arms[first]):
+            changes[stratum, arm]["tiny.fresh_optimizer"] = FRESH in study.arms[arm]
         check_says_all(arm, changes[stratum, arm], [*study.arms[first], *study.arms[arm]])
     if study.runner == "tiny":
         check_obeyed({key: f"arm {arm}" for (_, arm), keys in changes.items() for key in keys})

@@ -1,12 +1,13 @@
 """Policies of seats that are not trained: frozen checkpoints, in this process, and models behind an API."""
 
 import asyncio
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from verl_agent.models.resolve import resolve_model
 from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.engine_policy import EnginePolicy
 from verl_agent.rollout.episode import EpisodeLimits, play
-from verl_agent.rollout.matches import Match, SeatSession
+from verl_agent.rollout.matches import HeldSeat, Match
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
@@ -77,10 +78,13 @@ class FrozenModel:
         return FrozenReply(ids, "stop" if ids[-1] == self.tokenizer.eos_token_id else "length")
 
 
-@cache
 def frozen_model(path: str) -> FrozenModel:
-    """Return the model of a checkpoint, which is loaded once a process."""
-    return FrozenModel(path)
+    """Return the model of a checkpoint, which is loaded once a process, although all matches ask at once."""
+    with _loading:
+        return _load(path)
+
+
+_load, _loading = cache(FrozenModel), Lock()
 
 
 class SeatPolicies:
@@ -89,6 +93,7 @@ class SeatPolicies:
     def __init__(self, arena: Arena, run_env: RunEnv, budget: TokenBudget) -> None:
         self._arena, self._run_env, self._budget = arena, run_env, budget
         self._clients: dict[str, ApiClient] = {}
+        self._logs = TemporaryDirectory()
 
     def player(self, limits: EpisodeLimits, seed: EpisodeSeed) -> PlaySeat:
         """Return the function that plays a seat with these limits; `seed` is that of the match."""
@@ -96,7 +101,7 @@ class SeatPolicies:
         async def play_seat(item: TaskItem, match: Match, seat: int) -> None:
             own_seed = replace(seed, env=f"{seed.env}, {self._arena.seat_names[seat]}")
             policy = await self._policy(self._arena.players[seat], own_seed)
-            episode = await play(item, SeatSession(match, seat), self._run_env.new_agent(), policy, limits)
+            episode = await play(item, HeldSeat(match, seat), self._run_env.new_agent(), policy, limits)
             if not episode.valid:
                 raise EnvError(episode.error)
 
@@ -109,16 +114,19 @@ class SeatPolicies:
             tokens = EpisodeTokens(engine.builder, end)
             return EnginePolicy(engine, engine.tokenizer, tokens, self._budget, {}, frozenset({end}), seed)
         if player.name not in self._clients:
-            self._clients[player.name] = client = new_client(player.name)
+            self._clients[player.name] = client = new_client(
+                player.name, Path(self._logs.name) / str(len(self._clients))
+            )
             await client.__aenter__()  # open as long as the worker process
         return ApiPolicy(self._clients[player.name], self._budget, {"temperature": 1.0}, seed)
 
 
-def new_client(name: str) -> ApiClient:
-    """Return the client of `MODEL@URL`, or of OpenAI's own server for `MODEL`; it keeps no replies between runs."""
+def new_client(name: str, folder: Path) -> ApiClient:
+    """Return the client of `MODEL@URL`, or of OpenAI's own server for `MODEL`; it keeps its replies in a folder."""
+    folder.mkdir()
     model, _, url = name.partition("@")
     try:
         settings = ApiSettings(kind="openai", name=model, base_url=url or None)
     except ConfigError as error:
         raise ConfigError(f"{SEATS}: api:{name} is not allowed: {error}") from error
-    return ApiClient(settings, ReplyLog(Path(tempfile.mkdtemp()) / FILE))
+    return ApiClient(settings, ReplyLog(folder / FILE))

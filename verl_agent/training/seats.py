@@ -15,6 +15,7 @@ from verl_agent.config.settings import RunEnv
 from verl_agent.envs.arena import SEATS, Arena, seat_item
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError
+from verl_agent.models.resolve import resolve_model
 from verl_agent.rollout.matches import Match, SeatSession
 from verl_agent.training.rollout_row import RolloutRow
 from verl_agent.types import TaskItem
@@ -84,6 +85,8 @@ class Matches:
         except Exception as error:  # boundary: a policy that is not trained must not leave the others waiting
             logger.exception("%s cannot play on", self.arena.players[seat])
             await match.fail(f"{self.arena.seat_names[seat]} cannot play on: {error}")
+        finally:
+            await match.leave(seat)
 
 
 def check_seats(estimator: str, samples: int, val_samples: int, run_env: RunEnv) -> None:
@@ -94,9 +97,14 @@ def check_seats(estimator: str, samples: int, val_samples: int, run_env: RunEnv)
         val_samples: `rollout.val_kwargs.n`.
 
     Raises:
-        ConfigError: the estimator compares trained seats with one another, or episodes do not divide into matches.
+        ConfigError: a frozen checkpoint does not exist, the estimator compares trained seats with one another, or
+            episodes do not divide into matches.
     """
     arena = run_env.live
+    if isinstance(arena, Arena):
+        for one in arena.players:
+            if one.kind == "frozen":
+                resolve_model(one.name, key=SEATS)
     if not isinstance(arena, Arena) or (seats := len(arena.trained_seats)) == 1:
         return
     if not find_estimator(estimator).parts_seats:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from tests.support.arenas import Duel
-from tests.support.fakes import ScriptedEngine
+from tests.support.fakes import ScriptedEngine, ScriptedPolicy, plain
 from tests.support.models import write_byte_model
 from tests.support.packages import write_metadata
 from tests.support.training_runs import train_to_end
@@ -23,6 +23,8 @@ from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.horizon import Horizon
 from verl_agent.models.resolve import prepare_smollm2
+from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.matches import HeldSeat
 from verl_agent.rollout.settings import EpisodeSettings
 from verl_agent.rollout.tokens import Segment
 from verl_agent.trace.record_files import read_records
@@ -30,7 +32,7 @@ from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.training.agent_loop import EpisodeLoop, WorkerState
 from verl_agent.training.estimators import ROLE_DECAY, rae
 from verl_agent.training.rollout_row import RolloutRow
-from verl_agent.training.seats import check_seats
+from verl_agent.training.seats import Matches, check_seats
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns
 
 OVERRIDES = (
@@ -204,6 +206,25 @@ def test_a_frozen_checkpoint_that_is_missing_is_named(register_duel, tmp_path):
 
     with pytest.raises(EnvError, match=r"right cannot play on: .*none"):
         asyncio.run(begin())
+
+
+def test_a_failure_of_another_policy_is_no_win():
+    """The other seat's episode ends before its error is known; its seat may not forfeit in between."""
+    arena = Duel(["self", "frozen:x"])
+    matches, row = Matches(arena, "duel"), RolloutRow.from_columns(columns(0))
+
+    async def fails(item, match, seat):
+        policy = ScriptedPolicy([RuntimeError("API down")])
+        await play(item, HeldSeat(match, seat), plain(), policy, EpisodeLimits(5, None))
+
+    async def run():
+        item = arena.tasks("train")[0]
+        place = matches.join(row, item, arena.new_session, fails)
+        policy, limits = ScriptedPolicy(["12", "12"]), EpisodeLimits(5, None)
+        return await play(place.item, place.new_session(), plain(), policy, limits)
+
+    episode = asyncio.run(run())
+    assert not episode.valid and "right cannot play on: API down" in episode.error
 
 
 def duel(seats):

@@ -127,8 +127,12 @@ class Gateway:
         try:
             body = read(json.loads(await request.body()))
             answer = self._answer_to(body, retried=request.headers.get("x-stainless-retry-count", "0") != "0")
-        except (RequestRefused, ValueError, TypeError, KeyError) as error:
+        except RequestRefused as error:
             return _error(400, str(error))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return _error(
+                400, f"the request does not have the form of this API ({error!r}). Correct its messages or tools."
+            )
         message = await asyncio.shield(answer)  # the client may give up and ask again
         if body.get("stream"):
             return StreamingResponse(iter(list(stream(message, MODEL))), media_type="text/event-stream")

@@ -123,7 +123,8 @@ def answer_message(reply: str, has_tools: bool) -> dict[str, Any]:
     for match in CALL.finditer(reply) if has_tools else ():
         try:
             call = json.loads(match[1])
-            function = {"name": str(call["name"]), "arguments": json.dumps(call.get("arguments") or {})}
+            arguments = dict(call.get("arguments") or {})
+            function = {"name": str(call["name"]), "arguments": json.dumps(arguments)}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {"role": "assistant", "content": reply}
         calls.append({"id": f"call_{uuid4().hex[:24]}", "type": "function", "function": function})

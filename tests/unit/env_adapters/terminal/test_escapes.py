@@ -89,11 +89,12 @@ for family, address in ((socket.AF_INET, ('127.0.0.1', {port})), (socket.AF_INET
         print('CONNECTED', address)
     except OSError as error:
         print(error)
-try:
-    socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-    print('CONNECTED raw')
-except OSError as error:
-    print(error)
+for family, kind in ((socket.AF_PACKET, socket.SOCK_RAW), (socket.AF_VSOCK, socket.SOCK_STREAM)):
+    try:
+        socket.socket(family, kind)
+        print('CONNECTED', family)
+    except OSError as error:
+        print(error)
 """
         outcome = sandbox.run(
             f"python3 - <<'END'\n{program}\nEND\ncat /proc/net/dev | tail -n +3 | cut -d: -f1; cat /proc/net/unix", 5
@@ -131,6 +132,7 @@ def test_a_full_disk(sandbox, place):
     [
         "import ctypes; print('DONE', ctypes.CDLL(None).shmget(0, 1 << 30, 0o1600))",
         "import os; print('DONE', os.memfd_create('x'))",
+        "import ctypes; print('DONE', ctypes.CDLL(None).semget(0, 32000, 0o1600))",
         "import mmap, time; x = mmap.mmap(-1, 1 << 27); x.write(b'1' * (1 << 27)); time.sleep(0.2); "
         "y = mmap.mmap(-1, 1 << 27); y.write(b'1' * (1 << 27)); time.sleep(3); print('DONE', 0)",
     ],

