@@ -155,7 +155,7 @@ class SeatSession:
 
 
 class HeldSeat(SeatSession):
-    """Seat of a policy that is not trained. Who plays it leaves the match for it, after an error has ended the match."""
+    """Seat of a policy that is not trained: who plays it leaves the match for it, after an error has ended that."""
 
     async def close(self) -> None:
         """Stay in the match."""
