@@ -51,6 +51,7 @@ CASES = [
     Case("guess_number"),
     Case("guess_number", {"tolerant": True}),
     Case("textcraft", {"prompt": "short"}),
+    Case("two_crafters"),
     Case("babyai", {"prompt": "full"}),
     Case("babyai", {"prompt": "short", "strict": True}, demonstrations=False),
     Case("deepsearch", {"prompt": "full"}),
@@ -59,6 +60,7 @@ CASES = [
     Case("gymnasium", demonstrations=False),
     Case("reasoning_gym"),
     Case("textarena", demonstrations=False),
+    Case("openspiel", demonstrations=False),
     Case("terminal"),
 ]
 HERE = sorted(name for name, package in registered().items() if package == "verl-agent" and name not in SERVED)
