@@ -25,7 +25,7 @@ def test_prompt_lengths_of_a_split_are_measured(model):
     code, output = run("guess_number", "--tokens", model, "--split", "small_train", "--agent", "raw")
     assert code == 0, output
     first, measured, suggested = output.splitlines()
-    assert first == f"guess_number, split small_train, agent raw, model {model}"
+    assert first == f"guess_number, split small_train, agent raw (--agent for another), model {model}"
     numbers = re.fullmatch(
         r"(\d+) of \1 prompts, in tokens: min (\d+), median (\d+), 95 % (\d+), max (\d+) \(task '.+'\)", measured
     )

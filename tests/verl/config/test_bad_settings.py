@@ -139,6 +139,14 @@ NOT_ALLOWED = [
 ]
 """Changes of which the last one sets the key that is refused, unless another key is named below."""
 ON_CPU = (SEPARATE, "trainer.device=cpu")
+REPLAY = (f"{ACTOR}.megatron.router_replay.mode=R3", f"{ROLLOUT}.enable_rollout_routing_replay=true")
+OF_MEGATRON = [
+    (*REPLAY, f"{ROLLOUT}.enable_rollout_routing_replay=false"),
+    (*REPLAY, f"{ROLLOUT}.name=sglang"),
+    (*REPLAY, "trainer.v1.trainer_mode=verl_agent_partial"),
+    (*REPLAY, "credit.truncated=bootstrap"),
+]
+"""Settings of an engine whose keys the recipe of these tests does not have."""
 OTHER_KEY = {
     ("algorithm.adv_estimator=turn_gae", "critic.enable=null"): "critic.enable",
     (DAPO, ADAPTIVE): "horizon.adaptive",
@@ -157,7 +165,7 @@ def test_a_value_that_is_not_allowed_raises_config_error_with_key_value_and_what
 
 def test_every_condition_has_a_case_that_it_refuses():
     left = list(CONDITIONS)
-    for changes in [*NOT_ALLOWED, ON_CPU]:
+    for changes in [*NOT_ALLOWED, *OF_MEGATRON, ON_CPU]:
         config = merged(*changes)
         OmegaConf.resolve(config)
         left = [condition for condition in left if not refuses(condition, config)]
@@ -168,6 +176,15 @@ def refuses(condition: Condition, config: DictConfig) -> bool:
     with suppress(TypeError, ConfigError):  # of a value that an earlier condition refuses
         return bool(condition.message(lambda key: plain_value(config, key)))
     return False
+
+
+@pytest.mark.parametrize("changes", OF_MEGATRON, ids=lambda changes: changes[-1])
+def test_a_replay_of_experts_that_was_not_tried_is_refused(changes):
+    config = merged(*changes)
+    OmegaConf.resolve(config)
+    replay = [one for one in CONDITIONS if one.key == changes[-1].partition("=")[0] and "router_replay" in str(one.when)]
+    with pytest.raises(ConfigError, match=r"is not allowed with .*router_replay\.mode=.*Allowed: "):
+        check_conditions(config, replay)
 
 
 def test_engines_on_devices_of_their_own_need_gpus():
