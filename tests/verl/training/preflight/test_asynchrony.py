@@ -9,6 +9,7 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe
+from tests.support.environments import skip_without_packages
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.training.partial import PartialEpisodeTrainer, SeparateEpisodeTrainer
@@ -83,8 +84,7 @@ TRAINED = [path for path in RECIPES if kind(path) == "agent_base"]
 
 @pytest.mark.parametrize("path", TRAINED, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_accepts_asynchronous_rollout(path):
-    if path.parent.name in ("reasoning_gym", "textarena"):
-        pytest.importorskip(path.parent.name)
+    skip_without_packages(path.parent.name)
     more = ["env.hosts.count=2"] if path.stem == "grpo_miniwob_cpu" else []  # its one host has places for 32 of 36
     config = merged(path, PARTIAL, *more)
     check_conditions(config, CONDITIONS)
