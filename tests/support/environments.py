@@ -83,6 +83,5 @@ OPTIONAL = {"openspiel", "reasoning_gym", "textarena", "terminal"}
 
 def skip_without_packages(env: str) -> None:
     """Skip the test if it needs an environment of `OPTIONAL` that lacks something."""
-    lacking = [one for one in load_adapter(env).requirements() if env in OPTIONAL and not one.present]
-    if lacking:
+    if env in OPTIONAL and (lacking := [one for one in load_adapter(env).requirements() if not one.present]):
         pytest.skip(f"{lacking[0].name} is missing: {lacking[0].install} {lacking[0].note}")
