@@ -61,7 +61,7 @@ def trainer(step: int = 1, **settings: object) -> EpisodeTrainer:
     made = EpisodeTrainer.__new__(EpisodeTrainer)
     made.config, made.global_steps = OmegaConf.create({**CONFIG, "trainer": {**CONFIG["trainer"], **settings}}), step
     made.turn_limits, made._prompt_numbers = TurnLimits(run_envs(CONFIG)), itertools.count()
-    made._draws, made._drops = TaskDraws(), False
+    made._draws, made._drops, made._baselines = TaskDraws(), False, {}
     rows = dataset()
     made.train_dataloader_it = iter(collate_fn([rows[6 * n + i] for i in range(6)]) for n in range(9))
     return made
