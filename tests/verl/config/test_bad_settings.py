@@ -182,7 +182,8 @@ def refuses(condition: Condition, config: DictConfig) -> bool:
 def test_a_replay_of_experts_that_was_not_tried_is_refused(changes):
     config = merged(*changes)
     OmegaConf.resolve(config)
-    replay = [one for one in CONDITIONS if one.key == changes[-1].partition("=")[0] and "router_replay" in str(one.when)]
+    key = changes[-1].partition("=")[0]
+    replay = [one for one in CONDITIONS if one.key == key and "router_replay" in str(one.when)]
     with pytest.raises(ConfigError, match=r"is not allowed with .*router_replay\.mode=.*Allowed: "):
         check_conditions(config, replay)
 

@@ -54,8 +54,12 @@ def hub() -> Iterator[str]:
 
 
 def asked(folder: Path, *models: str, **variables: str) -> list[str]:
-    """Return the error of each model, from a new process: the hub's library reads its address on import."""
-    environment = {**os.environ, "HF_HOME": str(folder), **variables}
+    """Return the error of each model, from a new process: the hub's library reads its address on import.
+
+    An earlier test may have found no hub, which the library tells all later child processes by HF_HUB_OFFLINE.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
+    environment = {**inherited, "HF_HOME": str(folder), **variables}
     command = [sys.executable, "-c", ASK, *models]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
