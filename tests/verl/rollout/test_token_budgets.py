@@ -137,9 +137,11 @@ def test_episode_with_an_edited_context_may_exceed_the_budget_of_one_segment(smo
 
 
 def test_segment_whose_prompt_exceeds_the_budget_of_prompts_has_the_rest_of_the_row(smollm2):
-    first = len(play_tokens(smollm2, ["a"], 1).engine.prompts[0])
-    script = [encode_reply(smollm2.tokenizer, "word " * 18, smollm2.tokenizer.eos_token_id)] * 10
-    play = play_tokens(smollm2, script, 10, TokenBudget(prompt=first, episode=50, turn=25), context=Summary(turns=1))
+    context = Summary(turns=1)
+    first = len(play_tokens(smollm2, ["a"], 1, context=context).engine.prompts[0])
+    script = [encode_reply(smollm2.tokenizer, "word " * 24, smollm2.tokenizer.eos_token_id)] * 10
+    play = play_tokens(smollm2, script, 10, TokenBudget(prompt=first, episode=80, turn=30), context=context)
     assert play.episode.stop is StopReason.EPISODE_TOKENS
-    assert any(len(segment.prompt_ids) > first for segment in play.segments)
-    assert all(len(segment.prompt_ids + segment.response_ids) <= first + 50 for segment in play.segments)
+    last = play.segments[-1]
+    assert len(last.prompt_ids) > first
+    assert len(last.prompt_ids + last.response_ids) == first + 80
