@@ -106,7 +106,10 @@ class CpuEngine(ReshardingEngine):
     def forward_backward_batch(
         self, data: TensorDict, loss_function: Callable[..., Any], forward_only: bool = False
     ) -> Any:
-        """Compute the batch as verl does, in other micro-batches: the largest first, while memory is unbroken."""
+        """Compute the batch as verl does, in other micro-batches: the largest first, while memory is unbroken.
+
+        verl 0.9.1, workers/engine/fsdp/transformer_impl.py:724 can only make micro-batches of equally many rows.
+        """
         if tu.get_non_tensor_data(data=data, key="use_dynamic_bsz", default=True):
             return super().forward_backward_batch(data, loss_function, forward_only)
         self._count(data)

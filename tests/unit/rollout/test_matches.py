@@ -54,6 +54,7 @@ def test_a_seat_whose_action_is_not_possible_moves_again(at_once):
 def test_a_seat_that_reaches_its_turn_limit_forfeits_with_its_last_turn():
     left, right = played(Duel(BOTH, at_once=True), ["!", "!"], ["12"], turns=2)
     assert (left.stop, left.reward, left.turns[-1].step.reward) == (StopReason.TURN_LIMIT, -1, -1)
+    assert right.messages[-1]["content"].startswith("The match has ended: a player left.")
     assert (right.stop, right.reward) == (StopReason.TERMINATED, 1)
 
 

@@ -42,6 +42,8 @@ def test_a_plan_ends_with_the_command_that_fits(tmp_path: Path) -> None:
         ([str(RECIPE.with_name("grpo_cpu.yaml"))], "is for a CPU. Plan a recipe for GPUs, such as"),
         ([str(ROOT / "recipes/textcraft/mixture.yaml")], "has env.mixture, which has no common limits."),
         ([str(RECIPE), "data.seeed=1"], "data.seeed is not a setting of this recipe. Did you mean 'seed'?"),
+        ([str(RECIPE), "horizon.grow_by=4", "horizon.up_to=24"], "sets horizon.grow_by, which fits its own"),
+        ([str(RECIPE), "horizon.max_turns=[4,8]", "horizon.order=random"], "sets horizon.order, which fits its own"),
         ([str(RECIPE.parent)], "is a folder. Choose one of its recipes"),
     ],
 )

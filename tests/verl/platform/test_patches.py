@@ -53,6 +53,28 @@ def test_verl_has_flash_attention_as_a_literal_in_the_value_model():
     assert lines.index(head) < 649 < lines.index("_architecture_to_auto_class = {")
 
 
+def test_verl_computes_a_batch_in_these_steps():
+    """Lines for `CpuEngine.forward_backward_batch`, which repeats them for micro-batches of its own."""
+    lines = [one.strip() for one in upstream("verl", "workers/engine/fsdp/transformer_impl.py")]
+    head = "def forward_backward_batch(self, data: TensorDict, loss_function: Callable, forward_only=False) -> list[TensorDict]:"
+    begin = lines.index(head)
+    body = lines[begin : next(place for place in range(begin + 1, len(lines)) if lines[place].startswith("def "))]
+    steps = [one for one in body if "assign_non_tensor(" in one or ".backward()" in one or "all_reduce(" in one]
+    assert steps == [
+        "tu.assign_non_tensor(data, sp_size=self.ulysses_sequence_parallel_size)",
+        "torch.distributed.all_reduce(",
+        "tu.assign_non_tensor(data, batch_num_tokens=batch_num_tokens.item())",
+        "tu.assign_non_tensor(data, dp_size=self.get_data_parallel_size())",
+        "scaler.scale(loss).backward()",
+        "loss.backward()",
+    ]
+    assert body[-3:] == [
+        "# postprocess and return",
+        "return postprocess_batch_func(output_lst=output_lst, indices=indices, data=data)",
+        "",
+    ]
+
+
 def test_verl_chooses_the_port_of_a_process_group_long_before_it_listens():
     """Lines for `fixed_master_ports`; the end of the range is exclusive."""
     assert line("verl", "single_controller/ray/base.py", 96) == 's.bind(("", 0))'

@@ -145,11 +145,12 @@ def test_a_unit_that_is_larger_than_the_budget_has_a_micro_batch():
     assert pack(rows, budget=2) == [[0], [1], [2]] and pack(rows, budget=3) == [[0], [1, 2]]
 
 
-@pytest.mark.parametrize(("window", "allowed"), [(None, True), (4096, False)])
-def test_a_model_with_attention_of_limited_range_keeps_single_rows(window, allowed):
+@pytest.mark.parametrize(("window", "dropout", "allowed"), [(None, 0.0, True), (4096, 0.0, False), (None, 0.1, False)])
+def test_a_model_with_limited_or_random_attention_keeps_single_rows(window, dropout, allowed):
     config = MistralConfig(
         vocab_size=64, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, sliding_window=window, initializer_range=0.5, pad_token_id=0,
+        attention_dropout=dropout,
     )  # fmt: skip
     model = MistralForCausalLM(config).eval()
     use_float32_attention(model)

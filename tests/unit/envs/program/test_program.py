@@ -229,6 +229,8 @@ def test_a_stream_has_the_same_text(program):
         ("ask([])", "messages must be a list"),
         ("ask([{'role': 'assistant', 'content': 'a'}])", "End with a user message"),
         ("ask([{'role': 'user', 'content': [{'type': 'image_url'}]}])", "images and sound"),
+        ("json.loads(post({'messages': ['a']}, path='/messages'))", "Correct its messages or tools."),
+        ("json.loads(post({'messages': [user(None)]}, path='/messages'))", "Correct its messages or tools."),
         ("json.loads(post({'messages': [user('a')]}, key='guess'))", "the API key is not that of this session"),
     ],
 )
