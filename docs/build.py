@@ -155,27 +155,24 @@ def demo(folder: Path) -> dict[str, object]:
 
 
 def export(folder: Path, played: Path) -> None:
-    """Write the pages of the gallery: the viewer's export of the demo's runs, and of evaluations played now."""
+    """Write the pages of the gallery: the viewer's export of recorded runs, and of evaluations played now."""
     folder.mkdir(parents=True)
     verl_agent_command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()"]
     for policy in ("oracle", "random"):
         recipe = ["eval", "recipes/textcraft/eval_cpu.yaml", f"model.path={policy}", "evaluation.max_tasks=8"]
         run([*verl_agent_command, *recipe, f"evaluation.output_dir={played / policy}"])
-    runs = [
-        str(shutil.copytree(path, played / path.name, dirs_exist_ok=True))
+    demo = [
+        shutil.copytree(path, played / path.name, dirs_exist_ok=True)
         for path in sorted((SOURCES / "results/demo").iterdir())
     ]
-    run([*verl_agent_command, "view", *runs, "--export", str(folder / "guess_number.html")])
-    run(
-        [
-            *verl_agent_command,
-            "view",
-            str(played / "oracle"),
-            str(played / "random"),
-            "--export",
-            str(folder / "textcraft.html"),
-        ]
-    )
+    shutil.unpack_archive(SOURCES / "results/textcraft_quickstart.tar.gz", played)
+    pages = {
+        "guess_number": demo,
+        "textcraft": [played / "oracle", played / "random"],
+        "textcraft_quickstart": [played / "textcraft_quickstart"],
+    }
+    for name, runs in pages.items():
+        run([*verl_agent_command, "view", *map(str, runs), "--export", str(folder / f"{name}.html"), "--limit", "1000"])
 
 
 def run(command: list[str]) -> None:

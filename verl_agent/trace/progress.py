@@ -79,7 +79,7 @@ class ProgressView:
         metrics_path: path of the log of verl's `file` logger; it may not exist yet.
         total_steps: number of training steps of the whole run.
         console: output console.
-        on_validation: returns lines that are shown below those of a validation.
+        on_validation: returns lines that are shown below those of a validation before the last step.
     """
 
     def __init__(
@@ -153,8 +153,8 @@ class ProgressView:
             self._rows.append(self._row(logged))
         lines = [line for split in ("val", "test") if (line := _validation_line(logged, split))]
         self._validations += lines
-        if lines:
-            self._notes = self._on_validation()
+        if lines:  # the end of the run has its own
+            self._notes = self._on_validation() if logged.step < self.total_steps else ()
         if self._redraws:
             self._live.refresh()
             return

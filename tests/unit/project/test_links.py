@@ -9,7 +9,10 @@ from tests import ROOT
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 MADE = {ROOT / "docs" / "reference" / f"{name}.md" for name in ("api", "commands", "metrics", "recipes", "settings")}
-MADE |= {ROOT / "docs" / "results" / "gallery" / f"{name}.html" for name in ("guess_number", "textcraft")}
+MADE |= {
+    ROOT / "docs" / "results" / "gallery" / f"{name}.html"
+    for name in ("guess_number", "textcraft", "textcraft_quickstart")
+}
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 
 

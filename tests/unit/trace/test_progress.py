@@ -61,15 +61,14 @@ def test_a_run_that_logs_no_probabilities_of_the_trainer_shows_the_difference_of
     assert row[header.index("kl")] == "-0.0020" and "gap" not in header
 
 
-def test_notes_on_a_validation_stand_below_it(tmp_path):
+def test_notes_on_a_validation_stand_below_it_until_the_end_of_the_run_prints_its_own(tmp_path):
     path, output = tmp_path / "m.jsonl", StringIO()
-    path.write_text(line(1) + line(2, **{"val-core/a/reward/mean@1": 0.5}))
+    path.write_text("".join(line(step, **{"val-core/a/reward/mean@1": 0.5}) for step in (1, 2)))
     view = ProgressView(path, 2, Console(file=output, width=80), lambda: ["finding: equal groups"])
     view.update()
-    assert output.getvalue().splitlines()[-2:] == [
-        "validation after step 2: a reward 0.500",
-        "finding: equal groups",
-    ]
+    first, note, _, last = output.getvalue().splitlines()[-4:]
+    assert (first, note) == ("validation after step 1: a reward 0.500", "finding: equal groups")
+    assert last == "validation after step 2: a reward 0.500"
 
 
 def test_each_step_is_shown_once(tmp_path):
