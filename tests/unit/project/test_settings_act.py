@@ -68,7 +68,7 @@ def covered(key: str) -> bool:
 def test_every_key_of_verl_has_a_row_in_the_table(engine: str):
     keys = {key for key, _ in leaves(reference("agent_base", f"model_engine={engine}")) if is_verls(key)}
     assert len(keys) > 800
-    assert {key for key in keys if not covered(key)} == set(), "add a row: `unread: true`, unless code of verl reads the key"
+    assert {key for key in keys if not covered(key)} == set(), "add rows: `unread: true`, unless verl reads the key"
 
 
 def test_every_row_of_the_table_stands_for_a_key():
