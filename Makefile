@@ -210,10 +210,6 @@ $(DOCS)/.setup: requirements/docs.txt
 	$(DOCS)/bin/python -m pip --disable-pip-version-check install -q --no-deps -r requirements/docs.txt
 	@touch $@
 
-.PHONY: trace-settings
-trace-settings: setup-sglang setup-megatron ## Write verl_agent/config/verl_keys.yaml from the keys that tiny runs read (half an hour)
-	python -m tests.support.key_table $${TMPDIR:-/tmp}/verl_agent_traced
-
 .PHONY: doctor
 doctor: setup ## Show what this machine can run and the command that installs what is missing
 	verl-agent doctor

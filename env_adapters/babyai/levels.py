@@ -43,10 +43,7 @@ LEVELS = (
     Level("OpenRedDoor", "Open", "OpenRedDoor"),
     Level("OpenDoorLoc", "Open", "OpenDoor", {"select_by": "loc"}),
     Level(
-        "OpenRedBlueDoorsDebug",
-        "Open",
-        "OpenTwoDoors",
-        {"first_color": "red", "second_color": "blue", "strict": True},
+        "OpenRedBlueDoorsDebug", "Open", "OpenTwoDoors", {"first_color": "red", "second_color": "blue", "strict": True}
     ),
     Level("OpenDoorsOrderN4Debug", "Open", "OpenDoorsOrder", {"debug": True, "num_doors": 4}),
     Level("Pickup", "Pickup", "Pickup"),

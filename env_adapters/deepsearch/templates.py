@@ -69,8 +69,7 @@ WORDINGS: Mapping[str, Wording] = {
         ("the country whose currency is called {v}", "the country that pays in {v}"),
     ),
     "nationality": Wording(
-        "the adjective of nationality",
-        ("Which adjective describes the nationality of people from {x}?", ""),
+        "the adjective of nationality", ("Which adjective describes the nationality of people from {x}?", "")
     ),
     "symbol": Wording(
         "the national symbol",
@@ -78,8 +77,7 @@ WORDINGS: Mapping[str, Wording] = {
         ("the country whose national symbol is the {v}", "the country that has the {v} as its emblem"),
     ),
     "airports": Wording(
-        "the number of airports",
-        ("How many airports does {x} have?", "What is the number of airports in {x}?"),
+        "the number of airports", ("How many airports does {x} have?", "What is the number of airports in {x}?")
     ),
     "legislature": Wording(
         "the name of the legislature",

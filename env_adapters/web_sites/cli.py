@@ -19,10 +19,7 @@ app = typer.Typer(
 )
 console = Console(soft_wrap=True)
 
-Folder = Annotated[
-    Path | None,
-    typer.Option(help="Folder of the sites. Default: $VERL_AGENT_SITES, as for episodes."),
-]
+Folder = Annotated[Path | None, typer.Option(help="Folder of the sites. Default: $VERL_AGENT_SITES, as for episodes.")]
 
 
 @app.command()

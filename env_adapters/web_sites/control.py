@@ -81,14 +81,7 @@ def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
     say("starting the sites")
     with (home.logs / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "env_adapters.web_sites.supervisor",
-                str(home.folder),
-                str(seed),
-                *map(str, ports),
-            ],
+            [sys.executable, "-m", "env_adapters.web_sites.supervisor", str(home.folder), str(seed), *map(str, ports)],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -26,13 +26,7 @@ import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
 from env_adapters.web_sites import Copy, SiteSet
-from env_adapters.webarena.browser.accessibility_tree import (
-    DomSnapshot,
-    Tree,
-    build_page_text,
-    layout_rects,
-    tab_line,
-)
+from env_adapters.webarena.browser.accessibility_tree import DomSnapshot, Tree, build_page_text, layout_rects, tab_line
 from env_adapters.webarena.browser.chromium import find_chromium
 
 SIZE = (1280, 720)

@@ -25,53 +25,30 @@ class Known:
     wrap: str = "{}"
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Return the parts of a text between commas."""
+    return tuple(text.split(", "))
+
+
 KNOWN: Mapping[str, Known] = {
     "textcraft": Known(
-        "test",
-        0,
-        ("get", "get 1", "craft", "using", "inventory", "birch log", "oak planks", "minecraft:stick", "1 stick"),
+        "test", 0, words("get, get 1, craft, using, inventory, birch log, oak planks, minecraft:stick, 1 stick")
     ),
     "babyai": Known(
-        "test",
-        190,
-        (
-            "go to",
-            "go through",
-            "toggle",
-            "pickup",
-            "pick up",
-            "drop",
-            "turn left",
-            "red ball 1",
-            "door",
-            "check",
-            "none",
-        ),
+        "test", 190, words("go to, go through, toggle, pickup, pick up, drop, turn left, red ball 1, door, check, none")
     ),
     "scienceworld": Known(
         "test",
         600,
-        (
-            *(
-                "look at",
-                "focus on",
-                "open door",
-                "move",
-                "use",
-                "connect",
-                "pour",
-                "go to",
-                "mix",
-                "wait",
-                "reset task",
-            ),
-            *("agent", "inventory", "kitchen", "air", "help", "objects"),
+        words(
+            "look at, focus on, open door, move, use, connect, pour, go to, "
+            "mix, wait, reset task, agent, inventory, kitchen, air, help, objects"
         ),
     ),
     "deepsearch": Known(
         "test",
         0,
-        ("<search>", "</search>", "<answer>", "</answer>", "<think>", "</think>", "capital", "Mali", "area", "and"),
+        words("<search>, </search>, <answer>, </answer>, <think>, </think>, capital, Mali, area, and"),
         "<search>{}</search>",
     ),
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.support.scripts import actions
-from tests.support.wire_client import Connection, Script, Session
+from tests.support.wire_client import Script, Session
 from verl_agent.envs.registry import make_env
 
 CONCURRENCY = 16
@@ -52,14 +52,12 @@ async def _play_all(url: str, scripts: Sequence[Script]) -> dict[int, float]:
     left = iter(scripts)
 
     async def play() -> None:
-        session = Session(await Connection.to(url))
-        await session.create()
+        session = await Session.open(url)
         for script in left:
             await session.reset(script.item)
             answers = [await session.step(action) for action in script.actions]
             scores[script.item] = answers[-1]["score"] if answers[-1]["done"] else 0.0
         await session.close()
-        session.connection.close()
 
     await asyncio.gather(*(play() for _ in range(min(CONCURRENCY, len(scripts)))))
     return scores

@@ -18,22 +18,8 @@ BLOCK = re.compile(r"^(?:<!-- (not run: .+?) -->\n)?```(\w*)\n(.*?)^```", re.MUL
 CODE = re.compile(r"`((?:verl-agent|make|python|pytest|bash) [^`\n]+)`")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 EXTRAS = set(re.findall(r'^        "([a-z0-9_]+)": \[', (ROOT / "setup.py").read_text(encoding="utf-8"), re.MULTILINE))
-OTHERS = {
-    "sbatch",
-    "kubectl",
-    "sky",
-    "source",
-    "export",
-    "cd",
-    "apt-get",
-    "ray",
-    "tensorboard",
-    "vllm",
-    "torchrun",
-    "playwright",
-    "pip",
-    "requirements/lock.sh",
-}
+OTHERS = {"sbatch", "kubectl", "sky", "source", "export", "cd", "apt-get", "ray", "tensorboard", "vllm", "torchrun"}
+OTHERS |= {"playwright", "pip", "requirements/lock.sh"}
 """Programs whose arguments are not checked."""
 TEMPLATES = ROOT / "verl_agent" / "commands" / "templates" / "environment"
 RECIPES = {name for name, *_ in RECIPE_COMMANDS}

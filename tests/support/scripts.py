@@ -2,9 +2,6 @@
 
 from collections.abc import Sequence
 
-from env_adapters.babyai.adapter import BabyAI, build
-from env_adapters.babyai.strict import StrictGame
-from env_adapters.babyai.texts import Style
 from tests.support.wire_client import Script
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import make_env
@@ -30,18 +27,3 @@ def scripts(env: str, split: str, count: int, turns: range = range(1, 1000)) -> 
     items = session.tasks(split)
     solved = [Script(index, actions(session, items[index])) for index in spread(items, count)]
     return [script for script in solved if len(script.actions) in turns]
-
-
-def strict_scripts(split: str, count: int) -> list[Script]:
-    """Return scripts of BabyAI whose every command AgentGym's rules allow too."""
-    items = BabyAI().tasks(split)
-
-    def allowed(script: Script) -> bool:
-        game, earned = StrictGame(build(items[script.item]), Style()), 0.0
-        for command in script.actions:
-            if not game.offer.moves.get(command):
-                return False
-            earned = game.play(command).reward
-        return earned > 0
-
-    return list(filter(allowed, scripts("babyai", split, count)))

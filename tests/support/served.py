@@ -21,16 +21,12 @@ class Usage:
     """Resources of a process and its descendants.
 
     Attributes:
-        cpu_s: processor time in seconds of the processes that still run.
-        rss_mb: resident memory (RSS) in MiB; shared memory counts for each process.
         pss_mb: proportional memory (PSS) in MiB; shared memory is divided among the processes.
         files: number of open file handles.
         threads: number of threads.
         processes: number of processes.
     """
 
-    cpu_s: float
-    rss_mb: float
     pss_mb: float
     files: int
     threads: int
@@ -52,20 +48,10 @@ class Server:
         usages = []
         for process in self.family():
             with suppress(psutil.NoSuchProcess):
-                times, memory = process.cpu_times(), process.memory_full_info()
-                size = (memory.rss / 2**20, memory.pss / 2**20)
-                usages.append((times.user + times.system, *size, process.num_fds(), process.num_threads(), 1))
-        cpu_s, rss_mb, pss_mb, files, threads, processes = map(sum, zip(*usages, strict=True))
-        return Usage(cpu_s, rss_mb, pss_mb, int(files), int(threads), int(processes))
-
-    def cpu_s(self) -> tuple[float, float]:
-        """Return the processor seconds of the server process and of its descendants."""
-        times = []
-        for process in self.family():
-            with suppress(psutil.NoSuchProcess):
-                used = process.cpu_times()
-                times.append(used.user + used.system)
-        return times[0], sum(times[1:])
+                pss_mb = process.memory_full_info().pss / 2**20
+                usages.append((pss_mb, process.num_fds(), process.num_threads(), 1))
+        pss_mb, files, threads, processes = map(sum, zip(*usages, strict=True))
+        return Usage(pss_mb, int(files), int(threads), int(processes))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.support.served import ROOT, Server, Usage
-from tests.support.wire_client import Connection, Script, Session
+from tests.support.wire_client import Script, Session
 
 CONCURRENCY = 20
 """Sessions that a client plays at the same time."""
@@ -140,34 +140,29 @@ async def run_client(url: str, workload: Workload) -> None:
     scripts = itertools.cycle(workload.scripts)
     remaining = iter(range(workload.finished))
     solved = sum(await asyncio.gather(*(_play(url, scripts, remaining) for _ in range(CONCURRENCY))))
+    left = []
     for _ in range(workload.abandoned):
-        session, script = await _open(url), next(scripts)
+        session, script = await Session.open(url), next(scripts)
         await session.reset(script.item)
         half = len(script.actions) // 2
         for action in script.actions[:half]:
             await session.step(action)
-        session.connection.send("/step", session.step_body(script.actions[half]))
+        left.append(asyncio.create_task(session.step(script.actions[half])))
+        await asyncio.sleep(0.01)  # the request leaves
     sys.stdout.write(f"{solved}\n")
     sys.stdout.flush()
     await asyncio.sleep(WAIT_S)
-
-
-async def _open(url: str) -> Session:
-    session = Session(await Connection.to(url))
-    await session.create()
-    return session
 
 
 async def _play(url: str, scripts: Iterator[Script], remaining: Iterator[int]) -> int:
     """Play the remaining episodes, each in a new session, and return the number of solved ones."""
     solved = 0
     for _ in remaining:
-        session, script = await _open(url), next(scripts)
+        session, script = await Session.open(url), next(scripts)
         await session.reset(script.item)
         answers = [await session.step(action) for action in script.actions]
         solved += answers[-1]["done"]
         await session.close()
-        session.connection.close()
     return solved
 
 

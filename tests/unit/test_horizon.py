@@ -41,10 +41,7 @@ def test_evaluation_does_not_depend_on_the_step():
     [
         ({"max_turns": []}, "horizon.max_turns=[] is not allowed. Allowed: a list of 1 or more whole numbers >= 1."),
         ({"max_turns": [0, 5]}, "horizon.max_turns[0]=0 is not allowed. Allowed: a whole number >= 1."),
-        (
-            {"max_turns": [10, 5]},
-            "horizon.max_turns must not shrink, got [10, 5]. Sort it, or fix the typing error.",
-        ),
+        ({"max_turns": [10, 5]}, "horizon.max_turns must not shrink, got [10, 5]. Sort it, or fix the typing error."),
         (
             {"max_turns": [5], "steps_per_stage": 0},
             "horizon.steps_per_stage=0 is not allowed. Allowed: a whole number >= 1 or a list of whole numbers >= 1.",

@@ -16,10 +16,7 @@ EXPLAINED = (
     "action pass. attend: decide on an episode's actions here. end-episode: end one. end: kill the run within seconds."
 )
 
-STARTED = {
-    "resume": "The held actions pass.",
-    "step": "One held action of each chosen episode passes.",
-}
+STARTED = {"resume": "The held actions pass.", "step": "One held action of each chosen episode passes."}
 """Messages for commands that take effect after the run has answered."""
 
 

@@ -7,14 +7,15 @@ pattern with `*`. Its columns, which for own settings are markers and docstrings
 * `when`: another key with the values with which code reads this one (`set`: true, a number above 0, or a text or list
   that is not empty). Of several keys one suffices. Without it the key is read in every run.
 * `unread`: true if no code reads the key.
-* `untraced`: place that reads the key beyond the traced runs, such as an engine that needs a GPU.
+* `untraced`: place that reads the key in a way that a search of the source does not follow.
 * `effect`: another key with the values with which the key, though read, has an effect, or a list of such conditions;
   `none` if it has none.
 * `instead`: what to do instead of setting a key that has no effect.
 * `resume`: commands whose resumed run may change the key, see `verl_agent.sections.OnResume`.
 * `meaning`: meaning and unit, for the reference page.
 
-`make trace-settings` writes `when`, `unread` and `untraced` from the reads of real runs, and keeps the others.
+Rows are written by hand. After a change of verl's version, tests/unit/project/test_settings_act.py names the keys
+without a row, rows without a key, and keys that are marked `unread` although verl's source reads them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

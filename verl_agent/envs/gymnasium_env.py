@@ -62,11 +62,7 @@ class AdapterEnv(gymnasium.Env[str, str]):
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}  # type: ignore[misc]  # Gymnasium has no ClassVar
 
     def __init__(
-        self,
-        name: str,
-        options: Mapping[str, Any] | None = None,
-        split: str = "train",
-        render_mode: str | None = None,
+        self, name: str, options: Mapping[str, Any] | None = None, split: str = "train", render_mode: str | None = None
     ) -> None:
         """Make the environment and list its tasks.
 

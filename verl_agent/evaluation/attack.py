@@ -178,12 +178,7 @@ def attack_env(
 
 
 async def _play_tasks(
-    name: str,
-    env: EnvAdapter,
-    chosen: Sequence[TaskItem],
-    turns: int,
-    limit_s: float,
-    report: Callable[[str], None],
+    name: str, env: EnvAdapter, chosen: Sequence[TaskItem], turns: int, limit_s: float, report: Callable[[str], None]
 ) -> dict[str, Played]:
     """Play the tasks one after another, the episodes of each side by side."""
     hosts = HostSettings(where="inline") if unpicklable(env) else HostSettings(where="local")

@@ -152,9 +152,7 @@ class VllmEngine(LocalEngine):
 
         self._memory.sample()
         parameters = SamplingParams(
-            **request_options(sampling_params),
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            **request_options(sampling_params), detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
         )
         outputs = self._engine.generate(
             {"prompt_token_ids": prompt_ids},

@@ -83,18 +83,10 @@ _BEHAVIORS = (
         "of the replies are cut by a token budget. Raise episode.max_tokens_per_turn or data.max_response_length, or "
         "ask for shorter thoughts.",
     ),
-    (
-        "no_effect",
-        0.4,
-        "of the actions leave the observation as it was. The agent may not see what its action did.",
-    ),
+    ("no_effect", 0.4, "of the actions leave the observation as it was. The agent may not see what its action did."),
     ("repeated_action", 0.4, "of the actions repeat the one before."),
     ("loop", 0.2, "of the turns are part of a loop of actions."),
-    (
-        "wrote_observation",
-        0.1,
-        "of the replies contain text of the environment: the model plays both sides.",
-    ),
+    ("wrote_observation", 0.1, "of the replies contain text of the environment: the model plays both sides."),
 )
 """Behavior, share of turns from which it is reported, and sentence."""
 

@@ -13,11 +13,7 @@ from verl_agent.envs.http.auth import is_loopback
 
 COOKIE = "verl_agent_view"
 """Start of the name of the cookie with the token, which the port follows; the first request with `?token=` sets it."""
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-}
+HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer"}
 """Headers of every answer."""
 
 

@@ -29,11 +29,7 @@ def log_in(user: Any, site: str, name: str, backend: str) -> None:
     """Create a session of `user` that does not expire."""
     from django.contrib.sessions.models import Session
 
-    values = {
-        SESSION_KEY: str(user.pk),
-        BACKEND_SESSION_KEY: backend,
-        HASH_SESSION_KEY: user.get_session_auth_hash(),
-    }
+    values = {SESSION_KEY: str(user.pk), BACKEND_SESSION_KEY: backend, HASH_SESSION_KEY: user.get_session_auth_hash()}
     Session.objects.create(
         session_key=session_key(site, name),
         session_data=SessionStore().encode(values),

@@ -96,12 +96,7 @@ def add_catalogue(shop: ShopWorld) -> None:
         code: get_model("catalogue", "ProductAttribute").objects.create(
             product_class=kind, name=name, code=code, type="text"
         )
-        for code, name in (
-            ("brand", "Brand"),
-            ("colour", "Colour"),
-            ("weight", "Weight"),
-            ("warranty", "Warranty"),
-        )
+        for code, name in (("brand", "Brand"), ("colour", "Colour"), ("weight", "Weight"), ("warranty", "Warranty"))
     }
     categories: dict[str, Any] = {}
     departments: dict[str, Any] = {}

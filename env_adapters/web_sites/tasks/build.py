@@ -7,15 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from env_adapters.web_sites.tasks.templates import (
-    PER_TEMPLATE,
-    TEMPLATES,
-    Draft,
-    Evaluation,
-    Script,
-    Template,
-    stop,
-)
+from env_adapters.web_sites.tasks.templates import PER_TEMPLATE, TEMPLATES, Draft, Evaluation, Script, Template, stop
 from env_adapters.web_sites.world import DEFAULT_SEED, GeneratedWorld, world
 from env_adapters.webarena.grading.strict import answer_values
 

@@ -134,13 +134,7 @@ def visit(entity: str, words: Mapping[str, str], steps: Script, *urls: str, igno
 
 def evaluation_of(kind: str, reference: object) -> Evaluation:
     """Return the field `eval` of a task with one strict evaluator."""
-    return {
-        "eval_types": [kind],
-        "reference_answers": None,
-        "reference_url": "",
-        "program_html": [],
-        kind: reference,
-    }
+    return {"eval_types": [kind], "reference_answers": None, "reference_url": "", "program_html": [], kind: reference}
 
 
 def changes(*expected: Mapping[str, Any]) -> Evaluation:

@@ -59,10 +59,7 @@ PRAISE = (
     "Three months with the {product}",
     "I bought the {product} three months ago and use it almost every day. Ask me anything about it.",
 )
-DOUBTS = (
-    "Is the {product} any good?",
-    "The {product} keeps coming up when I search. Does anybody here own it?",
-)
+DOUBTS = ("Is the {product} any good?", "The {product} keeps coming up when I search. Does anybody here own it?")
 
 REPLIES: Sequence[str] = (
     "I had the same question last year. Buy the best you can afford and look after it.",

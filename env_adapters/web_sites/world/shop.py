@@ -7,14 +7,7 @@ from functools import cached_property
 from random import Random
 
 from env_adapters.web_sites.world.people import Person, people, someone
-from env_adapters.web_sites.world.shop_words import (
-    BRANDS,
-    COLOURS,
-    DEPARTMENTS,
-    DESCRIPTIONS,
-    REVIEWS,
-    Shelf,
-)
+from env_adapters.web_sites.world.shop_words import BRANDS, COLOURS, DEPARTMENTS, DESCRIPTIONS, REVIEWS, Shelf
 
 PER_SHELF = 10
 CUSTOMERS = 60

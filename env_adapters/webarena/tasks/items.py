@@ -16,13 +16,7 @@ from verl_agent.types import TaskItem
 
 ENV = "webarena"
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia")
-CATEGORIES = {
-    "shopping": "Shopping",
-    "shopping_admin": "CMS",
-    "map": "Maps",
-    "gitlab": "GitLab",
-    "reddit": "Reddit",
-}
+CATEGORIES = {"shopping": "Shopping", "shopping_admin": "CMS", "map": "Maps", "gitlab": "GitLab", "reddit": "Reddit"}
 """Category by the site of a task; the paper joins GitLab and Reddit. Tasks of several sites are in `SEVERAL_SITES`."""
 SEVERAL_SITES = "Several sites"
 URL_RULES = ("GOLD in PRED", EXACT_URL)

@@ -152,14 +152,7 @@ TEXTS = [
     "x\ud800y",
     "a\u2028b",
 ]
-LINES = [
-    "for x in y:\n    print(x)",
-    "    if x:\n        y = 'z'",
-    "a\n\n\nb",
-    "ls\nfoo",
-    "```sh\nls\n```",
-    "x\r\ny",
-]
+LINES = ["for x in y:\n    print(x)", "    if x:\n        y = 'z'", "a\n\n\nb", "ls\nfoo", "```sh\nls\n```", "x\r\ny"]
 
 
 @pytest.mark.parametrize("text", TEXTS)

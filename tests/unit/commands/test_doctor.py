@@ -124,12 +124,7 @@ def test_attention_is_that_of_the_installed_packages(packages, says):
         ("", None, Status.OK, "not installed; only the installation of Megatron"),
         ("Cuda compilation tools, release 13.0, V13.0.48", None, Status.OK, "13.0; only"),
         ("Cuda compilation tools, release 12.4, V12.4.131", None, Status.WARN, "12.4, but torch is for CUDA 13.0"),
-        (
-            "Cuda compilation tools, release 12.4, V12.4.131",
-            "2.16.1",
-            Status.OK,
-            "Transformer Engine is installed",
-        ),
+        ("Cuda compilation tools, release 12.4, V12.4.131", "2.16.1", Status.OK, "Transformer Engine is installed"),
     ],
 )
 def test_the_cuda_toolkit_matters_only_to_compile_megatron(nvcc, engine, status, says):
@@ -236,23 +231,11 @@ def test_an_environment_that_does_not_import_is_shown_with_the_reason():
 @pytest.mark.parametrize(
     ("gpu", "others", "says"),
     [
-        (
-            checks.check_accelerator(NO_GPU),
-            [],
-            "trains small models on CPU (SmolLM2-135M): try `make quickstart`",
-        ),
-        (
-            checks.check_accelerator(H100_CUDA),
-            [],
-            "trains on GPU: 2 x NVIDIA H100 80GB HBM3, 80 GiB each.",
-        ),
+        (checks.check_accelerator(NO_GPU), [], "trains small models on CPU (SmolLM2-135M): try `make quickstart`"),
+        (checks.check_accelerator(H100_CUDA), [], "trains on GPU: 2 x NVIDIA H100 80GB HBM3, 80 GiB each."),
         (checks.check_accelerator(parse_gpus(H100)), [], "To use its GPU: `make setup DEVICE=gpu VENV=.venv-gpu`"),
         (checks.check_accelerator(NO_GPU), ["ray"], "cannot train yet: ray is missing"),
-        (
-            checks.check_accelerator(H100_CUDA),
-            ["ray", "torch"],
-            "ray, torch are missing or unsupported",
-        ),
+        (checks.check_accelerator(H100_CUDA), ["ray", "torch"], "ray, torch are missing or unsupported"),
     ],
 )
 def test_the_summary_states_what_the_machine_can_run(gpu, others, says):

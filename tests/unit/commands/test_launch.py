@@ -18,7 +18,6 @@ from verl_agent.config.keys import check_kind
 from verl_agent.config.search_path import register_config
 
 RECIPES = ROOT / "recipes" / "guess_number"
-HINT = "Check indentation, brackets and the space after each colon."
 
 
 def launched(command: str, folder: Path, name: str, *overrides: str, cwd: Path) -> str:

@@ -7,7 +7,6 @@ import pytest
 
 from tests import ROOT
 
-BABYAI = "from env_adapters.babyai.adapter import BabyAI; BabyAI().demonstration(BabyAI().tasks('test')[0])"
 USES = [
     (
         "minigrid",

@@ -268,11 +268,7 @@ def test_an_output_folder_that_is_a_file_raises_config_error(tmp_path):
         ("top_p", 0, "evaluation.top_p=0 is not allowed. Allowed: a number above 0 and at most 1"),
         ("purpose", "train", "evaluation.purpose='train' is not allowed. Allowed: evaluation, collection"),
         ("sample", 2, "Did you mean 'samples'"),
-        (
-            "tasks",
-            "tset",
-            "^evaluation.tasks='tset' is not allowed: GuessNumber has no split 'tset'. Did you mean",
-        ),
+        ("tasks", "tset", "^evaluation.tasks='tset' is not allowed: GuessNumber has no split 'tset'. Did you mean"),
         ("compare_with", "runs/never_was", "evaluation.compare_with='runs/never_was' is not the folder"),
         ("output_dir", "???", "lacks a value for evaluation.output_dir"),
     ],

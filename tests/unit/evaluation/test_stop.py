@@ -33,10 +33,7 @@ def test_a_stopped_evaluation_says_so_in_one_line_and_its_records_are_whole(tmp_
     previous = signal.signal(signal.SIGINT, handler)  # inherited by the command
     try:
         process = subprocess.Popen(
-            [*command, f"evaluation.output_dir={folder}"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            [*command, f"evaluation.output_dir={folder}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -109,10 +109,7 @@ def test_a_missing_checkpoint_names_the_steps_of_its_run(tmp_path):
 )
 def test_a_misspelt_path_names_the_nearest_one(tmp_path, path, suggestion):
     (tmp_path / "warm_start").mkdir()
-    with (
-        chdir(tmp_path),
-        pytest.raises(ConfigError, match=rf"Did you mean '{suggestion}'\? .*'oracle'"),
-    ):
+    with chdir(tmp_path), pytest.raises(ConfigError, match=rf"Did you mean '{suggestion}'\? .*'oracle'"):
         resolve_model(path, policies=["oracle"])
 
 

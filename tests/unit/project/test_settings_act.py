@@ -1,20 +1,20 @@
 """Test that the table of verl's keys is complete, and that files of this project set only keys that code reads.
 
-tests/support/key_table.py writes the table from traced runs. config_reads.py finds the reads in verl's source and
-own_reads.py those of this package; both state their limits. Tests of losses, estimators and engines show what a key
-does.
+tests/support/config_reads.py finds the reads in verl's source and own_reads.py those of this package; both state their
+limits. Tests of losses, estimators and engines show what a key does.
 """
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.composing import COMMON, RECIPES, ROOT, SHARED, kind, written_in
 from tests.support.config_reads import references, verl_reads
-from tests.support.key_table import OUTER, condition, contradictions, is_verls, known_keys
 from tests.support.own_reads import is_read
-from tests.support.traced_runs import RECIPE, RUNS, run
 from verl_agent.config.catalogue import Row, rows, rows_of
 from verl_agent.config.checks import FIELDS
 from verl_agent.config.keys import FREE, leaves, reference
@@ -26,6 +26,23 @@ OWN += ("trainer.v1.sampler.sampler_kwargs.",)
 """Sections that this package reads."""
 HANDED_ON = ("data.custom_cls.", *(key for key, row in rows().items() if row.untraced))
 """Keys and sections that reach their reader in a way that the search of the source does not follow."""
+
+NOT_VERLS = ("env.", "agent.", "horizon.", "episode.", "credit.", "hydra.", "offload", "_target_")
+"""Sections of this package, and names that are no settings."""
+OUTER = ("actor_rollout_ref.ref.", "critic.")
+"""Sections whose row has a condition for all keys in them, which have rows of their own besides."""
+
+
+def is_verls(key: str) -> bool:
+    """Return True for keys that belong into the table."""
+    return not (key.startswith((*NOT_VERLS, *FREE)) or key.endswith("_target_"))
+
+
+@cache
+def known_keys() -> Mapping[str, Any]:
+    """Return verl's keys of both engines, with their unresolved values."""
+    both = dict(leaves(reference("agent_base", "model_engine=megatron"))) | dict(leaves(reference("agent_base")))
+    return {key: value for key, value in sorted(both.items()) if is_verls(key)}
 
 
 def read_keys(base: str) -> set[str]:
@@ -51,7 +68,7 @@ def covered(key: str) -> bool:
 def test_every_key_of_verl_has_a_row_in_the_table(engine: str):
     keys = {key for key, _ in leaves(reference("agent_base", f"model_engine={engine}")) if is_verls(key)}
     assert len(keys) > 800
-    assert {key for key in keys if not covered(key)} == set(), "run `make trace-settings` to add them"
+    assert {key for key in keys if not covered(key)} == set(), "add rows: `unread: true`, unless verl reads the key"
 
 
 def test_every_row_of_the_table_stands_for_a_key():
@@ -72,41 +89,6 @@ def test_no_key_that_verls_source_reads_is_marked_as_unread():
 
 def _row(key: str) -> Row:
     return (rows_of(key) or [Row()])[0]
-
-
-LORA = "actor_rollout_ref.model.target_modules"
-VALIDATED = {"trainer.test_freq": "set", "trainer.val_before_train": "set"}
-
-
-@pytest.mark.parametrize(
-    ("key", "read_in", "expected"),
-    [
-        (LORA, ["lora"], {"actor_rollout_ref.model.lora_rank": "set"}),
-        ("trainer.validation_data_dir", ["kl", "rloo", "partial"], VALIDATED),
-        ("actor_rollout_ref.actor.fsdp_config.seed", ["lora", "gigpo"], {}),  # only their estimators tell them apart
-        ("algorithm.gamma", ["lora", "gigpo"], {"algorithm.adv_estimator": ["gigpo", "reinforce_plus_plus"]}),
-    ],
-)
-def test_a_condition_tells_the_runs_that_read_a_key_from_all_others(key, read_in, expected):
-    assert condition(key, read_in, [name for name in RUNS if name not in read_in]) == expected
-
-
-def test_two_runs_tell_no_condition():
-    assert condition("actor_rollout_ref.actor.megatron.dtype", ["megatron"], ["megatron_ppo"]) == {}
-
-
-def test_an_effect_that_a_run_does_not_read_is_a_contradiction():
-    made = {section: {"effect": dict(rows()[section].effect)} for section in OUTER}
-    made[LORA] = {"effect": {"actor_rollout_ref.actor.use_kl_loss": "set"}}
-    (line,) = contradictions({"kl": set(), "lora": {LORA}, "grpo": set()}, made)
-    assert line.startswith(f"{LORA}: ") and line.endswith("not read in kl")
-
-
-def test_a_finished_trace_is_not_repeated(tmp_path: Path):
-    (tmp_path / "reads").mkdir()
-    (tmp_path / "reads/1.txt").write_text("trainer.save_freq\t/verl/a.py:1\n")
-    (tmp_path / "settings.txt").write_text("\n".join([RECIPE, *RUNS["kl"]]))
-    assert run("kl", tmp_path, timeout_s=0) == {"trainer.save_freq": {"/verl/a.py:1"}}
 
 
 NO_SETTINGS = ("agent_loop.yaml", "router.yaml", "verl_keys.yaml")

@@ -20,10 +20,7 @@ CONFIG = {
         "actor": {
             "strategy": "fsdp2",
             "fsdp_config": {"ulysses_sequence_parallel_size": 1},
-            "megatron": {
-                "vanilla_mbridge": False,
-                "override_transformer_config": {"attention_backend": "fused"},
-            },
+            "megatron": {"vanilla_mbridge": False, "override_transformer_config": {"attention_backend": "fused"}},
         },
         "rollout": {"name": "vllm"},
     },

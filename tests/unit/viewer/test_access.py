@@ -46,10 +46,7 @@ def test_host_names_are_compared_without_case() -> None:
     assert answer(guarded("gpu1"), host="gpu2:8080").status_code == 403
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [{"host": "[::1"}, {"host": "127.0.0.1:port"}, {"origin": "http://[x"}],
-)
+@pytest.mark.parametrize("headers", [{"host": "[::1"}, {"host": "127.0.0.1:port"}, {"origin": "http://[x"}])
 def test_headers_that_cannot_be_parsed_are_refused(headers: dict[str, str]) -> None:
     assert answer(guarded("127.0.0.1"), "/", **headers).status_code == 403
 

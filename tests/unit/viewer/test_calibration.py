@@ -119,10 +119,7 @@ def test_the_return_is_that_of_the_update(tmp_path: Path, sections: dict, shaped
 
 
 def test_the_entry_of_a_mixture_is_the_one_that_gave_the_recorded_return(tmp_path: Path):
-    mixture = [
-        {"name": "talk", "label": "cheap"},
-        {"name": "talk", "label": "dear", "credit": {"step_cost": 0.25}},
-    ]
+    mixture = [{"name": "talk", "label": "cheap"}, {"name": "talk", "label": "dear", "credit": {"step_cost": 0.25}}]
     one = record(shaped=0.5)
     run = write_run(tmp_path / "run", one, env={"name": "two", "mixture": mixture})
     assert [realized for _, realized in pairs(run, one)] == [0.5, 0.5]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from tests.support import traced_runs, training_runs
+from tests.support import training_runs
 from tests.support.composing import (
     BASES,
     COMMON,
@@ -272,7 +272,6 @@ def tiny_recipes() -> Iterator[tuple[str, str, Sequence[str]]]:
                 case ast.Assign(targets=[ast.Name("RECIPE")], value=ast.Constant(value=str(text))) if "{{" not in text:
                     yield path.stem, text, ()
     yield "ppo", training_runs.RECIPE, training_runs.PPO
-    yield from ((f"traced {name}", traced_runs.RECIPE, overrides) for name, overrides in traced_runs.RUNS.items())
 
 
 @pytest.mark.parametrize(("text", "overrides"), [pytest.param(*rest, id=name) for name, *rest in tiny_recipes()])

@@ -74,11 +74,7 @@ class Host:
     """Sessions of one environment in this process."""
 
     def __init__(
-        self,
-        env: EnvAdapter,
-        hosting: Hosting,
-        limits: CallLimits,
-        memory_mb: Callable[[], float] = lambda: 0.0,
+        self, env: EnvAdapter, hosting: Hosting, limits: CallLimits, memory_mb: Callable[[], float] = lambda: 0.0
     ) -> None:
         self._env, self._hosting, self._limits = env, hosting, limits
         self._memory_mb = memory_mb

@@ -69,12 +69,7 @@ class EnvServer:
     """
 
     def __init__(
-        self,
-        tasks: TaskIndex,
-        pool: SessionPool,
-        limits: ServerLimits,
-        token: str | None = None,
-        openenv: bool = False,
+        self, tasks: TaskIndex, pool: SessionPool, limits: ServerLimits, token: str | None = None, openenv: bool = False
     ) -> None:
         self.tasks, self.limits, self.openenv = tasks, limits, openenv
         self.sessions = SessionTable(limits)

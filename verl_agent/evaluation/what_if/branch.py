@@ -146,8 +146,7 @@ def check_same(recorded: RecordedEpisode, turn: int, then: Sequence[Message], no
 
 def _first_difference(then: str, now: str) -> str:
     place = next(
-        (index for index, (old, new) in enumerate(zip(then, now, strict=False)) if old != new),
-        min(len(then), len(now)),
+        (index for index, (old, new) in enumerate(zip(then, now, strict=False)) if old != new), min(len(then), len(now))
     )
     old, new = (text[max(0, place - SHOWN) : place + SHOWN] for text in (then, now))
     return f"it was {old!r}, now it is {new!r}"

@@ -56,12 +56,7 @@ async def draw_replies(question: Question, sampling: Sampling, players: Players,
     """
     agent = players.new_agent()
     for with_thought in (True, False) if question.without_thought else (True,):
-        result: Replies = {
-            **_place(question, sampling),
-            "kind": "replies",
-            "with_thought": with_thought,
-            "replies": [],
-        }
+        result: Replies = {**_place(question, sampling), "kind": "replies", "with_thought": with_thought, "replies": []}
         samples = _new_samples(question, result)
         result["indexes"] = samples
         report(f"drawing {len(samples)} replies" + ("" if with_thought else " without a thought"))

@@ -32,19 +32,7 @@ SHOWN = (
     "seconds",
 )
 """Columns of the table."""
-FIELDS = (
-    "step",
-    "purpose",
-    "env",
-    "category",
-    "task",
-    "success",
-    "reward",
-    "stop",
-    "turns",
-    DIVERGENCE,
-    "label",
-)
+FIELDS = ("step", "purpose", "env", "category", "task", "success", "reward", "stop", "turns", DIVERGENCE, "label")
 """Filters with a field of their own, as `text` has; others come from links, saved filters and the URL."""
 HINTS = {
     "step": "3..7",

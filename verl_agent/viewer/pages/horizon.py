@@ -79,8 +79,4 @@ def _chart(stages: list[Stage], needs: list[str]) -> dict[str, object]:
             episodes, solved = stage.by_need.get(need, (0, 0))
             values.append(round(solved / episodes, 4) if episodes else None)
         series.append({"name": f"stage {number}: limit {stage.max_turns}", "type": "bar", "data": values})
-    return {
-        "xAxis": axis_of("turns") | {"type": "category", "data": needs},
-        "yAxis": SHARES,
-        "series": series,
-    }
+    return {"xAxis": axis_of("turns") | {"type": "category", "data": needs}, "yAxis": SHARES, "series": series}

@@ -134,10 +134,7 @@ def test_long_actions_get_short_observations(action):
 
 def test_a_wrong_recipe_leaves_the_inventory_unchanged():
     steps = answers(
-        "minecraft:birch_wood",
-        f"get {MAX_QUANTITY} birch log",
-        "craft 3 birch wood using 5 birch log",
-        "inventory",
+        "minecraft:birch_wood", f"get {MAX_QUANTITY} birch log", "craft 3 birch wood using 5 birch log", "inventory"
     )
     assert [step.observation for step in steps[1:]] == [
         "Could not find a valid recipe for birch wood",

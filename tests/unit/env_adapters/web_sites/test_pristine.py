@@ -110,11 +110,7 @@ def test_a_site_that_starts_begins_without_answers(answers):
 
 @pytest.mark.parametrize(
     ("sent", "seen"),
-    [
-        ("", f"csrf={TOKEN}"),
-        ("session=1", f"session=1; csrf={TOKEN}"),
-        ("session=1; csrf=own", "session=1; csrf=own"),
-    ],
+    [("", f"csrf={TOKEN}"), ("session=1", f"session=1; csrf={TOKEN}"), ("session=1; csrf=own", "session=1; csrf=own")],
 )
 def test_visitors_without_a_token_have_the_same_one(sent, seen):
     found = []

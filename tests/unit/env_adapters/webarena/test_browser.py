@@ -332,11 +332,7 @@ def test_dialogs_are_closed_and_reported():
 )
 def test_misbehaving_page_ends_only_its_own_episode(script, reason):
     pages = {"/": f'<button onclick="{script}">go</button><a href=#>stay</a>'}
-    with (
-        serving_pages(pages) as port,
-        playing(port) as other,
-        playing(port, view=View(settle_s=1)) as player,
-    ):
+    with serving_pages(pages) as port, playing(port) as other, playing(port, view=View(settle_s=1)) as player:
         with pytest.raises(EnvError, match=reason):
             player.do("click <'go'>")
         assert other.do("click <'stay'>").url == "http://site.test/#"

@@ -7,22 +7,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from env_adapters.webarena.tasks.miniwob import (
-    CORE,
-    LOCATOR,
-    PAGE_HEADER,
-    PageServer,
-    miniwob_tasks,
-    pages_folder,
-)
+from env_adapters.webarena.tasks.miniwob import CORE, LOCATOR, PAGE_HEADER, PageServer, miniwob_tasks, pages_folder
 from env_adapters.webarena.tasks.miniwob_pages import CHECKS, EXCLUDED, PAGES, TEST_PAGES
 from verl_agent.errors import ConfigError
 
 ALL_PAGES = {*PAGES, *(page for pages in EXCLUDED.values() for page in pages.split())}
 
 needs_pages = pytest.mark.skipif(
-    find_spec("miniwob") is None,
-    reason="needs the package miniwob: pip install --no-deps miniwob==1.1.0",
+    find_spec("miniwob") is None, reason="needs the package miniwob: pip install --no-deps miniwob==1.1.0"
 )
 
 

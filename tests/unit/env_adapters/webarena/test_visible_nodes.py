@@ -6,12 +6,7 @@ import msgspec
 import pytest
 from playwright.async_api import Error
 
-from env_adapters.webarena.browser.accessibility_tree import (
-    DomSnapshot,
-    Tree,
-    build_page_text,
-    layout_rects,
-)
+from env_adapters.webarena.browser.accessibility_tree import DomSnapshot, Tree, build_page_text, layout_rects
 from env_adapters.webarena.browser.visible_nodes import choose_subtrees, read_nodes
 from tests.support.web import needs_chromium, playing, serving_pages
 

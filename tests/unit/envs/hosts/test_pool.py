@@ -17,14 +17,7 @@ from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits, retirement_reason
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.settings import EnvSettings, HostSettings
-from verl_agent.errors import (
-    ConfigError,
-    EnvError,
-    EnvTimeoutError,
-    HostLostError,
-    PoolFullError,
-    UnknownSessionError,
-)
+from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 
 SMALL = Hosting(sessions=4, busy=2)
 QUICK = CallLimits(timeout_s=0.5, idle_s=60.0, grace_s=0.2)
