@@ -9,12 +9,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from tests.support.models import write_byte_tokenizer
+from verl_agent.agents.functions import FunctionCalls
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.chat_template import check_tools, choose_builder
 
 ENDS = ("<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|return|>")
-LOOK = {"name": "look", "description": "Look.", "parameters": {"type": "object", "properties": {}}}
-TOOLS = [{"type": "function", "function": LOOK}]
 
 
 def answer(template: str, kind: str) -> str:
@@ -28,11 +28,14 @@ def answer(template: str, kind: str) -> str:
         builder = choose_builder(tokenizer, kind, {})
     except ConfigError as error:
         return f"refused: {error}"
-    try:
-        check_tools(tokenizer, builder, TOOLS, {})
-    except ConfigError as error:
-        return f"{type(builder).__name__}, no functions: {error}"
-    return f"{type(builder).__name__}, functions"
+    for calls in ("hermes", "llama3"):
+        try:
+            check_tools(tokenizer, builder, FunctionCalls(LineFormat(), calls=calls), {})
+        except ConfigError as error:
+            reason = str(error)
+        else:
+            return f"{type(builder).__name__}, functions as {calls}"
+    return f"{type(builder).__name__}, no functions: {reason}"
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ MOMENTS = ("sending the weights to the engine", "saving a checkpoint", "")
 """Phases in which a process is killed; empty for any moment."""
 CASES = [
     *((signal.SIGKILL, *one, MOMENTS[number] if number < 2 else "") for number, one in enumerate(KILLED)),
+    (signal.SIGKILL, *WORKER, MOMENTS[0]),
     (signal.SIGKILL, *WORKER, ""),
     (signal.SIGSTOP, *WORKER, ""),
     (signal.SIGSTOP, *ENGINE, ""),

@@ -2,7 +2,9 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from typing_extensions import override
@@ -11,44 +13,118 @@ from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
 from verl_agent.envs.action_format import ActionFormat, Parameter, Tool
 from verl_agent.envs.parsing import readable
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import DemoAction, Message, StepResult
 
-CALL = re.compile(r"<tool_call>\s{0,9}(.*?)(?:</tool_call>|$)", re.DOTALL | re.IGNORECASE)
+SECTION = re.compile(r"<tool_call>\s{0,9}(.*?)(?:</tool_call>|$)", re.DOTALL | re.IGNORECASE)
+MAX_OBJECTS = 100
+"""Most places of a reply at which JSON is looked for."""
 ACT = Tool("act", "Take one action in the environment.", "{action}", (Parameter("action", description="the action"),))
 """Function of an environment that declares no tools."""
+EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+"""Argument of an example by its type; other arguments are text."""
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """Function calls as a model family writes them.
+
+    Attributes:
+        text: a reply with one call, `{call}` in place of its JSON.
+        arguments: key of the arguments.
+        listing: instruction with the functions, for a family whose chat template has none; "" for the others.
+    """
+
+    text: str
+    arguments: str = "arguments"
+    listing: str = ""
+
+    def write(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Return the reply that makes a call."""
+        return self.text.replace("{call}", json.dumps({"name": name, self.arguments: arguments}))
+
+    def read(self, reply: str) -> Iterator[Any]:
+        """Yield the JSON objects of a reply that may be calls."""
+        decoder = json.JSONDecoder()
+        for text in SECTION.findall(reply) if "<tool_call>" in self.text else [reply]:
+            end = 0
+            for start in islice((match.start() for match in re.finditer(r"\{", text)), MAX_OBJECTS):
+                if start >= end:
+                    try:
+                        found, end = decoder.raw_decode(text, start)
+                    except (ValueError, RecursionError):
+                        continue
+                    yield found
+
+
+TAGGED = "<tool_call>\n{call}\n</tool_call>"
+CALL_FORMATS: Mapping[str, CallFormat] = {
+    "hermes": CallFormat(TAGGED),
+    "llama3": CallFormat("{call}", arguments="parameters"),
+    "smollm2": CallFormat(
+        "<tool_call>[\n{call}\n]</tool_call>",
+        listing="You have access to the following tools:\n<tools>{tools}</tools>\n\nAnswer in this format:\n{example}",
+    ),
+}
+"""Formats of families: Hermes, Qwen2.5 and Qwen3; Llama 3.1 and 3.2; SmolLM2, as its model card explains it.
+
+Llama may begin a call with `<|python_tag|>`, a special token, which is no part of the text.
+"""
+
+
+def example_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that a function in OpenAI's format accepts."""
+    properties = schema["function"].get("parameters", {}).get("properties", {})
+    return {
+        name: parameter["enum"][0] if parameter.get("enum") else EXAMPLES.get(parameter.get("type"), f"<{name}>")
+        for name, parameter in properties.items()
+    }
 
 
 class FunctionCalls(Agent):
-    """Expects one function call in each reply, in the format of Hermes and Qwen.
+    """Expects one function call in each reply, in the format of the model's family.
 
-    That is `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. The chat template lists the functions for the
-    model, and observations are messages with the role `tool`.
+    The chat template lists the functions for the model, and observations are messages with the role `tool`. For a
+    family whose template has no functions, the prompt lists them, and observations are messages of the user.
+
+    Args:
+        calls: format of the calls, a key of `CALL_FORMATS`.
     """
 
-    def __init__(self, action_format: ActionFormat, context: Context | None = None, instructions: bool = True) -> None:
+    def __init__(
+        self,
+        action_format: ActionFormat,
+        context: Context | None = None,
+        instructions: bool = True,
+        calls: str = "hermes",
+    ) -> None:
         super().__init__(action_format, context, instructions)
+        if calls not in CALL_FORMATS:
+            remedy = did_you_mean(str(calls), CALL_FORMATS)
+            raise ConfigError(f"agent.options.calls={calls!r} is not a format of function calls. {remedy}")
+        self._calls = CALL_FORMATS[calls]
         self._tools = {tool.name.lower(): tool for tool in action_format.tools or (ACT,)}
 
     @override
     @property
-    def tools(self) -> list[dict[str, Any]]:
-        return [tool.schema for tool in self._tools.values()]
+    def tools(self) -> list[dict[str, Any]] | None:
+        return None if self._calls.listing else self._schemas
 
     @override
     def instruction(self) -> str:
-        return "Call one function in each reply and wait for the result."
+        listing = self._calls.listing.replace("{tools}", json.dumps(self._schemas)).replace("{example}", self._example)
+        return "Call one function in each reply and wait for the result." + (f"\n\n{listing}" if listing else "")
 
     @override
     @property
     def action_mark(self) -> str:
-        return "<tool_call>"
+        return self._calls.text.partition("{call}")[0].rstrip() or '{"name": '
 
     @override
     def parse_reply(self, reply: str) -> str | None:
         """Return the action of the first valid function call."""
         for part in readable(reply):
-            actions = (self._action(call[1]) for call in CALL.finditer(part))
+            actions = map(self._action, self._calls.read(part))
             if action := next(filter(None, actions), None):
                 return action
         return None
@@ -57,20 +133,32 @@ class FunctionCalls(Agent):
     @property
     def format_error(self) -> str:
         known = ", ".join(f"{tool.name}({', '.join(p.name for p in tool.parameters)})" for tool in self._tools.values())
-        return f"No function call found. Call one of: {known}."
+        example = f" Answer in this format:\n{self._example}" if self._calls.listing else ""
+        return f"No function call found. Call one of: {known}.{example}"
 
     @override
     def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
+        if self._calls.listing:
+            return {"role": "user", "content": f"<tool_response>\n{step.observation}\n</tool_response>"}
         return {"role": "tool", "content": step.observation}
 
     @override
     def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
         return f"{actions[turn].thought}\n{self._call(actions[turn].action)}".lstrip("\n")
 
-    def _action(self, text: str) -> str | None:
-        """Return the action of a call, or None if the call is not valid JSON, not a known function or not Unicode."""
+    @property
+    def _schemas(self) -> list[dict[str, Any]]:
+        return [tool.schema for tool in self._tools.values()]
+
+    @property
+    def _example(self) -> str:
+        """Return a call of the first function."""
+        schema = self._schemas[0]
+        return self._calls.write(schema["function"]["name"], example_arguments(schema))
+
+    def _action(self, call: Any) -> str | None:
+        """Return the action of a call, or None if it is not a call of a known function or not Unicode."""
         try:
-            call, _ = json.JSONDecoder().raw_decode(text, text.index("{"))
             arguments = call.get("arguments", call.get("parameters")) or {}
             tool = self._tools[str(call["name"]).lower()]
             action = tool.render(json.loads(arguments) if isinstance(arguments, str) else arguments)
@@ -84,7 +172,7 @@ class FunctionCalls(Agent):
         for tool in self._tools.values():
             arguments = tool.parse(action)
             if arguments is not None and tool.render(arguments) == action:
-                return f"<tool_call>\n{json.dumps({'name': tool.name, 'arguments': arguments})}\n</tool_call>"
+                return self._calls.write(tool.name, arguments)
         raise ConfigError(
             f"agent.name=tools: no function makes the action {action!r}. "
             "Add a Tool for it to the environment's action_format, or choose another agent."

@@ -23,7 +23,6 @@ STRATEGY = "actor_rollout_ref.actor.strategy"
 SECRETS = "model.api."
 """Section whose values a message does not show, since one may be a key in the wrong place."""
 FIELDS = (
-    ".enable_sleep_mode",
     ".mixed_precision.param_dtype",
     ".mixed_precision.reduce_dtype",
     ".mixed_precision.buffer_dtype",

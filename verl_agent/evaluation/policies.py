@@ -196,9 +196,8 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
     data, run, evaluation = config.data, config.run, config.evaluation
     tokenizer = load_tokenizer(model, "model.path")
     builder = token_builder(model, config)
-    tools = run.new_agent().tools
-    if tools:
-        check_tools(tokenizer, builder, tools, data.apply_chat_template_kwargs)
+    agent = run.new_agent()
+    check_tools(tokenizer, builder, agent, data.apply_chat_template_kwargs)
     budget = token_budget(config, run.episode.max_tokens_per_turn)
     end_of_turn = tokenizer.eos_token_id
 
@@ -206,7 +205,7 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
         sampling: dict[str, Any] = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
         if evaluation.logprobs is not None:
             sampling["logprobs"] = evaluation.logprobs
-        tokens, end_ids = EpisodeTokens(builder, end_of_turn, tools), frozenset({end_of_turn})
+        tokens, end_ids = EpisodeTokens(builder, end_of_turn, agent.tools), frozenset({end_of_turn})
         own_seed = seed if run.episode.seeded_sampling else None
         return EnginePolicy(engine, tokenizer, tokens, budget, sampling, end_ids, own_seed)
 

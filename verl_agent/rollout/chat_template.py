@@ -4,8 +4,6 @@ verl's continuous-token builders add messages to a token sequence without render
 The functions here compare them with the template's own rendering before a run starts.
 """
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +11,8 @@ from jinja2 import TemplateError
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, QwenContinuousTokenBuilder
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
+from verl_agent.agents.base import Agent
+from verl_agent.agents.functions import CALL_FORMATS, example_arguments
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.tokens import render_conversation
 from verl_agent.types import Message
@@ -21,7 +21,8 @@ EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 """Text that templates of thinking models add to a generation prompt and drop from earlier turns."""
 
 CHOOSE_ANOTHER_AGENT = (
-    "Choose another agent.name, such as react, or a model whose template supports tools, such as Qwen3."
+    "Set agent.options.calls=smollm2, whose prompt lists the functions, choose another agent.name, such as react, or a "
+    "model whose template supports tools, such as Qwen3."
 )
 
 PROBE: list[Message] = [
@@ -74,35 +75,35 @@ def choose_builder(
 
 
 def check_tools(
-    tokenizer: Any,
-    builder: ContinuousTokenBuilder,
-    tools: list[dict[str, Any]],
-    template_options: Mapping[str, Any],
+    tokenizer: Any, builder: ContinuousTokenBuilder, agent: Agent, template_options: Mapping[str, Any]
 ) -> None:
     """Check that the chat template shows the model an agent's functions, in the format that the agent reads.
 
     Raises:
-        ConfigError: the template omits the functions, asks for calls in another format than Hermes, or renders the
-            answer of a function unlike the token builder.
+        ConfigError: the template omits the functions, writes calls in a format that the agent does not read, or
+            renders the answer of a function unlike the token builder.
     """
-    call = json.dumps({"name": tools[0]["function"]["name"], "arguments": {}})
-    conversation: list[Message] = [
-        *PROBE[:2],
-        {"role": "assistant", "content": f"<tool_call>\n{call}\n</tool_call>"},
-        {"role": "tool", "content": "Done."},
-    ]
+    tools = agent.tools
+    if not tools:
+        return
+    conversation: list[Message] = [*PROBE[:3], {"role": "tool", "content": "Done."}]
     try:
         prompt = tokenizer.apply_chat_template(PROBE[:2], tools=tools, tokenize=False, **template_options)
+        call = _rendered_call(tokenizer, tools, template_options).removeprefix(prompt)
         expected = _rendered_text(tokenizer, conversation, template_options, tools)
         tokens = render_conversation(builder, tokenizer, conversation, tools)
-    except (TemplateError, ValueError) as error:
+    except (TemplateError, ValueError, TypeError) as error:
         raise ConfigError(
             f"the chat template of this model refuses functions: {error}. {CHOOSE_ANOTHER_AGENT}"
         ) from error
-    names_all = all(f'"name": "{tool["function"]["name"]}"' in prompt for tool in tools)
-    if not names_all or not re.search(r'<tool_call>\s*\{"name"', prompt):
+    if not all(f'"name": "{tool["function"]["name"]}"' in prompt for tool in tools):
+        raise ConfigError(f"the chat template of this model does not list functions. {CHOOSE_ANOTHER_AGENT}")
+    if agent.parse_reply(call) is None:
+        known = [name for name in CALL_FORMATS if _reads(name, call)]
+        remedy = f"Set agent.options.calls={known[0]}." if known else CHOOSE_ANOTHER_AGENT
         raise ConfigError(
-            f"the chat template of this model has no functions in the format of Hermes. {CHOOSE_ANOTHER_AGENT}"
+            f"the chat template of this model writes the call of a function as {call!r}, which the agent does not "
+            f"read. {remedy}"
         )
     built = tokenizer.decode(tokens.ids)
     if without_empty_thoughts(built) != expected:
@@ -110,6 +111,21 @@ def check_tools(
             f"verl's token builder renders a function's answer unlike the chat template of this model: {built!r}, not "
             f"{expected!r}. {CHOOSE_ANOTHER_AGENT}"
         )
+
+
+def _rendered_call(tokenizer: Any, tools: list[dict[str, Any]], template_options: Mapping[str, Any]) -> str:
+    """Return the conversation in which the template writes a call of the first function."""
+    function = {"name": tools[0]["function"]["name"], "arguments": example_arguments(tools[0])}
+    call = {"id": "call00000", "type": "function", "function": function}
+    messages = [*PROBE[:2], {"role": "assistant", "content": "", "tool_calls": [call]}]
+    text: str = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, **template_options)
+    return text
+
+
+def _reads(calls: str, text: str) -> bool:
+    """Return True if a format reads the call that a template has written."""
+    format_ = CALL_FORMATS[calls]
+    return not format_.listing and any(format_.arguments in call for call in format_.read(text))
 
 
 def _rendered_text(

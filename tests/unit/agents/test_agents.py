@@ -11,7 +11,7 @@ from env_adapters.textcraft.adapter import TextCraft, task_item
 from tests.support.fakes import ITEM, ScriptedPolicy, talk_class
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import OMITTED, KeepAll, LastObservations, Summary, make_context, summary_in
-from verl_agent.agents.functions import FunctionCalls
+from verl_agent.agents.functions import CALL_FORMATS, FunctionCalls
 from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
 from verl_agent.agents.registry import make_agent
@@ -355,6 +355,48 @@ def test_demonstrations_reflect_when_they_are_asked_to():
 )
 def test_function_calls_become_actions_or_none(reply, action):
     assert FunctionCalls(TextCraft.action_format).parse_reply(reply) == action
+
+
+@pytest.mark.parametrize(
+    ("calls", "reply", "action"),
+    [
+        ("llama3", '{"name": "get", "parameters": {"number": "1", "item": "oak log"}}', "get 1 oak log"),
+        ("llama3", '<|python_tag|>{"name": "inventory", "parameters": {}}', "inventory"),
+        ("llama3", 'I use {this}: {"type": "function", "name": "inventory", "parameters": {}}', "inventory"),
+        ("llama3", '{"name": "fly", "parameters": {}}; {"name": "inventory", "parameters": {}}', "inventory"),
+        ("llama3", '{"name": "fly", "parameters": {"name": "inventory"}}', None),
+        ("llama3", '{"a": ' * 50_000, None),
+        ("llama3", "get 1 oak log", None),
+        ("smollm2", '<tool_call>[{"name": "inventory", "arguments": {}}]</tool_call>', "inventory"),
+        ("smollm2", '<tool_call>[{"name": "fly"}, {"name": "inventory"}]</tool_call>', "inventory"),
+        ("smollm2", "<tool_call>[]</tool_call>", None),
+        ("smollm2", '{"name": "inventory", "arguments": {}}', None),
+    ],
+)
+def test_function_calls_are_read_in_the_format_of_the_family(calls, reply, action):
+    assert FunctionCalls(TextCraft.action_format, calls=calls).parse_reply(reply) == action
+
+
+@pytest.mark.parametrize("calls", CALL_FORMATS)
+@pytest.mark.parametrize("action", ["get 1 oak log", "craft 1 crate using 2 log, 1 { } stick", "inventory"])
+def test_calls_of_each_format_are_read_as_they_are_written(calls, action):
+    agent = FunctionCalls(TextCraft.action_format, calls=calls)
+    reply = agent.render_demo([DemoAction(action, "I try {this}.")], 0)
+    assert agent.parse_reply(reply) == action and agent.action_mark in reply
+
+
+def test_a_prompt_lists_the_functions_for_a_template_without_functions():
+    agent = FunctionCalls(TextCraft.action_format, calls="smollm2")
+    assert agent.tools is None
+    assert all(f'"name": "{tool.name}"' in agent.instruction() for tool in TextCraft.action_format.tools)
+    assert agent.parse_reply(agent.instruction()) and agent.parse_reply(agent.format_error)
+    observed = agent.observe(StepResult("seen"), "go", 1)
+    assert observed == {"role": "user", "content": "<tool_response>\nseen\n</tool_response>"}
+
+
+def test_an_unknown_format_of_calls_raises_config_error_with_the_closest_one():
+    with pytest.raises(ConfigError, match=r"agent\.options\.calls='llama' .*Did you mean 'llama3'\?"):
+        make_agent(AgentSettings("tools", {"calls": "llama"}), LineFormat())
 
 
 def test_an_environment_without_tools_has_the_function_act():

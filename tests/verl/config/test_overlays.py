@@ -264,6 +264,20 @@ def test_the_estimate_follows_the_dtype_of_the_weights():
     assert whole - half == pytest.approx(2 * ADAM * shape.parameters / 8 / 1e9)
 
 
+def test_an_engine_that_stays_awake_keeps_its_memory_in_training():
+    awake = [f"actor_rollout_ref.rollout.{key}=false" for key in ("enable_sleep_mode", "free_cache_engine")]
+    config = recipe(ROOT / "recipes/textcraft/grpo_135m.yaml", *awake)
+    with chdir(ROOT):
+        check(config)
+    shape = shape_of("smollm2-135m")
+    assert shape is not None
+    asleep = recipe(ROOT / "recipes/textcraft/grpo_135m.yaml")
+    OmegaConf.resolve(asleep)
+    one, other = (estimate(OmegaConf.to_container(each), shape, None, 24.0) for each in (config, asleep))
+    assert one.train_gb - other.train_gb == pytest.approx(0.4 * 24)
+    assert one.peak_gb < 24
+
+
 def test_engines_on_gpus_of_their_own_leave_the_trainer_out():
     shape = SHAPES["Qwen/Qwen2.5-7B-Instruct"]
     changes = ["+overlay/rollout=separate", "trainer.n_gpus_per_node=4"]

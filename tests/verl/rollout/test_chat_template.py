@@ -9,11 +9,12 @@ from tests.support.fakes import ITEM, ScriptedEngine
 from tests.support.tokens import (
     REPLIES,
     Chatter,
+    Model,
     check_tokens,
     load_model,
     play_tokens,
 )
-from verl_agent.agents.functions import FunctionCalls
+from verl_agent.agents.functions import CALL_FORMATS, FunctionCalls
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.chat_template import check_tools, choose_builder, without_empty_thoughts
@@ -30,6 +31,13 @@ LAST_MARKED = NO_NEWLINE.replace("{{ m.content }}", "{% if loop.last %}now: {% e
 ALTERNATING = (  # as Gemma 3
     "{% for m in messages %}{% if not loop.first and m.role == messages[loop.index0 - 1].role %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}{% endfor %}" + NO_NEWLINE
+)
+LLAMA = (  # as Llama 3.1: functions in the first user message, observations as JSON text
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|><ipython>\n{{ m.content | tojson }}"
+    "{% else %}<|im_start|>{{ m.role }}\n{% if tools and loop.index0 == 1 %}"
+    "{% for t in tools %}{{ t | tojson }}\n{% endfor %}{% endif %}{{ m.content }}{% if m.tool_calls %}"
+    """{% set f = m.tool_calls[0].function %}{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}"""
+    "{% endif %}{% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + NO_NEWLINE
 
@@ -73,16 +81,12 @@ def messages() -> list[Message]:
     ]
 
 
-def test_prompts_list_the_functions_and_observations_have_the_role_tool(model):
-    agent = FunctionCalls(LineFormat())
+def play_calls(model: Model, calls: str) -> tuple[str, str]:
+    """Play three turns with function calls; return what the engine read last, and the template's own rendering."""
+    agent = FunctionCalls(LineFormat(), calls=calls)
     builder = choose_builder(model.tokenizer, model.model_type, model.options)
-    if model.model_type == "llama":
-        with pytest.raises(ConfigError, match=r"has no functions.*Choose another agent\.name"):
-            check_tools(model.tokenizer, builder, agent.tools, model.options)
-        return
-    check_tools(model.tokenizer, builder, agent.tools, model.options)
-    call = '<tool_call>\n{"name": "act", "arguments": {"action": "go"}}\n</tool_call>'
-    engine = ScriptedEngine(model.tokenizer, [call] * 3)
+    check_tools(model.tokenizer, builder, agent, model.options)
+    engine = ScriptedEngine(model.tokenizer, [CALL_FORMATS[calls].write("act", {"action": "go"})] * 3)
     policy = model.policy(engine)
     policy.tokens.tools = agent.tools
     episode = asyncio.run(play(ITEM, Chatter(turns=3), agent, policy, EpisodeLimits(3)))
@@ -90,5 +94,32 @@ def test_prompts_list_the_functions_and_observations_have_the_role_tool(model):
     rendered = model.tokenizer.apply_chat_template(
         episode.messages[:-2], tools=agent.tools, tokenize=False, add_generation_prompt=True, **model.options
     )
-    assert without_empty_thoughts(model.tokenizer.decode(engine.prompts[-1])) == without_empty_thoughts(rendered)
-    assert "<tool_response>" in rendered
+    return without_empty_thoughts(model.tokenizer.decode(engine.prompts[-1])), without_empty_thoughts(rendered)
+
+
+def test_prompts_list_the_functions_and_observations_have_the_role_tool(model):
+    calls = "smollm2" if model.model_type == "llama" else "hermes"
+    read, rendered = play_calls(model, calls)
+    assert read == rendered
+    assert "<tool_response>" in rendered and '"name": "act"' in rendered
+
+
+def test_llamas_template_reads_and_writes_its_own_calls():
+    read, rendered = play_calls(load_model(LLAMA), "llama3")
+    assert read == rendered
+    assert '{"name": "act", "parameters": {"action": "go"}}<|im_end|>' in rendered and "<ipython>" in rendered
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (LLAMA, r"writes the call of a function as .*\. Set agent\.options\.calls=llama3\."),
+        (LLAMA.replace("parameters", "args"), r"does not read\. Set agent\.options\.calls=smollm2, whose prompt lists"),
+        ("", r"does not list functions\. Set agent\.options\.calls=smollm2"),
+    ],
+)
+def test_a_template_with_another_format_is_refused_with_the_setting_for_it(template, message):
+    model = load_model(template)
+    builder = choose_builder(model.tokenizer, model.model_type, model.options)
+    with pytest.raises(ConfigError, match=message):
+        check_tools(model.tokenizer, builder, FunctionCalls(LineFormat()), model.options)

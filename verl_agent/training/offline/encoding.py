@@ -105,8 +105,7 @@ class EpisodeEncoder:
         """Return the agent that renders the episodes of an environment; the same one for every episode."""
         if name not in self._agents:
             self._agents[name] = agent = self._played(name).new_agent()
-            if agent.tools:
-                check_tools(self._tokenizer, self._builder, agent.tools, self._template_options)
+            check_tools(self._tokenizer, self._builder, agent, self._template_options)
         return self._agents[name]
 
 

@@ -184,9 +184,8 @@ def checked_counter(
     """
     from verl_agent.rollout.chat_template import check_tools, choose_builder
 
-    builder, tools = choose_builder(tokenizer, model_type, template_options), new_agent().tools
-    if tools:
-        check_tools(tokenizer, builder, tools, template_options)
+    builder = choose_builder(tokenizer, model_type, template_options)
+    check_tools(tokenizer, builder, new_agent(), template_options)
     return token_counter(builder, new_agent)
 
 
