@@ -222,7 +222,7 @@ def main(folder: Path, seeds: int, steps: int) -> None:
         for arm in missing:
             begun = time.process_time()
             files[arm].write_text(json.dumps(learn(arm, seed, start, steps)))
-            say(f"{arm} {seed}: {files[arm].read_text()[:60]}, {time.process_time() - begun:.0f} s")
+            say(f"{arm} {seed}: {time.process_time() - begun:.0f} s")
     report(folder)
 
 
@@ -241,14 +241,19 @@ def report(folder: Path) -> None:
     runs = {arm: [json.loads(file.read_text()) for file in found] for arm, found in files.items()}
     curves = {arm: [[round(one["nash_conv"], 3) for one in run["points"]] for run in runs[arm]] for arm in ARMS}
     (folder / "curves.json").write_text(json.dumps({"every_steps": EVERY, "nash_conv": curves}))
-    say(f"| estimator | strategy | NashConv | seeds below {BOUND} | minus {ARMS[-1]} |\n|---|---|---|---|---|")
-    for name in MEASURES:
-        values = {arm: np.array([run[name] for run in runs[arm]]) for arm in ARMS}
-        for arm, of_arm in values.items():
-            compared = compare_arms(of_arm[None], values[ARMS[-1]][None], lower_is_better=True)
-            difference = "" if arm == ARMS[-1] else f"{compared.difference}, p {compared.p_value:.2f}"
-            below = f"{sum(of_arm < BOUND)} of {len(of_arm)}"
-            say(f"| `{arm}` | {name} | {over_seeds(of_arm)} | {below} | {difference} |")
+    below, minus = f"below {BOUND}", f"minus `{ARMS[-1]}`"
+    say(f"| | {' | '.join(f'{name} | {below} | {minus}' for name in MEASURES)} |")
+    values = {name: {arm: np.array([run[name] for run in runs[arm]]) for arm in ARMS} for name in MEASURES}
+    for arm in ARMS:
+        cells = [cell for name in MEASURES for cell in compared(values[name][arm], values[name][ARMS[-1]])]
+        say(f"| `{arm}` | {' | '.join(cells)} |")
+
+
+def compared(values: Any, first: Any) -> list[str]:
+    """Return the cells of one measure of an arm: its mean, seeds below the bound, and the difference to another arm."""
+    difference = compare_arms(values[None], first[None], lower_is_better=True)
+    others = "" if values is first else f"{difference.difference}, p {difference.p_value:.2f}"
+    return [str(over_seeds(values)), f"{sum(values < BOUND)} of {len(values)}", others]
 
 
 if __name__ == "__main__":
