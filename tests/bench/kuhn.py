@@ -4,9 +4,8 @@ Three estimators play the same seeds: `rae`, `grpo` by role, and `turn_returns`,
 batch, and which a training run refuses for two trained seats. Matches, tokens, estimators and losses are those of the
 library. The model starts at the uniform strategy, to which a KL loss ties it, so that self-play does not cycle.
 
-NashConv is exact: OpenSpiel computes it from the model's probabilities in all 12 information states. It is given for the
-last policy and for the average strategy of all policies of the second half, each weighted by its own reach, as self-play
-of policy gradients is usually judged.
+NashConv is exact: OpenSpiel computes it from the model's probabilities in all 12 information states. It is given for
+the average strategy of all policies of the second half, each weighted by its own reach, and for the last policy.
 """
 
 import asyncio
