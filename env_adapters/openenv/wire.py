@@ -16,7 +16,7 @@ import aiohttp
 
 from verl_agent.envs.http.transport import transport
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError, EnvCrashError, EnvError, EnvTimeoutError, PoolFullError
+from verl_agent.errors import ConfigError, EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 
 TESTED = "0.10.0"
 OTHER = f"This adapter speaks the protocol of OpenEnv {TESTED}."
@@ -45,6 +45,7 @@ class Connection:
             EnvCrashError: the environment of the server raised an exception.
             PoolFullError: the server has no session left.
             EnvTimeoutError: no answer in time.
+            UnknownSessionError: the server has ended the session, for example because it was idle for too long.
             EnvError: the connection failed, or the answer is not of this protocol.
         """
         try:
@@ -88,6 +89,8 @@ class Connection:
                 )
             if code == "VALIDATION_ERROR" and kind == "step":
                 raise RefusedActionError(shorten(json.dumps(data.get("errors", message), default=str), 500))
+            if code == "SESSION_ERROR":
+                raise UnknownSessionError(f"{self._url}: the session has ended: {message}")
             if code == "EXECUTION_ERROR":
                 raise EnvCrashError(f"{self._url}: {kind} failed: {message}")
             raise EnvError(f"{self._url}: {kind} failed with {code}: {message}")

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from tests.support.arenas import Duel
 from tests.support.fakes import ScriptedEngine, ScriptedPolicy, plain
+from tests.support.model_server import ModelServer
 from tests.support.models import write_byte_model
 from tests.support.packages import write_metadata
 from tests.support.training_runs import train_to_end
@@ -194,6 +195,15 @@ def test_a_frozen_checkpoint_plays_the_other_seat(register_duel, tmp_path):
     one = loop(["123456789"], seats=["self", f"frozen:{tmp_path / 'frozen'}"])
     (row,) = asyncio.run(one.run({}, **columns(0)))
     assert row.reward_score in (-1, 0, 1) and row.extra_fields["turns"]["role"] == "duel: duel, left"
+
+
+def test_a_model_behind_an_api_plays_the_other_seat(register_duel):
+    with ModelServer(lambda said: "12").running() as server:
+        one = loop(["1"], seats=["self", f"api:large@{server.url}/v1"])
+        (row,) = asyncio.run(one.run({}, **columns(0)))
+    (body,) = server.bodies
+    assert row.reward_score == -1, "1 has fewer different digits than 12"
+    assert body["model"] == "large" and body["messages"][-1]["content"].startswith("You are right.")
 
 
 def test_a_frozen_checkpoint_that_is_missing_is_named(register_duel, tmp_path):

@@ -96,6 +96,8 @@ class OpenEnvSession:
             with suppress(WebSocketDisconnect):
                 while (answer := await self._answer(session, await self._receive())) is not None:
                     await self._send(*answer)
+                    if session not in self._server.sessions:  # it was idle for too long, or a call took too long
+                        break
                 await self._socket.close()
         finally:
             self._server.sessions.remove(session)
@@ -130,13 +132,17 @@ class OpenEnvSession:
                 raise RequestError(422, "data must be an object.")
             return "observation", await (self._reset if kind == "reset" else self._step)(session, data)
         except RequestError as error:
-            failure = _failure(error.reason, "VALIDATION_ERROR")
+            failure = _failure(error.reason, self._code(session, "VALIDATION_ERROR"))
             return "error", failure | {"errors": [{"msg": failure["message"]}]}
         except AgentError as error:
-            return "error", _failure(str(error), "EXECUTION_ERROR")
+            return "error", _failure(str(error), self._code(session, "EXECUTION_ERROR"))
         except Exception as error:  # boundary of the process: a raised error would close the connection
             log.exception("/ws: bug in the server")
             return "error", _failure(f"internal error: {type(error).__name__}", "EXECUTION_ERROR")
+
+    def _code(self, session: int, code: str) -> str:
+        """Return the code of an error; that of a session which has ended says so."""
+        return code if session in self._server.sessions else "SESSION_ERROR"
 
     async def _reset(self, session: int, data: Mapping[str, Any]) -> dict[str, Any]:
         item = self._item(data)

@@ -44,6 +44,9 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __contains__(self, session: int) -> bool:
+        return session in self._sessions
+
     @property
     def running(self) -> int:
         """Number of sessions whose episode has not ended."""
@@ -68,7 +71,7 @@ class SessionTable:
 
     def get(self, session: int) -> SessionState:
         """Return the state of an open session."""
-        if session not in self._sessions:
+        if session not in self:
             raise RequestError(
                 404, f"there is no session {session}: it was closed, was idle too long, or never existed."
             )
@@ -90,7 +93,7 @@ class SessionTable:
 
     def unused(self, session: int) -> bool:
         """Return True if a session is open and no call has used it."""
-        return session in self._sessions and not self._sessions[session].used
+        return session in self and not self._sessions[session].used
 
     def remove(self, session: int) -> None:
         """Remove a session; an unknown one is ignored."""

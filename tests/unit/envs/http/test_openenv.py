@@ -14,7 +14,7 @@ from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.registry import load_adapter, make_env
-from verl_agent.errors import ConfigError, PoolFullError
+from verl_agent.errors import ConfigError, PoolFullError, UnknownSessionError
 
 SPLIT = "small_train"
 
@@ -106,6 +106,26 @@ def test_bad_messages_are_answered_and_the_session_goes_on(message, code):
     with serving() as running:
         bad, good = asyncio.run(exchange(running.url, message, '{"type": "reset", "data": {"seed": 1}}'))
     assert (bad["type"], bad["data"]["code"], good["type"]) == ("error", code, "observation")
+
+
+def test_a_step_in_a_session_that_was_idle_for_too_long_is_an_error_of_the_environment():
+    """The model must not read that its action is not valid. The next episode of the client has a new session."""
+    with serving(ServerLimits(idle_s=0.5)) as running:
+
+        async def pause():
+            session = OpenEnv(running.url)
+            item = session.tasks("train")[0]
+            await session.reset(item)
+            while running.server.sessions.running:
+                await asyncio.sleep(0.05)
+            with pytest.raises(UnknownSessionError, match=r"the session has ended: .*was idle too long"):
+                await session.step("1")
+            await session.close()
+            messages = await session.reset(item)
+            await session.close()
+            return messages
+
+        assert asyncio.run(pause())[-1]["role"] == "user"
 
 
 def test_a_session_more_than_the_server_allows_is_refused():
