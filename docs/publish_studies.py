@@ -16,27 +16,30 @@ MARKS = ("<!-- studies -->", "<!-- end of studies -->")
 """Lines of the page of results between which the table of claims stands."""
 HORIZON = "[ScalingInter-RL](https://arxiv.org/abs/2509.08755)"
 CLAIMS = {
+    "horizon_guess_number_small": [
+        ("A growing turn limit learns more than the long one, GuessNumber to 12", HORIZON, "staged"),
+        ("... so does one that grows by success", "this project", "adaptive"),
+        ("... so do the same limits in random order", "control", "random"),
+        ("... so does a shrinking limit", "control", "long_to_short"),
+        ("... so does the short limit alone", "control", "fixed_short"),
+    ],
+    "horizon_guess_number": [("A growing turn limit ..., GuessNumber to 36", HORIZON, "staged")],
     **{
-        f"horizon_guess_number{name}": [
-            (f"A growing turn limit learns more than the long one, ranges of {ranges}", HORIZON, "staged"),
-            ("... so does one that grows by success", "this project", "adaptive"),
-            ("... so do the same limits in random order", "control", "random"),
-            ("... so does a shrinking limit", "control", "long_to_short"),
+        f"horizon_{name.lower()}": [
+            (f"A growing turn limit ..., {name}", HORIZON, "staged"),
             ("... so does the short limit alone", "control", "fixed_short"),
         ]
-        for name, ranges in (("_small", "5 to 12"), ("", "6 to 36"))
+        for name in ("BabyAI", "TextCraft")
     },
-    "horizon_babyai": [("A growing turn limit learns more than the long one, BabyAI", HORIZON, "staged")],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
     ],
     "truncated_guess_number": [
-        ("Truncated episodes are better left out", "[AsyncWebRL](https://arxiv.org/abs/2606.05597)", "token_mean_drop"),
-        ("A constant divisor of the loss learns more", "[Dr. GRPO](https://arxiv.org/abs/2503.20783)", "constant"),
+        ("Truncated episodes are better left out", "[AsyncWebRL](https://arxiv.org/abs/2606.05597)", "drop"),
     ],
     "step_cost_guess_number": [
-        ("A cost of 0.02 a turn changes final success", "`credit.step_cost`", "cost_0_02"),
-        ("... a cost of 0.05", "`credit.step_cost`", "cost_0_05"),
+        ("A cost of 0.05 a turn keeps final success", "`credit.step_cost`", "cost_0_05"),
+        ("... and changes the turns of solved tasks", "`credit.step_cost`", "cost_0_05", "turns"),
     ],
     "algorithms_guess_number": [
         (f"{name} learns more than GRPO", "choice of an algorithm", arm)
@@ -50,7 +53,7 @@ CLAIMS = {
         ("... with a growing turn limit", HORIZON, "staged"),
     ],
 }
-"""Claims of each study: text, source, and the arm that answers it."""
+"""Claims of each study: text, source, and the arm that answers it; a measure if it is not the primary one."""
 ABSOLUTE = {"from_scratch_guess_number": 0.5}
 """Studies whose claim is a success at the end, and the success that it names."""
 
@@ -70,7 +73,7 @@ def publish(folder: Path) -> None:
         for plot in source.parent.glob("success_*.png"):
             shutil.copy(plot, target)
         content["points"] = {run: columns(points) for run, points in content["points"].items()}
-        kept = {key: content[key] for key in ("question", "hashes", "measures", "comparisons", "points")}
+        kept = {key: content[key] for key in ("question", "hashes", "measures", "comparisons", "differences", "points")}
         (target / "points.json").write_text(json.dumps(kept, separators=(",", ":")) + "\n", encoding="utf-8")
     page = RESULTS / "index.md"
     before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
@@ -98,14 +101,19 @@ def table() -> Iterator[str]:
         file = RESULTS / "studies" / name / "points.json"
         if file.is_file():
             content = json.loads(file.read_text(encoding="utf-8"))
-            for claim, source, arm in claims:
-                if answer := answered(name, content, arm):
+            for claim, source, arm, *measure in claims:
+                if answer := answered(name, content, arm, *measure):
                     link = f"[`recipes/studies/{name}.yaml`](studies/{name}/index.md)"
                     yield f"| {claim} | {source} | {answer} | {link} |"
 
 
-def answered(name: str, content: dict[str, Any], arm: str) -> str:
+def answered(name: str, content: dict[str, Any], arm: str, measure: str = "") -> str:
     """Return answer, effect and seeds of one claim as cells; empty if its arm has no run."""
+    if measure:
+        if not (found := content["differences"].get(arm, {}).get(measure)):
+            return ""
+        told = "lower" if float(found["high"]) < 0 else "higher" if float(found["low"]) > 0 else "cannot tell"
+        return f"**{told}** | {span(found)} {measure}, not corrected | {found['tasks']}"
     if name in ABSOLUTE:
         if not (found := content["measures"].get(arm, {}).get("final")):
             return ""

@@ -78,6 +78,20 @@ class Results:
         rows = [[self.points[Run(stratum, arm, seed)] for seed in seeds] for stratum in self.plan.study.strata]
         return np.array([[measured(points, measure, budget) for points in row] for row in rows])
 
+    def measured(self) -> list[str]:
+        """Return the measures that the runs have."""
+        turns = any("turns_solved" in points[-1] for points in self.points.values())
+        missing = {"beyond": not self.plan.study.tiny.beyond_turns, "turns": not turns}
+        return [name for name in MEASURES if not missing.get(name)]
+
+    def differences(self, arm: str) -> dict[str, Estimate]:
+        """Return the difference of an arm to the first one in each measure; empty without a shared seed."""
+        first = next(iter(self.plan.study.arms))
+        if not (seeds := self.seeds(first, arm)):
+            return {}
+        pairs = {name: [self.values(one, name, seeds) for one in (arm, first)] for name in self.measured()}
+        return {name: over_seeds((own - base).mean(0)) for name, (own, base) in pairs.items()}
+
     def shared(self) -> list[tuple[str, list[int]]]:
         """Return the arms that have seeds, with them."""
         return [(arm, seeds) for arm in self.plan.study.arms if (seeds := self.seeds(arm))]
@@ -117,9 +131,11 @@ def write_report(plan: Plan, out: Path) -> list[Path]:
         "changes": {"/".join(key): changed for key, changed in plan.changes.items()},
         "comparisons": {arm: {**asdict(one), "holm": p, "verdict": said} for arm, (one, p, said) in compared.items()},
         "measures": {
-            arm: {name: asdict(over_seeds(results.values(arm, name, seeds).mean(0))) for name in MEASURES}
-            for arm in plan.study.arms
-            if (seeds := results.seeds(arm))
+            arm: {name: asdict(over_seeds(results.values(arm, name, seeds).mean(0))) for name in results.measured()}
+            for arm, seeds in results.shared()
+        },
+        "differences": {
+            arm: {name: asdict(found) for name, found in results.differences(arm).items()} for arm in plan.study.arms
         },
         "points": {str(run.folder(Path())): points for run, points in results.points.items()},
     }
@@ -182,20 +198,19 @@ def searched(plan: Plan, out: Path) -> Iterator[str]:
 
 
 def measures(results: Results) -> Iterator[str]:
-    """Yield the table of all measures, means over seeds and strata; turns are those of solved held-out tasks."""
-    arms = {arm: seeds for arm in results.plan.study.arms if (seeds := results.seeds(arm))}
-    known = [name for name in MEASURES if name != "beyond" or results.plan.study.tiny.beyond_turns]
-    turns = any("turns_solved" in points[-1] for points in results.points.values())
-    yield f"\n| arm | {' | '.join(known)} | runs that fell by more than {FALL} |{' turns of solved tasks |' * turns}"
-    yield "|---" * (len(known) + 2 + turns) + "|"
-    for arm, seeds in arms.items():
-        found = {name: results.values(arm, name, seeds) for name in known}
-        fell = f"{int((found['fall'] > FALL).sum())} of {found['fall'].size}"
-        row = [*(span(over_seeds(one.mean(0))) for one in found.values()), fell]
-        if turns:
-            ends = [[results.points[Run(one, arm, seed)][-1] for seed in seeds] for one in results.plan.study.strata]
-            row += [span(over_seeds(np.array([[end.get("turns_solved", 0.0) for end in row] for row in ends]).mean(0)))]
-        yield f"| {arm} | {' | '.join(row)} |"
+    """Yield the table of all measures, means over seeds and strata, and that of their differences to the first arm."""
+    study, first = results.plan.study, next(iter(results.plan.study.arms))
+    known = results.measured()
+    yield f"\n| arm | {' | '.join(known)} | runs that fell by more than {FALL} |\n{'|---' * (len(known) + 2)}|"
+    for arm, seeds in results.shared():
+        fell = results.values(arm, "fall", seeds) > FALL
+        row = [span(over_seeds(results.values(arm, name, seeds).mean(0))) for name in known]
+        yield f"| {arm} | {' | '.join(row)} | {int(fell.sum())} of {fell.size} |"
+    yield f"\nMinus {first}, means over paired seeds, not corrected:\n"
+    yield f"| arm | {' | '.join(known)} |\n{'|---' * (len(known) + 1)}|"
+    for arm in list(study.arms)[1:]:
+        found = results.differences(arm)
+        yield f"| {arm} | {' | '.join(span(found[name]) if found else '' for name in known)} |"
 
 
 def pairs(results: Results) -> Iterator[str]:

@@ -104,4 +104,5 @@ def measured(points: Sequence[Point], measure: str, budget: int) -> float:
         "best": best,
         "fall": best - float(curve[-1]),
         "beyond": points[-1].get("success_beyond", 0.0),
+        "turns": points[-1].get("turns_solved", 0.0),
     }[measure]

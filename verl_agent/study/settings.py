@@ -21,9 +21,10 @@ MEASURES = {
     "best": "best success of any evaluation",
     "fall": "best success minus success at the end",
     "beyond": "success at the end within `tiny.beyond_turns` turns",
+    "turns": "turns of the tasks that are solved at the end",
 }
 """Measures of a run."""
-LOWER_IS_BETTER = ("fall",)
+LOWER_IS_BETTER = ("fall", "turns")
 FRESH = "tiny.fresh_optimizer=true"
 """The only override of an arm that is not one of the recipe."""
 POINTS, DONE = "points.jsonl", "done.json"
