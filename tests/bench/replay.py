@@ -19,7 +19,6 @@ from statistics import median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoConfig, AutoTokenizer
 
 from verl_agent.config.search_path import cpu_dtype
@@ -32,7 +31,7 @@ from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 
-PARTS = ("environments", "loop, server", "queue, driver")
+PARTS = ("environments", "loop and server", "queue and driver")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +111,8 @@ async def replay(engine: VllmEngine, requests: Sequence[Request], name: str, see
             await asyncio.sleep(request.env_s)
 
 
-async def measure(model: Path, steps: Sequence[Step], rounds: int) -> list[tuple[Step, float, float]]:
-    """Replay steps after a first one that warms up; return each with its seconds without and with environments."""
+async def measure(model: Path, steps: Sequence[Step], rounds: int) -> None:
+    """Replay steps after a first one that warms up, and print the split of each."""
     settings = EngineSettings(device="cpu", dtype=cpu_dtype(), enforce_eager=True, max_num_seqs=64, block_size=32)
     names = map(str, range(1_000_000_000))
 
@@ -125,22 +124,22 @@ async def measure(model: Path, steps: Sequence[Step], rounds: int) -> list[tuple
 
     with VllmEngine(str(model), settings, context=2048) as engine:
         await seconds(steps[0], False)
-        found = []
         for step in steps:
             pairs = [(await seconds(step, False), await seconds(step, True)) for _ in range(rounds)]
-            found.append((step, median(bare for bare, _ in pairs), median(waiting for _, waiting in pairs)))
-        return found
+            bare_s, waiting_s = map(median, zip(*pairs, strict=True))
+            Console().print(report(step, bare_s, waiting_s), highlight=False, soft_wrap=True)
 
 
-def split(found: tuple[Step, float, float]) -> list[str]:
-    """Return the row of a step: what each part adds to the seconds of the engine."""
-    step, bare_s, waiting_s = found
+def report(step: Step, bare_s: float, waiting_s: float) -> str:
+    """Return a line about a step: what each part adds to the seconds of the engine."""
     requests = [request for one in step.episodes for request in one]
     tokens = sum(request.reply_tokens for request in requests)
     added = [waiting_s - bare_s, step.played_s - waiting_s, step.rollout_s - step.played_s]
-    parts = [f"{seconds:+.2f} ({seconds / bare_s:+.0%})" for seconds in added]
-    counts = [str(step.number), str(len(requests)), str(tokens)]
-    return [*counts, f"{bare_s:.2f}", *parts, f"{step.rollout_s:.2f}", f"{step.rollout_s / bare_s:.2f}"]
+    parts = [f"{part} {seconds:+.2f} ({seconds / bare_s:+.0%})" for part, seconds in zip(PARTS, added, strict=True)]
+    return (
+        f"step {step.number}: {len(requests)} replies, {tokens} tokens; engine {bare_s:.2f} s, {', '.join(parts)}; "
+        f"rollout {step.rollout_s:.2f} s, ratio {step.rollout_s / bare_s:.2f}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -151,11 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, nargs="*", default=[2, 3, 4], help="steps of the run (default 2 3 4)")
     parser.add_argument("--rounds", type=int, default=1, help="replays of each step (default 1)")
     options = parser.parse_args(arguments)
-    steps = steps_of(options.run, options.model, options.steps)
-    table = Table("step", "replies", "tokens", "engine s", *PARTS, "rollout s", "ratio")
-    for row in map(split, asyncio.run(measure(options.model, steps, options.rounds))):
-        table.add_row(*row)
-    Console(width=140).print(table)
+    asyncio.run(measure(options.model, steps_of(options.run, options.model, options.steps), options.rounds))
 
 
 if __name__ == "__main__":
