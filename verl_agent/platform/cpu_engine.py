@@ -147,6 +147,13 @@ class CpuEngine(ReshardingEngine):
         return dict(output)
 
     @override
+    def get_per_tensor_param(self, *args: Any, **kwargs: Any) -> Any:
+        """Leave out repeated parameters, which the rollout engine ties by the model's config, too."""
+        weights, peft_config = super().get_per_tensor_param(*args, **kwargs)
+        repeated = repeated_parameters(self.module)
+        return ((name, weight) for name, weight in weights if name not in repeated), peft_config
+
+    @override
     def forward_step(self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool) -> Any:
         """Activations of the last pass leave gaps between gradients, which this one rarely fits."""
         trim_heap()
@@ -236,6 +243,11 @@ class CpuLanguageEngine(CpuEngine, FSDPEngineWithLMHead):
         asked = any(tu.get_non_tensor_data(data=micro_batch, key=name, default=False) for name in ALL_LOGITS)
         mask = micro_batch.get("response_mask", None)
         return asked or _packed(micro_batch) or (mask is not None and not mask.is_nested)
+
+
+def repeated_parameters(module: torch.nn.Module) -> set[str]:
+    """Return the names of parameters that are another one, such as an output layer that is the embedding."""
+    return {name for name, _ in module.named_parameters(remove_duplicate=False)} - set(dict(module.named_parameters()))
 
 
 def gather(state: dict[str, Any]) -> None:

@@ -285,7 +285,7 @@ def test_two_runs_transfer_weights_through_different_sockets(monkeypatch: pytest
 
 
 def test_verl_receives_weights_as_views_of_shared_memory():
-    """Lines for `CpuWorkerExtension._update_weights`."""
+    """Lines for `CpuWorkerExtension.update_weights_from_ipc`."""
     path = "workers/rollout/vllm_rollout/bucketed_weight_transfer.py"
     assert [line("verl", path, number) for number in (296, 297)] == [
         "if self.use_shm:",
