@@ -26,10 +26,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
 from typing_extensions import override
 
 from verl_agent.evaluation.vllm_engine import ON_CPU
-from verl_agent.platform.cpu_engine import repeated_parameters
-from verl_agent.platform.weight_transfer import create_memory
+from verl_agent.platform.weight_transfer import create_memory, repeated_parameters
 from verl_agent.platform.worker_extension import CpuWorkerExtension
-from verl_agent.training.preflight.rl import bucket_mb
 
 CONFIGS = {
     "135M": LlamaConfig(
@@ -147,6 +145,8 @@ def size_of(weights: dict[str, torch.Tensor]) -> int:
 
 def measure(name: str, rounds: int) -> list[str]:
     """Return a row of the table: medians of `rounds` transfers after one that warms up."""
+    from verl_agent.training.preflight.rl import bucket_mb
+
     weights = weights_of(CONFIGS[name])
     bucket = bucket_mb(max(value.numel() for value in weights.values()), 2048)
     with tempfile.TemporaryDirectory() as folder:

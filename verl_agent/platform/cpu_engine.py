@@ -33,6 +33,7 @@ from verl_agent.platform.micro_batches import split_rows
 from verl_agent.platform.resharding import ReshardingEngine
 from verl_agent.platform.token_tree import TokenTree
 from verl_agent.platform.tree_attention import allows_trees, mask_of
+from verl_agent.platform.weight_transfer import repeated_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -243,11 +244,6 @@ class CpuLanguageEngine(CpuEngine, FSDPEngineWithLMHead):
         asked = any(tu.get_non_tensor_data(data=micro_batch, key=name, default=False) for name in ALL_LOGITS)
         mask = micro_batch.get("response_mask", None)
         return asked or _packed(micro_batch) or (mask is not None and not mask.is_nested)
-
-
-def repeated_parameters(module: torch.nn.Module) -> set[str]:
-    """Return the names of parameters that are another one, such as an output layer that is the embedding."""
-    return {name for name, _ in module.named_parameters(remove_duplicate=False)} - set(dict(module.named_parameters()))
 
 
 def gather(state: dict[str, Any]) -> None:
