@@ -175,9 +175,8 @@ class EpisodeTokens:
 
     def _append(self, merged: MergeResult, log_probs: list[float] | None, versions: list[int] | None = None) -> None:
         """Append merged tokens; only what changed is aligned, so that the work of a turn is that of its own tokens."""
-        self.ids, removed = merged.token_ids, merged.removed_prefix_token_count
-        for values in (self._mask, self._log_probs, self._versions):
-            del values[max(len(values) - removed, 0) :]
+        self.ids, kept = merged.token_ids, max(len(self._mask) - merged.removed_prefix_token_count, 0)
+        del self._mask[kept:], self._log_probs[kept:], self._versions[kept:]
         added, align = replace(merged, removed_prefix_token_count=0), self.builder.align_response_metadata
         mask, aligned = align(added, [], [], assistant_logprobs=log_probs)
         self._mask += mask
