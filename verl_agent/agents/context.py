@@ -114,9 +114,10 @@ class Summary(Window):
         end = prompt_length + 2 * self.removed((len(messages) - prompt_length) // 2)
         if end == prompt_length:
             return list(messages)
-        summaries = list(filter(None, (summary_in(message["content"]) for message in messages[prompt_length:end:2])))
+        removed = reversed(messages[prompt_length:end:2])
+        summary = next(filter(None, (summary_in(message["content"]) for message in removed)), "(none)")
         *task, last = messages[:prompt_length]
-        text = f"Your summary of the turns before: {summaries[-1] if summaries else '(none)'}"
+        text = f"Your summary of the turns before: {summary}"
         return [*task, {"role": last["role"], "content": f"{last['content']}\n\n{text}"}, *messages[end:]]
 
     @override

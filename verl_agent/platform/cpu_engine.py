@@ -33,6 +33,7 @@ from verl_agent.platform.micro_batches import split_rows
 from verl_agent.platform.resharding import ReshardingEngine
 from verl_agent.platform.token_tree import TokenTree
 from verl_agent.platform.tree_attention import allows_trees, mask_of
+from verl_agent.platform.weight_transfer import repeated_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +146,13 @@ class CpuEngine(ReshardingEngine):
         if not forward_only:
             (self.scaler.scale(loss) if self.scaler is not None else loss).backward()
         return dict(output)
+
+    @override
+    def get_per_tensor_param(self, *args: Any, **kwargs: Any) -> Any:
+        """Leave out repeated parameters, which the rollout engine ties by the model's config, too."""
+        weights, peft_config = super().get_per_tensor_param(*args, **kwargs)
+        repeated = repeated_parameters(self.module)
+        return ((name, weight) for name, weight in weights if name not in repeated), peft_config
 
     @override
     def forward_step(self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool) -> Any:

@@ -12,6 +12,7 @@ from typing_extensions import override
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+from vllm import SamplingParams
 
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.memory import trim_heap
@@ -20,6 +21,10 @@ from verl_agent.platform.weight_transfer import run_scoped_socket
 ENGINE_POLL_S = 5.0
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """Executor of vLLM without a process for each worker. On a CPU, vLLM replaces its short name `uni` by `mp`."""
+UNSEEN: dict[str, Any] = {"detokenize": False} | (
+    {"stream_interval": 1 << 30} if "stream_interval" in SamplingParams.__struct_fields__ else {}
+)
+"""Sampling parameters that leave out what verl does not read: text, and outputs between the first and the last."""
 logger = logging.getLogger(__name__)
 
 
@@ -48,7 +53,7 @@ class RunScopedHttpServer(vLLMHttpServer):
     ) -> TokenOutput:
         """`extra_fields["paused_s"]` is the time that the request waited for an update."""
         try:
-            output = await super().generate(prompt_ids, sampling_params, request_id, *args, **kwargs)
+            output = await super().generate(prompt_ids, UNSEEN | sampling_params, request_id, *args, **kwargs)
         finally:
             paused_s = self._paused_s.pop(request_id, 0.0)
         output.extra_fields["paused_s"] = paused_s

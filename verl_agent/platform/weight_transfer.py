@@ -13,6 +13,10 @@ import tempfile
 from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 RUN_NAME = "VERL_AGENT_RUN"
 """Environment variable of all processes of a run, with a unique name of the run."""
@@ -26,6 +30,11 @@ def run_scoped_socket(address: str) -> str:
     """Return verl's socket address with the name of this run; unchanged if `RUN_NAME` is not set."""
     run = os.environ.get(RUN_NAME)
     return address.replace(SOCKET_PREFIX, f"{SOCKET_PREFIX}{run}-", 1) if run else address
+
+
+def repeated_parameters(module: "Module") -> set[str]:
+    """Return the names of parameters that are another one, such as an output layer that is the embedding."""
+    return {name for name, _ in module.named_parameters(remove_duplicate=False)} - set(dict(module.named_parameters()))
 
 
 class FileMemory:

@@ -28,7 +28,11 @@ class CpuWorkerExtension(RunScopedWorkerExtension):
     """Worker extension for the CPU."""
 
     def update_weights_from_ipc(self, *args: Any, **kwargs: Any) -> Any:
-        """Receive weights into the CPU device, which has no index."""
+        """Receive weights into the CPU device, which has no index.
+
+        There a bucket's tensors are views of shared memory (verl 0.9.1, bucketed_weight_transfer.py:297), which vLLM
+        copies into its parameters. A parameter that is a view keeps the receiver from closing that memory.
+        """
         self.device = torch.device("cpu")
         try:
             return super().update_weights_from_ipc(*args, **kwargs)
@@ -41,11 +45,3 @@ class CpuWorkerExtension(RunScopedWorkerExtension):
             for cache in [layer] if isinstance(layer, torch.Tensor) else layer:  # state-space layers have several
                 release_pages(cache)
         trim_heap()
-
-    def _update_weights(self, weights: list[tuple[str, torch.Tensor]], *args: Any, **kwargs: Any) -> Any:
-        """Copy the weights out of the shared buffer before they are loaded.
-
-        On the CPU `tensor.to(device)` does not copy, so a loaded weight would be a view of shared memory that the
-        receiver then fails to close (verl 0.9.1, bucketed_weight_transfer.py:296-297).
-        """
-        return super()._update_weights([(name, tensor.clone()) for name, tensor in weights], *args, **kwargs)

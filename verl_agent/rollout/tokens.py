@@ -174,11 +174,15 @@ class EpisodeTokens:
         return [*self.ids[len(self.ids) - len(self._mask) + written :], self.end_of_turn]
 
     def _append(self, merged: MergeResult, log_probs: list[float] | None, versions: list[int] | None = None) -> None:
-        self.ids = merged.token_ids
-        before, align = self._mask, self.builder.align_response_metadata
-        self._mask, self._log_probs = align(merged, before, self._log_probs, assistant_logprobs=log_probs)
-        _, aligned = align(merged, before, self._versions, assistant_logprobs=versions)  # any value by token will do
-        self._versions = [int(version) for version in aligned]
+        """Append merged tokens; only what changed is aligned, so that the work of a turn is that of its own tokens."""
+        self.ids, kept = merged.token_ids, max(len(self._mask) - merged.removed_prefix_token_count, 0)
+        del self._mask[kept:], self._log_probs[kept:], self._versions[kept:]
+        added, align = replace(merged, removed_prefix_token_count=0), self.builder.align_response_metadata
+        mask, aligned = align(added, [], [], assistant_logprobs=log_probs)
+        self._mask += mask
+        self._log_probs += aligned or []
+        _, aligned = align(added, [], [], assistant_logprobs=versions)  # any value by token will do
+        self._versions += map(int, aligned or [])
 
 
 def encode_reply(tokenizer: Any, text: str, end_of_turn: int) -> list[int]:

@@ -11,11 +11,11 @@ up and is left out of the seconds.
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib.metadata import distributions
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 from rich.console import Console
 
@@ -51,6 +51,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def spread(values: Iterable[float]) -> str:
+    """Return median and range."""
+    ordered = sorted(values)
+    return f"{median(ordered):.1f} ({ordered[0]:.1f} to {ordered[-1]:.1f})"
+
+
 def markdown(runs: Sequence[Run], sides: Sequence[Side], versions: dict[str, str]) -> str:
     """Return the table of all runs and the facts that belong to it."""
     columns = []
@@ -62,12 +68,12 @@ def markdown(runs: Sequence[Run], sides: Sequence[Side], versions: dict[str, str
         solved, played = sum(step.solved for step in reached), sum(step.episodes for step in reached)
         columns.append(
             {
-                "seconds a step": f"{median(step.step_s for step in warm):.1f}",
-                "- rollout": f"{median(step.rollout_s for step in warm):.1f}",
-                "- update": f"{median(step.update_s for step in warm):.1f}",
-                "- transfer of weights": f"{median(step.weights_s for step in warm):.1f}",
+                "seconds a step": spread(step.step_s for step in warm),
+                "- rollout": spread(step.rollout_s for step in warm),
+                "- update": spread(step.update_s for step in warm),
+                "- transfer of weights": spread(step.weights_s for step in warm),
                 "episodes a second": f"{sum(step.episodes for step in warm) / sum(step.step_s for step in warm):.2f}",
-                "start and end, seconds": f"{fmean(run.start_s for run in mine):.0f}",
+                "start and end, seconds": spread(run.start_s for run in mine),
                 "memory at the peak, GB": f"{max(run.peak_gb for run in mine):.1f}",
                 f"success in the last step within {until_s:.0f} s": f"{solved / played:.1%} of {played} episodes",
                 "lines of user code": str(sum(code_lines(file) for file in side.user_files)),

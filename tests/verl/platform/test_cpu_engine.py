@@ -80,6 +80,13 @@ def test_an_update_changes_the_weights_of_the_next_pass(model):
     assert torch.equal(after, fresh.infer_batch(data)["model_output"]["log_probs"].values())
 
 
+def test_an_output_layer_that_is_the_embedding_travels_once(ours):
+    """The engine ties both itself, as when it loads the files of the model."""
+    sent = dict(ours.get_per_tensor_param()[0])
+    assert "lm_head.weight" in ours.module.state_dict() and "lm_head.weight" not in sent
+    assert set(sent) == set(ours.module.state_dict()) - {"lm_head.weight"}
+
+
 def test_casts_of_weights_are_kept_within_a_block():
     weight, inputs = Parameter(torch.eye(4)), torch.ones(2, 4)
 
