@@ -97,6 +97,12 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
     assert make_plan(written(margin=0.1)).facts["file"] != plan.facts["file"]
 
 
+def test_a_first_arm_with_a_fresh_optimizer_differs_from_the_others_by_that(written):
+    plan = make_plan(written(arms={"fresh": [*ARMS["long"], "tiny.fresh_optimizer=true"], "kept": ARMS["long"]}))
+    assert plan.changes["all", "kept"] == {"tiny.fresh_optimizer": False}
+    assert not plan.changes["all", "fresh"]
+
+
 def test_area_is_the_mean_over_turns_up_to_the_budget():
     points = [{"turns": 0, "success": 0.0}, {"turns": 500, "success": 1.0}, {"turns": 1200, "success": 1.0}]
     assert measured(points, "area", 1000) == pytest.approx(0.75)
