@@ -256,4 +256,4 @@ def compared(values: Any, first: Any) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *[int(one) for one in [*sys.argv[2:], "8", "80"][:2]])
+    main(Path(sys.argv[1]), *[int(one) for one in [*sys.argv[2:], "8", "250"][:2]])
