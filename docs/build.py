@@ -161,13 +161,13 @@ def export(folder: Path, played: Path) -> None:
     for policy in ("oracle", "random"):
         recipe = ["eval", "recipes/textcraft/eval_cpu.yaml", f"model.path={policy}", "evaluation.max_tasks=8"]
         run([*verl_agent_command, *recipe, f"evaluation.output_dir={played / policy}"])
-    demo = [
+    recorded = [
         shutil.copytree(path, played / path.name, dirs_exist_ok=True)
         for path in sorted((SOURCES / "results/demo").iterdir())
     ]
     shutil.unpack_archive(SOURCES / "results/textcraft_quickstart.tar.gz", played)
     pages = {
-        "guess_number": demo,
+        "guess_number": recorded,
         "textcraft": [played / "oracle", played / "random"],
         "textcraft_quickstart": [played / "textcraft_quickstart"],
     }

@@ -23,10 +23,12 @@ CLAIMS = {
         ("... so does a shrinking limit", "control", "long_to_short"),
         ("... so does the short limit alone", "control", "fixed_short"),
     ],
-    "horizon_guess_number": [("A growing turn limit ..., GuessNumber to 36", HORIZON, "staged")],
+    "horizon_guess_number": [
+        ("A growing turn limit learns more than the long one, GuessNumber to 36", HORIZON, "staged")
+    ],
     **{
         f"horizon_{name.lower()}": [
-            (f"A growing turn limit ..., {name}", HORIZON, "staged"),
+            (f"A growing turn limit learns more than the long one, {name}", HORIZON, "staged"),
             ("... so does the short limit alone", "control", "fixed_short"),
         ]
         for name in ("BabyAI", "TextCraft")

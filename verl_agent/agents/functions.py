@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from typing_extensions import override
@@ -17,11 +16,13 @@ from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import DemoAction, Message, StepResult
 
 SECTION = re.compile(r"<tool_call>\s{0,9}(.*?)(?:</tool_call>|$)", re.DOTALL | re.IGNORECASE)
-MAX_OBJECTS = 100
-"""Most places of a reply at which JSON is looked for."""
+MAX_FAILURES = 100
+"""Most braces of a reply that begin no JSON."""
+CALL_START = re.compile(r'\{\s{0,9}"(name|type)"')
+"""Begin of a call outside of marks."""
 ACT = Tool("act", "Take one action in the environment.", "{action}", (Parameter("action", description="the action"),))
 """Function of an environment that declares no tools."""
-EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True}
 """Argument of an example by its type; other arguments are text."""
 
 
@@ -44,17 +45,24 @@ class CallFormat:
         return self.text.replace("{call}", json.dumps({"name": name, self.arguments: arguments}))
 
     def read(self, reply: str) -> Iterator[Any]:
-        """Yield the JSON objects of a reply that may be calls."""
-        decoder = json.JSONDecoder()
-        for text in SECTION.findall(reply) if "<tool_call>" in self.text else [reply]:
+        """Yield the JSON objects of a reply that may be calls.
+
+        Objects inside of a call that is broken or cut off are its arguments, not other calls.
+        """
+        decoder, marked, failures = json.JSONDecoder(), "<tool_call>" in self.text, 0
+        for text in SECTION.findall(reply) if marked else [reply]:
             end = 0
-            for start in islice((match.start() for match in re.finditer(r"\{", text)), MAX_OBJECTS):
-                if start >= end:
-                    try:
-                        found, end = decoder.raw_decode(text, start)
-                    except (ValueError, RecursionError):
-                        continue
-                    yield found
+            for start in (match.start() for match in re.finditer(r"\{", text)):
+                if start < end:
+                    continue
+                try:
+                    found, end = decoder.raw_decode(text, start)
+                except (ValueError, RecursionError):
+                    failures += 1
+                    if marked or CALL_START.match(text, start) or failures == MAX_FAILURES:
+                        break
+                    continue
+                yield found
 
 
 TAGGED = "<tool_call>\n{call}\n</tool_call>"
@@ -75,10 +83,7 @@ Llama may begin a call with `<|python_tag|>`, a special token, which is no part 
 def example_arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments that a function in OpenAI's format accepts."""
     properties = schema["function"].get("parameters", {}).get("properties", {})
-    return {
-        name: parameter["enum"][0] if parameter.get("enum") else EXAMPLES.get(parameter.get("type"), f"<{name}>")
-        for name, parameter in properties.items()
-    }
+    return {name: EXAMPLES.get(str(parameter.get("type")), f"<{name}>") for name, parameter in properties.items()}
 
 
 class FunctionCalls(Agent):

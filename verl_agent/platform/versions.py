@@ -41,9 +41,11 @@ def require_modules(*names: str) -> None:
     missing = [name for name in names if find_spec(name) is None]
     if missing:
         running = ".".join(map(str, sys.version_info[:2]))
+        fits = running in ("3.11", "3.12")
+        python = "" if fits else f" with Python 3.11 or 3.12, which verl requires (this is {running})"
         raise ConfigError(
             f"training needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. Run "
-            f"`{setup_command()}` with Python 3.11 or 3.12, which verl requires (this is {running})."
+            f"`{setup_command()}`{python}."
         )
 
 

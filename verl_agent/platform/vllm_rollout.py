@@ -12,7 +12,6 @@ from typing_extensions import override
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
-from vllm import SamplingParams
 
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.memory import trim_heap
@@ -21,10 +20,8 @@ from verl_agent.platform.weight_transfer import run_scoped_socket
 ENGINE_POLL_S = 5.0
 ONE_PROCESS = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """Executor of vLLM without a process for each worker. On a CPU, vLLM replaces its short name `uni` by `mp`."""
-UNSEEN: dict[str, Any] = {"detokenize": False} | (
-    {"stream_interval": 1 << 30} if "stream_interval" in SamplingParams.__struct_fields__ else {}
-)
-"""Sampling parameters that leave out what verl does not read: text, and outputs between the first and the last."""
+UNSEEN: dict[str, Any] = {"detokenize": False}
+"""Sampling parameters that leave out what verl does not read: the text of a reply."""
 logger = logging.getLogger(__name__)
 
 

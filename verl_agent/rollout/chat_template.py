@@ -87,11 +87,11 @@ def check_tools(
     if not tools:
         return
     conversation: list[Message] = [*PROBE[:3], {"role": "tool", "content": "Done."}]
+    function = {"name": tools[0]["function"]["name"], "arguments": example_arguments(tools[0])}
     try:
         prompt = tokenizer.apply_chat_template(PROBE[:2], tools=tools, tokenize=False, **template_options)
-        call = _rendered_call(tokenizer, tools, template_options).removeprefix(prompt)
+        call = _rendered_call(tokenizer, function, tools, template_options).removeprefix(prompt)
         expected = _rendered_text(tokenizer, conversation, template_options, tools)
-        tokens = render_conversation(builder, tokenizer, conversation, tools)
     except (TemplateError, ValueError, TypeError) as error:
         raise ConfigError(
             f"the chat template of this model refuses functions: {error}. {CHOOSE_ANOTHER_AGENT}"
@@ -105,7 +105,7 @@ def check_tools(
             f"the chat template of this model writes the call of a function as {call!r}, which the agent does not "
             f"read. {remedy}"
         )
-    built = tokenizer.decode(tokens.ids)
+    built = tokenizer.decode(render_conversation(builder, tokenizer, conversation, tools).ids)
     if without_empty_thoughts(built) != expected:
         raise ConfigError(
             f"verl's token builder renders a function's answer unlike the chat template of this model: {built!r}, not "
@@ -113,9 +113,10 @@ def check_tools(
         )
 
 
-def _rendered_call(tokenizer: Any, tools: list[dict[str, Any]], template_options: Mapping[str, Any]) -> str:
-    """Return the conversation in which the template writes a call of the first function."""
-    function = {"name": tools[0]["function"]["name"], "arguments": example_arguments(tools[0])}
+def _rendered_call(
+    tokenizer: Any, function: dict[str, Any], tools: list[dict[str, Any]], template_options: Mapping[str, Any]
+) -> str:
+    """Return the conversation in which the template writes a call of a function."""
     call = {"id": "call00000", "type": "function", "function": function}
     messages = [*PROBE[:2], {"role": "assistant", "content": "", "tool_calls": [call]}]
     text: str = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, **template_options)

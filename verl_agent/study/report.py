@@ -80,7 +80,7 @@ class Results:
 
     def measured(self) -> list[str]:
         """Return the measures that the runs have."""
-        turns = any("turns_solved" in points[-1] for points in self.points.values())
+        turns = all(points[-1].get("turns_solved") for points in self.points.values())  # a run may solve nothing
         missing = {"beyond": not self.plan.study.tiny.beyond_turns, "turns": not turns}
         return [name for name in MEASURES if not missing.get(name)]
 

@@ -1,6 +1,7 @@
 """Runs of a study: their overrides, files, points and measures."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,5 +105,5 @@ def measured(points: Sequence[Point], measure: str, budget: int) -> float:
         "best": best,
         "fall": best - float(curve[-1]),
         "beyond": points[-1].get("success_beyond", 0.0),
-        "turns": points[-1].get("turns_solved", 0.0),
+        "turns": points[-1].get("turns_solved", math.nan),
     }[measure]

@@ -24,7 +24,7 @@ MEASURES = {
     "turns": "turns of the tasks that are solved at the end",
 }
 """Measures of a run."""
-LOWER_IS_BETTER = ("fall", "turns")
+LOWER_IS_BETTER = ("fall",)
 FRESH = "tiny.fresh_optimizer=true"
 """The only override of an arm that is not one of the recipe."""
 POINTS, DONE = "points.jsonl", "done.json"
@@ -128,6 +128,11 @@ class Study:
             raise ConfigError(f"study.measure={self.measure!r} does not exist. {did_you_mean(self.measure, MEASURES)}")
         if self.measure == "beyond" and (self.tiny.beyond_turns is None or self.runner != "tiny"):
             raise ConfigError("study.measure=beyond needs runner tiny and tiny.beyond_turns. Set both.")
+        if self.measure == "turns":
+            raise ConfigError(
+                "study.measure=turns is not allowed: a policy that solves only easy tasks needs fewer turns for them. "
+                "Choose final; a report with runner tiny has the turns besides."
+            )
         searched = self.search.seeds if self.search else ()
         if len({*self.seeds, *searched}) != len(self.seeds) + len(searched):
             raise ConfigError(

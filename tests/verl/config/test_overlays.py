@@ -264,8 +264,10 @@ def test_the_estimate_follows_the_dtype_of_the_weights():
     assert whole - half == pytest.approx(2 * ADAM * shape.parameters / 8 / 1e9)
 
 
-def test_an_engine_that_stays_awake_keeps_its_memory_in_training():
-    awake = [f"actor_rollout_ref.rollout.{key}=false" for key in ("enable_sleep_mode", "free_cache_engine")]
+@pytest.mark.parametrize("keys", [["enable_sleep_mode", "free_cache_engine"], ["enable_sleep_mode"]])
+def test_an_engine_that_stays_awake_keeps_its_memory_in_training(keys):
+    """A run calls the engine's sleep with `free_cache_engine`; without sleep mode vLLM then frees nothing."""
+    awake = [f"actor_rollout_ref.rollout.{key}=false" for key in keys]
     config = recipe(ROOT / "recipes/textcraft/grpo_135m.yaml", *awake)
     with chdir(ROOT):
         check(config)

@@ -240,26 +240,32 @@ def test_a_failure_of_another_policy_is_no_win():
 class Closed(Duel):
     """Game that counts how often its sessions are closed."""
 
-    count = 0
+    def __init__(self, closed, seats):
+        super().__init__(seats)
+        self.closed = closed
 
     async def close(self):
-        Closed.count += 1
+        self.closed.append(self)
 
 
 def test_a_match_closes_its_session_when_the_last_of_its_seats_has_left():
-    arena, row = Closed(["self", "frozen:x"]), RolloutRow.from_columns(columns(0))
+    arena, row, opened = Closed([], ["self", "frozen:x"]), RolloutRow.from_columns(columns(0)), []
     matches = Matches(arena, "duel")
+
+    def new_session():
+        opened.append(arena.new_session())
+        return opened[-1]
 
     async def plays(item, match, seat):
         await play(item, HeldSeat(match, seat), plain(), ScriptedPolicy(["1"]), EpisodeLimits(5, None))
 
     async def run():
-        place = matches.join(row, arena.tasks("train")[0], arena.new_session, plays)
+        place = matches.join(row, arena.tasks("train")[0], new_session, plays)
         policy, limits = ScriptedPolicy(["12", "12"]), EpisodeLimits(5, None)
         return await play(place.item, place.new_session(), plain(), policy, limits)
 
     assert asyncio.run(run()).success
-    assert Closed.count == 1
+    assert opened[0].closed == opened
 
 
 def duel(seats):

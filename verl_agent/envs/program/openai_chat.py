@@ -123,8 +123,10 @@ def answer_message(reply: str, has_tools: bool) -> dict[str, Any]:
     for match in CALL.finditer(reply) if has_tools else ():
         try:
             call = json.loads(match[1])
-            arguments = dict(call.get("arguments") or {})
-            function = {"name": str(call["name"]), "arguments": json.dumps(arguments)}
+            arguments = call.get("arguments")
+            if not isinstance(arguments, dict | None):
+                raise TypeError("no object")
+            function = {"name": str(call["name"]), "arguments": json.dumps(arguments or {})}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return {"role": "assistant", "content": reply}
         calls.append({"id": f"call_{uuid4().hex[:24]}", "type": "function", "function": function})

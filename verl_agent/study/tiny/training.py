@@ -116,7 +116,8 @@ class Training:
         counts["cpu_s"], self._clock = round(counts["cpu_s"] + now - self._clock, 3), now
         solved = [len(one.turns) for one in plays.episodes if one.success and len(one.turns) <= asked]
         point = {**counts, **measured, "success": solved_within(plays, asked)}
-        point["turns_solved"] = sum(solved) / max(1, len(solved))
+        if solved:
+            point["turns_solved"] = sum(solved) / len(solved)
         if beyond:
             point["success_beyond"] = solved_within(plays, beyond)
         counts["points"] += 1

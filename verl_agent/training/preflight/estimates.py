@@ -182,7 +182,8 @@ def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card
     on_card = max(updating) if offload else sum(updating) + reference
     share = float(rollout["gpu_memory_utilization"])
     parallel = int(rollout["tensor_model_parallel_size"])
-    awake = not (separate or rollout["free_cache_engine"])  # the engine keeps its memory while the trainer computes
+    sleeps = rollout["free_cache_engine"] and rollout["enable_sleep_mode"]
+    awake = not (separate or sleeps)  # the engine keeps its memory while the trainer computes
     cache = share * card_gb * 1e9 - 2 * shape.parameters / parallel - 2e9
     return Footprint(
         train_gb=(on_card + working) / 1e9 + CONTEXT_GB + (share * card_gb if awake else 0.0),

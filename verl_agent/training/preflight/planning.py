@@ -151,10 +151,13 @@ def fit(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: 
                     changed = _batch(tried, needed.episodes)
                     found = list(_differences(config, tried, changed, needed.episodes))
                     return Fit(overrides, found, estimate(tried, shape, critic, card_gb))
+    cause = f"the engine holds no group of {samples} episodes"
+    if least > USABLE * card_gb:
+        cause = f"the run needs {least:.0f} GB of each GPU"
     raise ConfigError(
-        f"an episode of {length} tokens does not fit on a GPU of {card_gb:g} GB, also with {' '.join(SAVINGS[-1])}: "
-        f"the estimate is {least:.0f} GB, or no group of {samples} episodes fits in the engine. Shorten "
-        "data.max_response_length, choose a smaller model, or give --gpus more GPUs."
+        f"an episode of {length} tokens ({PROMPT} and {RESPONSE}, as planned) does not fit on a GPU of {card_gb:g} GB, "
+        f"also with {' '.join(SAVINGS[-1])}: {cause}. Choose a smaller model (+overlay/size=1gpu_24gb is for one GPU "
+        f"of 24 GB), give --gpus more GPUs, or shorten {RESPONSE}."
     )
 
 

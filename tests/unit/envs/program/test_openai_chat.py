@@ -9,7 +9,7 @@ def call(arguments):
     return f'<tool_call>\n{{"name": "go", "arguments": {arguments}}}\n</tool_call>'
 
 
-@pytest.mark.parametrize("arguments", ["[1]", '"north"', "3", "{"])
+@pytest.mark.parametrize("arguments", ["[1]", '[["to", "north"]]', "[]", '""', "false", '"north"', "3", "{"])
 def test_a_call_whose_arguments_are_no_object_stays_text(arguments):
     """A client would raise on such a call; as text the program can answer it."""
     assert answer_message(call(arguments), has_tools=True) == {"role": "assistant", "content": call(arguments)}
