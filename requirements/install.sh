@@ -32,7 +32,7 @@ Set TORCH_CPU_INDEX to an index that has PyTorch's CPU builds."
 }
 
 install_lock() {
-    local tools=() ticker
+    local tools=()
     [[ ! -f setup.py ]] || tools=(-r requirements/dev.txt)
     (while sleep 60 >/dev/null 2>&1; do say "  still working ..."; done) &
     ticker=$!

@@ -127,13 +127,13 @@ async def _play_turn(episode: Episode, session: Session, agent: Agent, policy: P
     """Play one turn; return the reason for which the episode ends with it, or None."""
     asked_at = time.monotonic()
     reply = await policy.reply(agent.visible_messages(episode.messages, episode.prompt_length))
-    replied_at, step = time.monotonic(), None
+    replied_at, action, step = time.monotonic(), None, None
     if reply.truncated_by and not reply.tokens:
         return reply.truncated_by
     episode.messages.append({"role": "assistant", "content": reply.text})
-    action = None if reply.truncated_by else agent.parse_reply(reply.text)
     try:
         if not reply.truncated_by:
+            action = agent.parse_reply(reply.text)
             step = await carry_out(reply, action, agent, session)
     finally:
         generate_s = replied_at - asked_at - reply.paused_s - reply.held_s
