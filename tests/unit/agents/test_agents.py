@@ -11,7 +11,7 @@ from env_adapters.textcraft.adapter import TextCraft, task_item
 from tests.support.fakes import ITEM, ScriptedPolicy, talk_class
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import OMITTED, KeepAll, LastObservations, Summary, make_context, summary_in
-from verl_agent.agents.functions import CALL_FORMATS, FunctionCalls
+from verl_agent.agents.functions import CALL_FORMATS, FunctionCalls, example_arguments
 from verl_agent.agents.plain import Act, Raw, ReAct, Think
 from verl_agent.agents.plan import REFLECT, PlanReflect
 from verl_agent.agents.registry import make_agent
@@ -396,6 +396,11 @@ def test_a_prompt_lists_the_functions_for_a_template_without_functions():
     assert agent.parse_reply(agent.instruction()) and agent.parse_reply(agent.format_error)
     observed = agent.observe(StepResult("seen"), "go", 1)
     assert observed == {"role": "user", "content": "<tool_response>\nseen\n</tool_response>"}
+
+
+def test_an_argument_of_several_types_has_an_example():
+    schema = {"function": {"parameters": {"properties": {"n": {"type": "integer"}, "x": {"type": ["string", "null"]}}}}}
+    assert example_arguments(schema) == {"n": 1, "x": "<x>"}
 
 
 def test_an_unknown_format_of_calls_raises_config_error_with_the_closest_one():

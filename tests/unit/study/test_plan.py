@@ -38,6 +38,7 @@ def written(tmp_path):
         ({"arms": {"one": []}}, "two or more"),
         ({"budget": 5}, "budget_turns"),
         ({"measure": "beyond"}, "tiny.beyond_turns"),
+        ({"measure": "turns"}, r"study\.measure=turns is not allowed.*Choose final"),
         ({"tiny": {"widht": 1}}, "width"),
     ],
 )

@@ -9,7 +9,7 @@ import yaml
 from tests import ROOT
 from verl_agent.errors import ConfigError
 from verl_agent.study.plan import make_plan
-from verl_agent.study.report import write_report
+from verl_agent.study.report import Results, write_report
 from verl_agent.study.runs import study_runs
 
 
@@ -45,6 +45,14 @@ def test_a_report_has_the_verdict_of_each_arm(plan, tmp_path):
     assert written["comparisons"]["short"]["holm"] == pytest.approx(2 * 2 / 2**8)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "24 of 24 runs" in text and "long and short (larger: long)" in text
+
+
+def test_turns_of_solved_tasks_are_reported_only_if_every_run_solves_one(plan):
+    runs = study_runs(plan, [1, 2], ["long", "short"])
+    points = {run: [{"turns": 1000, "success": 0.5, "turns_solved": 4.0 + run.seed}] for run in runs}
+    assert Results(plan, points).differences("short")["turns"].mean == 0.0
+    del points[runs[-1]][0]["turns_solved"]
+    assert "turns" not in Results(plan, points).measured()
 
 
 def test_a_report_without_runs_raises_config_error(plan, tmp_path):
