@@ -37,8 +37,6 @@ UNEXPECTED = {
 }
 """Reasons of a death that nobody intended; Ray also records that an actor was killed or is no longer used."""
 START_S = 60.0
-WORKER = re.compile(r"ray::(?!DashboardAgent|RuntimeEnvAgent|IDLE)")
-"""Title of a worker process with an actor or a task. Ray starts idle ones without the environment of the run."""
 INTENDED = "INTENDED"
 """Part of Ray's message about a process that exited by itself (src/ray/protobuf/common.proto, WorkerExitType)."""
 
@@ -88,11 +86,12 @@ class WorkerStart:
         """
         if self._done:
             return None
-        self._done = any(WORKER.match(_title(process)) for process in psutil.Process().children(recursive=True))
-        manager = own_node_manager()
+        actors, manager = state.actors().values(), own_node_manager()
+        # An actor has a process before its class is imported, which takes minutes on a busy machine.
+        self._done = any(actor["Pid"] for actor in actors)
         if self._done or manager is None:  # the run has joined a Ray that was running before
             return None
-        if not self._asked_s and state.actors():
+        if not self._asked_s and actors:
             self._asked_s = time.monotonic()
         if not self._asked_s or time.monotonic() - self._asked_s < self._limit_s:
             return None

@@ -12,16 +12,20 @@ from omegaconf import OmegaConf
 from verl_agent.training.actor_watch import WorkerStart
 from verl_agent.training.cluster import quote_executable
 
-@ray.remote
 class Actor:
     def executable(self):
         return sys.executable
 
+class SlowImport:  # imported for a time by the process of the actor
+    def __reduce__(self):
+        return time.sleep, (float(sys.argv[2]),)
+
+Actor.needs = SlowImport()
 runtime_env = OmegaConf.create({"env_vars": {"SOME": "1"}})  # Ray needs no shell without any
 quote_executable(runtime_env)
 environment = OmegaConf.to_container(runtime_env)
 ray.init(num_cpus=1, object_store_memory=10**8, include_dashboard=False, runtime_env=environment)
-start, actor = WorkerStart(limit_s=float(sys.argv[1])), Actor.remote()
+start, actor = WorkerStart(limit_s=float(sys.argv[1])), ray.remote(Actor).remote()
 answer = actor.executable.remote()
 while not ray.wait([answer], timeout=0.5)[0]:
     if (death := start.failure()) is not None:
@@ -31,9 +35,9 @@ print("worker:", ray.get(answer), start.failure())
 """
 
 
-def run(python: Path, path: str, limit_s: int) -> str:
-    """Run the program and return its last line."""
-    command = [str(python), "-c", PROGRAM, str(limit_s)]
+def run(python: Path, path: str, limit_s: int, import_s: int = 0) -> str:
+    """Run the program, whose actor takes `import_s` seconds to import, and return its last line."""
+    command = [str(python), "-c", PROGRAM, str(limit_s), str(import_s)]
     ended = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=100)
     lines = [line for line in ended.stdout.splitlines() if line.startswith(("death:", "worker:"))]
     assert lines, ended.stderr[-5000:]
@@ -45,6 +49,10 @@ def test_workers_start_from_a_path_with_a_space(tmp_path):
     folder.symlink_to(sys.prefix)
     python = folder / "bin" / "python"
     assert run(python, os.environ["PATH"], limit_s=120) == f"worker: {python} None"
+
+
+def test_a_worker_that_imports_for_longer_than_the_limit_has_started():
+    assert run(Path(sys.executable), os.environ["PATH"], limit_s=10, import_s=20) == f"worker: {sys.executable} None"
 
 
 def test_a_ray_that_starts_no_worker_is_reported(tmp_path):
