@@ -3,7 +3,7 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from datetime import datetime, timedelta
 from multiprocessing import get_context
@@ -100,13 +100,18 @@ class Execution:
         missing = [run for run in runs if not run.done(self._out)]
         if len(runs) > len(missing):
             self._say(f"{len(runs) - len(missing)} of {len(runs)} runs have ended before.")
-        waiting = {pool.submit(play_run, self._plan, run, self._out): run for run in missing}
+        playing: dict[Future[float], Run] = {}  # one for each worker, so that a run that fails is the last one
         try:
-            for left, future in zip(range(len(waiting) - 1, -1, -1), as_completed(waiting), strict=True):
-                self._seconds.append(future.result())
-                self._report(waiting[future], left)
+            while missing or playing:
+                while missing and len(playing) < self._jobs:
+                    run = missing.pop(0)
+                    playing[pool.submit(play_run, self._plan, run, self._out)] = run
+                for future in wait(playing, return_when=FIRST_COMPLETED).done:
+                    run = playing.pop(future)
+                    self._seconds.append(future.result())
+                    self._report(run, len(missing) + len(playing))
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False)
             raise
 
     def _report(self, run: Run, left: int) -> None:

@@ -1,6 +1,9 @@
 """Test whole studies: runs in worker processes, resumed and refused, and their report."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -60,3 +63,14 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
         Execution(make_plan(file), out, 1, said.append).run()
     with pytest.raises(ConfigError, match="another version"):
         write_report(make_plan(file), out)
+
+
+def test_a_run_that_fails_is_the_last_one(file, tmp_path):
+    out = tmp_path / "out"
+    broken = out / "runs/small/long/1"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("a file where the run writes its folder", encoding="utf-8")
+    command = [Path(sys.executable).with_name("verl-agent"), "study", "run", str(file), "--out", str(out)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert ended.returncode and "long, seed 1" in ended.stderr and "the next start resumes" in ended.stderr
+    assert [path for path in out.glob("runs/small/*/*") if path != broken] == []
