@@ -76,7 +76,7 @@ def check_env(
     _end(name, check_adapter(type(env), keywords, items or 4, name=name, budget_s=budget_s, on_line=print_line))
 
 
-def check_agent(
+def check_agent_command(
     name: Annotated[str, typer.Argument(help="Registered name of the agent.")],
     options: Annotated[str, typer.Option(help="Keyword arguments of the agent, as JSON.")] = "{}",
     env: Annotated[str | None, typer.Option(help="Environment whose action format is tried. Default: three.")] = None,
@@ -88,7 +88,7 @@ def check_agent(
     _end(name, check.check_agent(name, read_json(options), formats, on_line=print_line))
 
 
-def check_estimator(
+def check_estimator_command(
     name: Annotated[str, typer.Argument(help="Registered name of the advantage estimator.")],
     options: Annotated[str, typer.Option(help="Keyword arguments of the estimator, as JSON.")] = "{}",
 ) -> None:

@@ -23,7 +23,7 @@ SHARD_BYTES = 4
 """Bytes of a trainer's shards per parameter."""
 
 
-def export(run: Path, into: Path, step: int | None = None, best: bool = False) -> Path:
+def export_model(run: Path, into: Path, step: int | None = None, best: bool = False) -> Path:
     """Copy the Hugging Face weights of a checkpoint, or merge the shards that its trainer saved.
 
     Args:

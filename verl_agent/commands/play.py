@@ -17,11 +17,11 @@ from verl_agent.commands.terminal import print_line, read_json
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for it
-    from verl_agent.evaluation.by_hand import Game
+    from verl_agent.evaluation.by_hand import GameSetup
     from verl_agent.types import Episode
 
 
-def play(  # noqa: PLR0913 - one for each option
+def play_game(  # noqa: PLR0913 - one for each option
     env: Annotated[str, typer.Argument(help="Registered name of the environment.")],
     task: Annotated[str | None, typer.Option(help="Id of the task. Default: the first of the split.")] = None,
     split: Annotated[str, typer.Option(help="Split that has the task.")] = "train",
@@ -94,13 +94,13 @@ def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
         yield None
         return
     from verl_agent.results.folder import RECORDS
-    from verl_agent.viewer.server import ServerSettings, serving
+    from verl_agent.viewer.server import ServerSettings, serving_pages
     from verl_agent.viewer.state import ViewerState
 
     records = folder / RECORDS
     records.touch()
     try:
-        with serving(ViewerState([folder]), ServerSettings(port=port)) as address:
+        with serving_pages(ViewerState([folder]), ServerSettings(port=port)) as address:
             yield address.link(f"/run/{quote(folder.name)}/control/1?name={quote(getpass.getuser())}")
     finally:
         if records.is_file() and not records.stat().st_size:
@@ -131,8 +131,8 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
 
 def _game(
     sections: Any, split: str, task: str | None, copilot: str | None, samples: int, where: Any, into: Path | None
-) -> "Game":
-    from verl_agent.evaluation.by_hand import Game
+) -> "GameSetup":
+    from verl_agent.evaluation.by_hand import GameSetup
 
     sections.run.new_agent()
     sections.run.live.check_split(split)
@@ -143,4 +143,4 @@ def _game(
         )
     item = items[task] if task is not None else next(iter(items.values()))
     folder = into or Path(f"runs/play/{sections.run.env.name}_{datetime.now():%Y%m%d-%H%M%S}")
-    return Game(sections, item, split, copilot, samples, where, folder.resolve())
+    return GameSetup(sections, item, split, copilot, samples, where, folder.resolve())

@@ -35,7 +35,7 @@ def page() -> str:
     return "\n".join([HEAD, *_own_sections(), *_verl_keys()]).rstrip("\n") + "\n"
 
 
-def explain(key: str, base: str) -> str:
+def explain_setting(key: str, base: str) -> str:
     """Return what is known about a setting, one property a line.
 
     Raises:

@@ -66,7 +66,7 @@ class ServeSettings:
         check_token(self.host, self.token)
 
 
-def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
+def serve_until_stopped(settings: ServeSettings, report: Callable[[str], None]) -> None:
     """Listen, print the URL, and serve until the server is stopped; all hosts have ended when this returns.
 
     Raises:

@@ -33,11 +33,11 @@ def view(
         return
     if where or limit is not None:
         fail("--where and --limit choose episodes to export. Add --export FILE, or filter in the viewer.")
-    from verl_agent.viewer.server import ServerSettings, serve
+    from verl_agent.viewer.server import ServerSettings, serve_pages
     from verl_agent.viewer.state import ViewerState
 
     try:
-        serve(
+        serve_pages(
             ViewerState(paths),
             ServerSettings(host, port),
             lambda url: print_line(f"Open {url}  (Ctrl-C ends the viewer)"),
@@ -47,9 +47,9 @@ def view(
 
 
 def _export(paths: list[Path], to: Path, where: str, limit: int | None) -> None:
-    from verl_agent.viewer.export.write import export
+    from verl_agent.viewer.export.write import export_episodes
 
     try:
-        print_line(f"Wrote {counted(export(paths, to, where, limit), 'episode')} to {to}.")
+        print_line(f"Wrote {counted(export_episodes(paths, to, where, limit), 'episode')} to {to}.")
     except ConfigError as error:
         fail(str(error))

@@ -31,14 +31,14 @@ from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.identity import SETTINGS_FILE, claim, make_folder
 from verl_agent.runs.processes import run_ending_all_children
-from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question
+from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question_text
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, Message, Reply, TaskItem
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class GameSetup:
     """One task and the way in which it is played.
 
     Attributes:
@@ -58,7 +58,7 @@ class Game:
     folder: Path
 
 
-class Player(TerminalPerson):
+class TerminalPlayer(TerminalPerson):
     """Person who plays one episode, alone or with the candidates of a copilot."""
 
     def __init__(self, console: Console, copilot: CandidatePolicy | None, lines: TerminalLines | None = None) -> None:
@@ -88,7 +88,7 @@ class Watcher(Overseer):
 
     @override
     async def review(self, proposal: Proposal) -> Decision | None:
-        text = question(proposal, most_lines=None)
+        text = question_text(proposal, most_lines=None)
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         return None
 
@@ -101,7 +101,7 @@ class NobodyElse(Policy):
         raise AssertionError("the person has every turn.")
 
 
-def run_game(game: Game, console: Console) -> Episode:
+def run_game(game: GameSetup, console: Console) -> Episode:
     """Play the task, record the episode, and end all child processes.
 
     Raises:
@@ -114,7 +114,7 @@ def run_game(game: Game, console: Console) -> Episode:
     return run_ending_all_children(_play(game, model, console))
 
 
-def claim_folder(game: Game) -> None:
+def claim_folder(game: GameSetup) -> None:
     """Lock the folder of the record, and refuse one whose records are not of games like this one; see `run_game`."""
     run, records = game.config.run, game.folder / RECORDS
     recorded = records.is_file() and records.stat().st_size > 0
@@ -134,7 +134,7 @@ def claim_folder(game: Game) -> None:
     )
 
 
-def playable_model(game: Game) -> str:
+def playable_model(game: GameSetup) -> str:
     """Return the model as the engine loads it."""
     assert game.model is not None
     if is_model(game.model):
@@ -143,7 +143,7 @@ def playable_model(game: Game) -> str:
     return game.model
 
 
-async def _play(game: Game, model: str | None, console: Console) -> Episode:
+async def _play(game: GameSetup, model: str | None, console: Console) -> Episode:
     seed = game.config.evaluation.seed
     async with AsyncExitStack() as stack:
         new_session = await stack.enter_async_context(start_sessions(None, game.config, hosts=1))
@@ -160,14 +160,14 @@ async def _play(game: Game, model: str | None, console: Console) -> Episode:
         return await _record(game, new_session, copilot, _control(game, console, copilot))
 
 
-def _control(game: Game, console: Console, copilot: CandidatePolicy | None) -> RunControl:
+def _control(game: GameSetup, console: Console, copilot: CandidatePolicy | None) -> RunControl:
     """Return the overseer through which the person decides."""
     if game.where == "terminal":
-        return RunControl(Player(console, copilot))
+        return RunControl(TerminalPlayer(console, copilot))
     return RunControl(new_seat=partial(Seat, copilot=copilot, alone=copilot is None), attended=True)
 
 
-async def _record(game: Game, new_session: Callable[[], Session], policy: Policy, control: RunControl) -> Episode:
+async def _record(game: GameSetup, new_session: Callable[[], Session], policy: Policy, control: RunControl) -> Episode:
     setup = EvaluationSetup(
         new_env=new_session,
         new_agent=game.config.run.new_agent,

@@ -164,7 +164,7 @@ def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list
     return kept[: settings.max_tasks]
 
 
-def check_device(device: str) -> None:
+def check_engine_device(device: str) -> None:
     """Check that the recipe is sized for the hardware of this machine."""
     if device == "cuda" and use_cpu_device():
         raise ConfigError(
@@ -184,7 +184,7 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
     Raises:
         ConfigError: the hardware does not fit the recipe, or the model is missing or its context is too short.
     """
-    check_device(config.engine.device)
+    check_engine_device(config.engine.device)
     if config.engine.name == "sglang":
         check_engine("engine.name", "sglang", config.engine.device == "cpu")
     if config.engine.device == "cpu":

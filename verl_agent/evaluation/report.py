@@ -11,7 +11,7 @@ from rich.table import Table
 
 from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import Totals
-from verl_agent.results.results import ALL, CategoryResult, Comparison
+from verl_agent.results.results import ALL, CategoryResult, SuccessComparison
 from verl_agent.results.statistics import MIN_TASKS
 from verl_agent.runs.identity import write_json_atomically
 from verl_agent.types import StopReason
@@ -54,7 +54,7 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
     return table
 
 
-def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
+def comparison_table(comparisons: Sequence[SuccessComparison], before: str) -> Table:
     """Return a table with one row per category that compares success with that of the evaluation `before`."""
     table = _table(f"compared with {before}, by task", "tasks", "before", "after", "difference [95 %]")
     unpaired = comparisons[-1].unpaired
@@ -66,8 +66,8 @@ def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
     return table
 
 
-def write_report(
-    path: Path, facts: Mapping[str, Any], results: Sequence[CategoryResult], comparisons: Sequence[Comparison]
+def write_evaluation_report(
+    path: Path, facts: Mapping[str, Any], results: Sequence[CategoryResult], comparisons: Sequence[SuccessComparison]
 ) -> None:
     """Write the JSON report atomically."""
     report = {

@@ -16,7 +16,7 @@ from verl_agent.evaluation.api.reply_log import FILE, totals
 from verl_agent.evaluation.job import Evaluation
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.evaluation.policies import start_policies, start_sessions
-from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
+from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_evaluation_report
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import RECORDS, REPORT, model_name
@@ -110,7 +110,7 @@ def _token_writer(evaluation: Evaluation) -> AbstractContextManager[Any]:
     return TokenWriter(evaluation.folder)
 
 
-def report(evaluation: Evaluation, console: Console) -> None:
+def report_results(evaluation: Evaluation, console: Console) -> None:
     """Show and write the results of the recorded episodes, if there are any, and what the replies of an API cost."""
     records, config = evaluation.records(), evaluation.config
     spent = None if config.api is None else totals(evaluation.folder / FILE)
@@ -152,7 +152,7 @@ def report(evaluation: Evaluation, console: Console) -> None:
         "api": None if spent is None else asdict(spent),
     }
     path = evaluation.folder / REPORT
-    write_report(path, facts, results, comparisons)
+    write_evaluation_report(path, facts, results, comparisons)
     console.print(f"results: {path}\nepisodes: {evaluation.folder / RECORDS}", markup=False, soft_wrap=True)
 
 

@@ -40,7 +40,7 @@ class Generation:
     stop_reason: str | None
 
 
-def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
+def vllm_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of vLLM's SamplingParams for one reply.
 
     Args:
@@ -152,7 +152,7 @@ class VllmEngine(LocalEngine):
 
         self._memory.sample()
         parameters = SamplingParams(
-            **request_options(sampling_params), detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+            **vllm_options(sampling_params), detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
         )
         outputs = self._engine.generate(
             {"prompt_token_ids": prompt_ids},

@@ -43,7 +43,7 @@ def published_rates(env: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BoardRow:
     """Results of one model under the conditions of a board.
 
     Attributes:
@@ -105,7 +105,7 @@ class Board:
     env: str
     key: str
     conditions: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[BoardRow]
     differences: Sequence[Difference]
     published: Mapping[str, float]
 
@@ -201,7 +201,7 @@ def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
         named = {result.category: result.success for result in one.results[:-1] if result.success is not None}
         cost, rate = costs[one.folder], rates[one.folder]
         rows.append(
-            Row(
+            BoardRow(
                 label=label if labels.count(label) == 1 else f"{label} ({one.folder.name})",
                 model=model,
                 folder=str(one.folder),
@@ -237,7 +237,7 @@ def _dominated(
     return False
 
 
-def _differences(rows: Sequence[Row], solved: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Difference]:
+def _differences(rows: Sequence[BoardRow], solved: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Difference]:
     """Compare all pairs of rows on the tasks that both have a valid episode of."""
     found: list[tuple[str, str, Estimate, float]] = []
     for first, second in combinations(rows, 2):

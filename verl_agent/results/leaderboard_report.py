@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_agent.config.keys import leaves
 from verl_agent.errors import counted
-from verl_agent.results.leaderboard import SOURCE, TASKS, Board, Row
+from verl_agent.results.leaderboard import SOURCE, TASKS, Board, BoardRow
 from verl_agent.results.results import ALL, CategoryResult
 from verl_agent.results.statistics import MIN_TASKS, Estimate
 from verl_agent.runs.identity import write_json_atomically
@@ -33,7 +33,7 @@ def write_leaderboard(boards: Sequence[Board], folder: Path) -> list[Path]:
         "boards": [asdict(board) for board in boards],
     }
     write_json_atomically(folder / JSON, value)
-    (folder / MARKDOWN).write_text(to_markdown(boards), encoding="utf-8")
+    (folder / MARKDOWN).write_text(leaderboard_markdown(boards), encoding="utf-8")
     written = [folder / JSON, folder / MARKDOWN]
     if any(row.cost_usd is not None for board in boards for row in board.rows):
         _plot(boards, folder / PLOT)
@@ -41,7 +41,7 @@ def write_leaderboard(boards: Sequence[Board], folder: Path) -> list[Path]:
     return written
 
 
-def to_markdown(boards: Sequence[Board]) -> str:
+def leaderboard_markdown(boards: Sequence[Board]) -> str:
     """Return all boards as Markdown."""
     return "# Leaderboard\n\n" + "\n".join(_board(board) for board in boards)
 
@@ -80,7 +80,7 @@ def notes(board: Board) -> list[str]:
     return found
 
 
-def pairs(board: Board) -> list[list[str]]:
+def difference_cells(board: Board) -> list[list[str]]:
     """Return the differences of all pairs of rows as text: pair, difference, p value and corrected p value."""
     return [
         [f"{one.first} − {one.second}", str(one.difference), f"{one.p_value:.4f}", f"{one.adjusted:.4f}"]
@@ -124,17 +124,17 @@ def _board(board: Board) -> str:
         f"## {board.env}, conditions {board.key}\n",
         f"Success with 95 % intervals over tasks; behind each the number of tasks. Equal for all rows: "
         f"`{conditions(board)}`.\n",
-        line(heads),
-        line("---" for _ in heads),
-        *map(line, cells(board)),
+        table_line(heads),
+        table_line("---" for _ in heads),
+        *map(table_line, cells(board)),
         "",
     ]
     if board.differences:
-        lines += [line(PAIR_COLUMNS), line(["---"] * 4), *map(line, pairs(board)), ""]
+        lines += [table_line(PAIR_COLUMNS), table_line(["---"] * 4), *map(table_line, difference_cells(board)), ""]
     return "\n".join([*lines, *(f"{escaped(note)}\n" for note in notes(board))])
 
 
-def _cells(board: Board, row: Row) -> list[str]:
+def _cells(board: Board, row: BoardRow) -> list[str]:
     by_category = {result.category: result for result in row.results}
     overall = by_category[ALL]
     cost = "" if row.cost_usd is None else f"{row.cost_usd:.4f}"
@@ -162,7 +162,7 @@ def to_cell(estimate: Estimate | None) -> str:
     return f"{estimate} ({estimate.tasks}{FEW if estimate.too_few else ''})"
 
 
-def line(cells: Iterable[str]) -> str:
+def table_line(cells: Iterable[str]) -> str:
     """Return one line of a Markdown table."""
     return "| " + " | ".join(map(escaped, cells)) + " |"
 

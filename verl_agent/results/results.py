@@ -95,7 +95,7 @@ class CategoryResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SuccessComparison:
     """Comparison of two evaluations on the tasks that both have played.
 
     Attributes:
@@ -149,7 +149,7 @@ def summarize(records: Iterable[EpisodeRecord], count_operated: bool = False) ->
     return [*(_result(name, part) for name, part in _by_category(played).items()), _result(ALL, played)]
 
 
-def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> list[Comparison]:
+def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> list[SuccessComparison]:
     """Compare two evaluations by task: one comparison per shared category, and one over all tasks at the end.
 
     Intervals are over tasks (`paired_difference`), so several samples of a task count as one draw.
@@ -169,7 +169,7 @@ def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> 
 
 def validation_gain(
     records: Iterable[EpisodeRecord], purpose: Purpose = "validation"
-) -> tuple[int, int, Comparison] | None:
+) -> tuple[int, int, SuccessComparison] | None:
     """Return the first and the last validated step of a run and the comparison of the two over all tasks.
 
     Args:
@@ -278,13 +278,13 @@ def _over_tasks(
     }
 
 
-def _comparison(category: str, before: Sequence[_Played], after: Sequence[_Played]) -> Comparison | None:
+def _comparison(category: str, before: Sequence[_Played], after: Sequence[_Played]) -> SuccessComparison | None:
     old, new = _solved_by_task(before), _solved_by_task(after)
     both = old.keys() & new.keys()
     if not both:
         return None
     old_both, new_both = ({task: side[task] for task in sorted(both)} for side in (old, new))
-    return Comparison(
+    return SuccessComparison(
         category=category,
         before=mean_over_tasks(old_both).mean,
         after=mean_over_tasks(new_both).mean,

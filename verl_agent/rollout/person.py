@@ -178,7 +178,7 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
         return Answer("edit", line)
     name, _, rest = line[1:].partition(" ")
     if name.lower() in ("help", "h", "?"):
-        raise ConfigError(f"{explain(suitable)}; or type an action.")
+        raise ConfigError(f"{explain_commands(suitable)}; or type an action.")
     found = [command for command in COMMANDS if name and command.startswith(name.lower())]
     if len(found) != 1:
         allowed = ", ".join(f"/{command}" for command in (*suitable, "help"))
@@ -195,6 +195,6 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     return Answer("end" if found == ["end"] else "reject", reason=rest)
 
 
-def explain(commands: Sequence[str]) -> str:
+def explain_commands(commands: Sequence[str]) -> str:
     """Return an explanation of commands, in one line."""
     return "; ".join(HELP[command] for command in commands)

@@ -57,7 +57,7 @@ class ValidationScore:
     value: float
 
 
-def parse_line(line: str | bytes) -> LoggedStep | None:
+def parse_step(line: str | bytes) -> LoggedStep | None:
     """Return the step that `line` logs, or None if it is not a complete line of the log."""
     try:
         entry = json.loads(line)
@@ -81,7 +81,7 @@ def read_metrics(paths: Path | str | Iterable[Path | str]) -> dict[int, dict[str
     by_step: dict[int, dict[str, float]] = {}
     for path in [paths] if isinstance(paths, Path | str) else paths:
         for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
-            logged = parse_line(line)
+            logged = parse_step(line)
             if logged is None:
                 logger.warning("%s:%d: skipped, not a line of metrics", path, number)
                 continue
@@ -131,5 +131,5 @@ class MetricsTail:
             content = file.read()
         complete = content[: content.rfind(b"\n") + 1]
         self._offset += len(complete)
-        parsed = [parse_line(line) for line in complete.splitlines()]
+        parsed = [parse_step(line) for line in complete.splitlines()]
         return [logged for logged in parsed if logged is not None]

@@ -246,7 +246,7 @@ class TurnValue:
     tokens: int
 
 
-def read_columns(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+def read_token_columns(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return columns of all segments of a file: their values by name.
 
     Raises:

@@ -46,7 +46,7 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
     note = "On the dashed line the critic is right; points above it are returns that it underrates."
     add_chart(title, calibration_chart(found), note).mark("calibration")
     with ui.row().classes("items-center gap-4"):
-        ui.label(describe(found))
+        ui.label(describe_calibration(found))
         ui.select(
             steps,
             value=step,
@@ -61,7 +61,7 @@ def _calibrate(opened: OpenedSource, file: Path, step: int) -> Calibration:
     return calibrate(predictions(opened.source.folder, values, find))
 
 
-def describe(found: Calibration) -> str:
+def describe_calibration(found: Calibration) -> str:
     """Return bias and explained variance in one sentence."""
     variance = found.explained_variance
     explained = "all returns are equal" if variance is None else f"explained variance {variance:.2f}"

@@ -15,7 +15,7 @@ from verl_agent.trace.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, ST
 from verl_agent.types import StopReason
 from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.queries import divergence_turns, success_rates, summarize_steps, uniform_groups
+from verl_agent.viewer.queries import count_uniform_groups, mean_divergence, success_rates, summarize_steps
 from verl_agent.viewer.state import OpenedSource
 
 MOST_CURVES = 6
@@ -82,8 +82,8 @@ def read_run(opened: OpenedSource) -> RunData:
         opened.key,
         summarize_steps(opened.index, Filter()),
         read_metrics([file for file in opened.source.metrics_files() if file.exists()]),
-        uniform_groups(opened.index),
-        divergence_turns(opened.index),
+        count_uniform_groups(opened.index),
+        mean_divergence(opened.index),
         success_rates(opened.index),
     )
 

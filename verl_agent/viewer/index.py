@@ -18,9 +18,17 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import KEY_FIELDS, LabelFile
 from verl_agent.trace.record import EpisodeRecord, parse_record
 from verl_agent.viewer.parsing import BadLine, Line, read_lines
-from verl_agent.viewer.sources import Source
-from verl_agent.viewer.storage import FOLDER, READ_CACHE_KB, connect, explained, index_folder, open_index, transaction
-from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, summarize
+from verl_agent.viewer.sources import RunSource
+from verl_agent.viewer.storage import (
+    FOLDER,
+    READ_CACHE_KB,
+    explained,
+    index_folder,
+    open_connection,
+    open_index_file,
+    transaction,
+)
+from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, update_sums
 from verl_agent.viewer.tables import INSERT_EPISODE, storable
 
 BATCH = 4000
@@ -44,7 +52,7 @@ class RecordIndex:
         ConfigError: the index cannot be written, for example because the disk is full.
     """
 
-    def __init__(self, source: Source, folder: Path | None = None) -> None:
+    def __init__(self, source: RunSource, folder: Path | None = None) -> None:
         self.source = source
         self.path = (folder or index_folder(source)) / f"{source.name}.sqlite"
         self._temporary = folder is None and self.path.parent != source.folder / FOLDER
@@ -54,8 +62,8 @@ class RecordIndex:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         with explained(self.path):
-            self._db = open_index(self.path)
-            self._first = connect(self.path, READ_CACHE_KB)
+            self._db = open_index_file(self.path)
+            self._first = open_connection(self.path, READ_CACHE_KB)
         self._connections.append(self._first)
 
     @property
@@ -67,7 +75,7 @@ class RecordIndex:
         found: sqlite3.Connection | None = getattr(self._local, "db", None)
         if found is None:
             try:
-                found = connect(self.path, READ_CACHE_KB)
+                found = open_connection(self.path, READ_CACHE_KB)
                 self._connections.append(found)
             except sqlite3.OperationalError:  # the folder was deleted: what was indexed before is still shown
                 found = self._first
@@ -238,7 +246,7 @@ class RecordIndex:
                     for line in islice(lines, BATCH):
                         steps |= self._add_line(int(row["id"]), line)
                         follows = line.offset + line.length
-                    summarize(self._db, steps)
+                    update_sums(self._db, steps)
                     self._db.execute("UPDATE files SET indexed = ? WHERE id = ?", (follows, row["id"]))
                 if follows == offset:
                     self._read_states[path] = state

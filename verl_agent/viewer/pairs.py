@@ -44,7 +44,7 @@ class TaskPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairedChanges:
     """Changes from the first to the second source, with intervals over tasks.
 
     Attributes:
@@ -96,7 +96,7 @@ def pair_tasks(first: RecordIndex, second: RecordIndex, chosen: tuple[Filter, Fi
     return pairs
 
 
-def compare(pairs: Sequence[TaskPair]) -> Comparison:
+def compare_pairs(pairs: Sequence[TaskPair]) -> PairedChanges:
     """Return the changes over all pairs.
 
     Args:
@@ -105,7 +105,7 @@ def compare(pairs: Sequence[TaskPair]) -> Comparison:
     changes = [pair.change for pair in pairs]
     failed, solved = changes.count("failed") + changes.count("gained"), changes.count("solved") + changes.count("lost")
     occurring = [name for name in pairs[0].behaviors if any(any(pair.behaviors[name]) for pair in pairs)]
-    return Comparison(
+    return PairedChanges(
         success=_difference([pair.success for pair in pairs]),
         gained=wilson_interval(changes.count("gained"), failed) if failed else None,
         lost=wilson_interval(changes.count("lost"), solved) if solved else None,

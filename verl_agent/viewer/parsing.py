@@ -20,7 +20,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.recorded import fingerprint
 from verl_agent.trace.behaviors import behavior_turns
 from verl_agent.trace.record import EpisodeRecord, parse_line
-from verl_agent.viewer.tables import row_of, storable, words_of
+from verl_agent.viewer.tables import row_of, searched_text, storable
 
 LONG = 4_000_000
 """Bytes from which a process is worth its start. Less are parsed in 0.1 s, in which nothing else runs."""
@@ -99,7 +99,7 @@ def _parse_line(offset: int, line: bytes) -> Line:
     try:
         record = parse_line(line)
         head = head_of(line, record) if len(record["turns"]) > PART else None
-        return Line(offset, len(line), row_of(record), words_of(record), (record["purpose"], record["step"]), head)
+        return Line(offset, len(line), row_of(record), searched_text(record), (record["purpose"], record["step"]), head)
     except (ValueError, RecursionError, ConfigError) as error:
         return Line(offset, len(line), None, str(storable(str(error))), ("", 0))
 

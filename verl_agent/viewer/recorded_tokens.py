@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
-from verl_agent.trace.token_files import read_columns, read_tokens, token_files
+from verl_agent.trace.token_files import read_token_columns, read_tokens, token_files
 from verl_agent.viewer.queries import Row
 from verl_agent.viewer.state import OpenedSource
 from verl_agent.viewer.token_views import values_of
@@ -73,5 +73,5 @@ def _keys(file: Path) -> frozenset[Key]:
 @lru_cache(maxsize=1024)
 def _keys_of(file: Path, changed_at: int) -> frozenset[Key]:
     return frozenset(
-        (row["step"], row["group"], row["sample"]) for row in read_columns(file, ("step", "group", "sample"))
+        (row["step"], row["group"], row["sample"]) for row in read_token_columns(file, ("step", "group", "sample"))
     )

@@ -37,7 +37,7 @@ class ServerSettings:
     """Port to listen at; 0 for any free one."""
 
 
-class Server(uvicorn.Server):
+class EndingServer(uvicorn.Server):
     """Server that ends in time after SIGTERM or Ctrl-C, also while a page or the index is busy."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -49,7 +49,7 @@ class Server(uvicorn.Server):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ViewerAddress:
     """Bound socket of the viewer.
 
     Attributes:
@@ -67,7 +67,7 @@ class Address:
         return f"http://{self.host}{path}{'&' if '?' in path else '?'}token={self.token}"
 
 
-def bind(settings: ServerSettings) -> Address:
+def listen(settings: ServerSettings) -> ViewerAddress:
     """Bind the port.
 
     Raises:
@@ -88,10 +88,10 @@ def bind(settings: ServerSettings) -> Address:
     port = listening.getsockname()[1]
     host = socket.gethostname() if is_unspecified(settings.host) else settings.host
     shown = f"[{host}]" if ":" in host else host
-    return Address(listening, f"{shown}:{port}", secrets.token_urlsafe(16))
+    return ViewerAddress(listening, f"{shown}:{port}", secrets.token_urlsafe(16))
 
 
-def serve(state: ViewerState, settings: ServerSettings, report: Callable[[str], None]) -> None:
+def serve_pages(state: ViewerState, settings: ServerSettings, report: Callable[[str], None]) -> None:
     """Serve the pages until SIGTERM or Ctrl-C.
 
     Args:
@@ -108,11 +108,11 @@ def serve(state: ViewerState, settings: ServerSettings, report: Callable[[str], 
 
 
 @contextmanager
-def serving(state: ViewerState, settings: ServerSettings) -> Iterator[Address]:
+def serving_pages(state: ViewerState, settings: ServerSettings) -> Iterator[ViewerAddress]:
     """Serve the pages in a thread while the block runs; yield the address.
 
     Raises:
-        ConfigError: see `serve`.
+        ConfigError: see `serve_pages`.
     """
     with _serving(state, settings) as (address, server):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [address.socket]}, daemon=True)
@@ -125,8 +125,8 @@ def serving(state: ViewerState, settings: ServerSettings) -> Iterator[Address]:
 
 
 @contextmanager
-def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[Address, Server]]:
-    address = bind(settings)
+def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[ViewerAddress, EndingServer]]:
+    address = listen(settings)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each index has some files
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -135,7 +135,7 @@ def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[Add
     guarded = GuardRequests(app, settings.host, address.token)
     state.start()
     try:
-        yield address, Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
+        yield address, EndingServer(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
     finally:
         state.close()
         address.socket.close()

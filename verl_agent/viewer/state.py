@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.sources import Source, open_sources
+from verl_agent.viewer.sources import RunSource, open_sources
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class OpenedSource:
     """
 
     key: str
-    source: Source
+    source: RunSource
     index: RecordIndex
     progress: tuple[int, int] = (0, 0)
     metrics_size: int = 0

@@ -41,7 +41,7 @@ NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPlace:
     """Place of a record, and its identity in results.
 
     Attributes:
@@ -63,7 +63,7 @@ class Place:
         return f"verl-agent what-if {shlex.quote(f'{shown}:{self.line}')} --turn {turn}{options}"
 
 
-def place_of(index: RecordIndex, episode: int) -> Place | None:
+def record_place(index: RecordIndex, episode: int) -> RecordPlace | None:
     """Return the place of an episode; None if the file no longer has it.
 
     Args:
@@ -80,11 +80,11 @@ def place_of(index: RecordIndex, episode: int) -> Place | None:
     if row is None:
         return None
     if row["fingerprint"] is not None:
-        return Place(Path(row["path"]), row["line"], row["fingerprint"])
+        return RecordPlace(Path(row["path"]), row["line"], row["fingerprint"])
     try:
         with Path(row["path"]).open("rb") as file:
             file.seek(row["offset"])
-            return Place(Path(row["path"]), row["line"], fingerprint(file.read(row["length"])))
+            return RecordPlace(Path(row["path"]), row["line"], fingerprint(file.read(row["length"])))
     except OSError:
         return None
 
@@ -96,7 +96,7 @@ class WhyPanels:
         place: place of the record; None if the file no longer has it.
     """
 
-    def __init__(self, place: Place | None) -> None:
+    def __init__(self, place: RecordPlace | None) -> None:
         self._place = place
         self._draw: list[Callable[[], None]] = []
         self._results: list[Result] = []
@@ -119,7 +119,7 @@ class WhyPanels:
 
         def draw() -> None:
             results = of_turn(self._results, place.fingerprint, turn)
-            panel.text = f"Why this action? {describe(results)}".rstrip()
+            panel.text = f"Why this action? {describe_samples(results)}".rstrip()
             content.clear()
             if not panel.value:
                 return
@@ -168,7 +168,7 @@ _OPTIONS = (
 """Question and options of each command."""
 
 
-def describe(results: list[Result]) -> str:
+def describe_samples(results: list[Result]) -> str:
     """Return the number of stored samples in words; empty without any."""
     replies = sum(len(one["replies"]) for one in results if one["kind"] == "replies")
     episodes = sum(len(one["episodes"]) for one in results if one["kind"] == "continuations")

@@ -245,7 +245,9 @@ def test_the_summary_states_what_the_machine_can_run(gpu, others, says):
 def test_brackets_are_shown_literally_and_commands_whole():
     out = io.StringIO()
     fix = "pip install 'verl-agent[vllm]' and then a second command, so that the line is longer than a terminal"
-    doctor.render([CheckResult("rollout engine", Status.MISSING, "none [at all]", fix)], Console(file=out, width=80))
+    doctor.print_checks(
+        [CheckResult("rollout engine", Status.MISSING, "none [at all]", fix)], Console(file=out, width=80)
+    )
     assert "none [at all]" in out.getvalue()
     assert f"  rollout engine: {fix}\n" in out.getvalue()
     assert "pip install 'verl-agent[vllm]'" in out.getvalue()

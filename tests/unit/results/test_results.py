@@ -9,7 +9,7 @@ from rich.console import Console
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import pending_episodes
-from verl_agent.evaluation.report import comparison_table, results_table, write_report
+from verl_agent.evaluation.report import comparison_table, results_table, write_evaluation_report
 from verl_agent.results.results import ALL, compare, final_records, summarize
 from verl_agent.results.statistics import clustered_wilson_interval, wilson_interval
 from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit
@@ -187,7 +187,7 @@ def test_the_comparison_table_shows_the_interval_of_the_difference():
 def test_the_report_is_written_as_json(tmp_path):
     path = tmp_path / "evaluation.json"
     results = summarize([record("a", True, category="easy"), env_error("b")])
-    write_report(path, {"seed": 1}, results, compare([record("a")], [record("a", True)]))
+    write_evaluation_report(path, {"seed": 1}, results, compare([record("a")], [record("a", True)]))
     report = json.loads(path.read_text())
     assert report["seed"] == 1
     assert report["results"][-1]["success"] == {

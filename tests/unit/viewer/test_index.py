@@ -16,8 +16,8 @@ from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.listings import count_groups, list_groups, list_tasks
-from verl_agent.viewer.pairs import an_evaluation, compare, pair_tasks
+from verl_agent.viewer.listings import count_groups, list_groups, summarize_tasks
+from verl_agent.viewer.pairs import an_evaluation, compare_pairs, pair_tasks
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.stages import find_stages, need_range, needs_of
 from verl_agent.viewer.storage import explained
@@ -226,7 +226,7 @@ def test_a_group_shows_where_its_samples_part(tmp_path: Path) -> None:
     with RecordIndex(open_source(file)) as index:
         index.update()
         group = queries.find_group(index, "1-1", 1, "train")
-        assert queries.divergence_turns(index) == {1: 2.0}
+        assert queries.mean_divergence(index) == {1: 2.0}
         (listed,) = list_groups(index, Filter(), 10)
         assert queries.count_episodes(index, Filter.parse({"divergence_turn": "2"})) == 2
         assert queries.count_episodes(index, Filter.parse({"divergence_turn": "..1"})) == 0
@@ -244,7 +244,7 @@ def test_sums_of_steps_groups_and_tasks_follow_a_file_that_grows_and_shrinks(tmp
             for one in (index, anew):
                 everything = Filter.parse({"sample": "0.."})  # as no table of sums knows samples, episodes are read
                 assert queries.summarize_steps(one, Filter()) == queries.summarize_steps(one, everything)
-                assert list_tasks(one, Filter()) == list_tasks(one, everything)
+                assert summarize_tasks(one, Filter()) == summarize_tasks(one, everything)
             assert list_groups(index, Filter(), 10) == list_groups(anew, Filter(), 10)
             assert find_stages(index) == find_stages(anew)
         return [at.episodes for at in queries.summarize_steps(index, Filter())]
@@ -359,8 +359,8 @@ def test_groups_tell_whether_they_teach_and_tasks_when_they_were_forgotten(tmp_p
         index.update()
         assert [row["spread"] for row in list_groups(index, Filter(), 10)] == [1.0, 0.0]
         assert count_groups(index, Filter()) == (2, 1)
-        assert queries.uniform_groups(index) == {1: (0, 1), 2: (1, 1)}
-        (task,) = list_tasks(index, Filter())
+        assert queries.count_uniform_groups(index) == {1: (0, 1), 2: (1, 1)}
+        (task,) = summarize_tasks(index, Filter())
     assert (task.episodes, task.first_solved, task.forgotten) == (4, 1, 2)
 
 
@@ -373,7 +373,7 @@ def test_a_comparison_counts_gained_and_lost_tasks_with_intervals(tmp_path: Path
         second.update()
         pairs = pair_tasks(first, second, (Filter(), Filter()))
     assert [pair.change for pair in pairs] == ["lost", "gained", "failed"]
-    result = compare(pairs)
+    result = compare_pairs(pairs)
     assert (result.success.mean, result.success.tasks) == (0.0, 3)
     assert result.gained is not None and (result.gained.mean, result.gained.tasks) == (0.5, 2)
     assert result.lost is not None and (result.lost.mean, result.lost.low < 0.3) == (1.0, True)

@@ -8,7 +8,7 @@ from verl_agent.evaluation.what_if.summary import comparable
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TurnQuestion:
     """Question to one turn of a recorded episode.
 
     Attributes:

@@ -10,7 +10,7 @@ from verl_agent.evaluation.job import resolve_for_engine
 from verl_agent.evaluation.policies import check_policy, is_model, start_policies, start_sessions
 from verl_agent.evaluation.what_if.branch import Players
 from verl_agent.evaluation.what_if.oracle import oracle_action
-from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.question import TurnQuestion
 from verl_agent.evaluation.what_if.results import Result, check_writable, read_results, results_file
 from verl_agent.evaluation.what_if.samples import Sampling, draw_continuations, draw_replies
 from verl_agent.evaluation.what_if.settings import Settings
@@ -24,7 +24,7 @@ REPLIES = "what_if_replies"
 """Folder beside the records with the replies of an API, so that those of the evaluation stay as they are."""
 
 
-def ask(question: Question, settings: Settings, report: Callable[[str], None]) -> list[Result]:
+def answer_question(question: TurnQuestion, settings: Settings, report: Callable[[str], None]) -> list[Result]:
     """Answer a question, store the samples, and return all results of the turn.
 
     Args:
@@ -37,12 +37,12 @@ def ask(question: Question, settings: Settings, report: Callable[[str], None]) -
     """
     model = check(question, settings)
     os.environ |= worker_environment(question.recorded.file.parent)
-    run_ending_all_children(answer(question, settings, model, report))
+    run_ending_all_children(draw_samples(question, settings, model, report))
     stored = read_results(results_file(question.recorded.file))
     return of_turn(stored, question.recorded.fingerprint, question.turn)
 
 
-def check(question: Question, settings: Settings) -> str:
+def check(question: TurnQuestion, settings: Settings) -> str:
     """Check what would fail later, and return the model or policy that is asked, as the engine loads it.
 
     Raises:
@@ -79,8 +79,8 @@ def check(question: Question, settings: Settings) -> str:
     return path
 
 
-async def answer(question: Question, settings: Settings, model: str, report: Callable[[str], None]) -> None:
-    """Draw the samples of a question and store them; see `ask`.
+async def draw_samples(question: TurnQuestion, settings: Settings, model: str, report: Callable[[str], None]) -> None:
+    """Draw the samples of a question and store them; see `answer_question`.
 
     Args:
         question: the question.
@@ -95,7 +95,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
         if question.oracle:
             action = await _oracle_action(question, settings, new_session)
             report(f"the oracle takes: {action}")
-        report(estimate(question, config.run.horizon.turns_for_evaluation(), config.evaluation.concurrency))
+        report(estimate_effort(question, config.run.horizon.turns_for_evaluation(), config.evaluation.concurrency))
         report(f"starting {model}")
         async with start_policies(
             model, config, [item], results_file(question.recorded.file).parent / REPLIES
@@ -115,7 +115,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
                 await draw_continuations(question, sampling, players, action, report)
 
 
-def estimate(question: Question, max_turns: int, concurrency: int) -> str:
+def estimate_effort(question: TurnQuestion, max_turns: int, concurrency: int) -> str:
     """Return the most replies that a question needs, and about how many seconds and dollars they take as recorded."""
     turns = question.recorded.record["turns"]
     seconds = sum(turn["generate_s"] + turn["env_s"] for turn in turns) / len(turns)
@@ -129,7 +129,7 @@ def estimate(question: Question, max_turns: int, concurrency: int) -> str:
     return f"up to {replies} replies; {about}{usd} after the start of the model"
 
 
-async def _oracle_action(question: Question, settings: Settings, new_session: Callable[[], Session]) -> str:
+async def _oracle_action(question: TurnQuestion, settings: Settings, new_session: Callable[[], Session]) -> str:
     run, recorded = settings.config.run, question.recorded
     max_turns = run.horizon.turns_for_evaluation()
     try:

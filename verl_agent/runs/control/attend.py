@@ -11,7 +11,7 @@ from typing import Any
 
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.person import Answer, read_line
-from verl_agent.runs.control.server import Connection, connect
+from verl_agent.runs.control.server import ControlConnection, connect_to_run
 
 
 class Attendance:
@@ -22,8 +22,8 @@ class Attendance:
     """
 
     def __init__(self, folder: Path, episode: int, name: str) -> None:
-        self._stream = connect(folder)
-        self._connection = Connection(self._stream)
+        self._stream = connect_to_run(folder)
+        self._connection = ControlConnection(self._stream)
         self._connection.send({"command": "attend", "episode": episode, "name": name})
 
     def receive(self) -> dict[str, Any] | None:
@@ -56,7 +56,9 @@ class Attendance:
         self._stream.close()
 
 
-def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: Callable[[str], None]) -> None:
+def attend_at_terminal(
+    folder: Path, episode: int, ask: Callable[[str], str | None], show: Callable[[str], None]
+) -> None:
     """Attend an episode at a terminal until it ends or the person leaves.
 
     Raises:

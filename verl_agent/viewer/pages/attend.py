@@ -10,7 +10,7 @@ from verl_agent.errors import ConfigError, counted
 from verl_agent.rollout.person import Answer, read_line
 from verl_agent.runs.control.attend import Attendance
 from verl_agent.types import Message
-from verl_agent.viewer.layout import NO_NAME, ActingPerson, frame, show_text, url_of
+from verl_agent.viewer.layout import NO_NAME, ActingPerson, new_page, show_text, url_of
 from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.text import make_visible
 
@@ -34,7 +34,7 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/control/{episode}")
     def attend(key: str, episode: int, request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: episode {episode}")
             desk = _Desk(opened.source.folder, episode, ActingPerson(request))
             ui.context.client.on_disconnect(desk.leave)

@@ -19,7 +19,7 @@ from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels, read_run
 from verl_agent.viewer.figure import add_chart, with_look
-from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
+from verl_agent.viewer.layout import Page, link_to, new_page, run_path, url_of
 from verl_agent.viewer.live import read_now
 from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.overview import changed_settings, read_overview, status_of
@@ -43,7 +43,7 @@ def add(state: ViewerState) -> None:
     @url_of("/run/{key}")
     async def run(key: str, request: Request) -> None:
         query = request.query_params
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, key)
             others = other_runs(state, query)
             axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))

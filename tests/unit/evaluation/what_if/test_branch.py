@@ -17,7 +17,7 @@ from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.what_if.branch import Players, play_on, reply_with, sample_replies
 from verl_agent.evaluation.what_if.oracle import oracle_action
-from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.question import TurnQuestion
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
 from verl_agent.evaluation.what_if.results import Result, append_results, read_results, results_file
 from verl_agent.evaluation.what_if.samples import draw_continuations, draw_replies
@@ -46,11 +46,11 @@ def stored(recorded: RecordedEpisode, turn: int) -> list[Result]:
 
 
 def draw(recorded: RecordedEpisode, play: Players, turn: int = 2, samples: int = 4, **values) -> None:
-    asyncio.run(draw_replies(Question(recorded, turn, samples, **values), SAMPLING, play, ignore))
+    asyncio.run(draw_replies(TurnQuestion(recorded, turn, samples, **values), SAMPLING, play, ignore))
 
 
 def compare(recorded: RecordedEpisode, play: Players, action: str, turn: int = 2, samples: int = 4) -> None:
-    question = Question(recorded, turn, samples, action)
+    question = TurnQuestion(recorded, turn, samples, action)
     asyncio.run(draw_continuations(question, SAMPLING, play, action, ignore))
 
 
@@ -193,7 +193,7 @@ def test_episodes_after_the_recorded_action_are_reused_by_the_next_comparison(tm
 def test_samples_of_other_settings_are_not_pooled(tmp_path: Path):
     recorded = recorded_game(tmp_path)
     for sampling in (SAMPLING, replace(SAMPLING, others="5e771465")):
-        asyncio.run(draw_replies(Question(recorded, 2, 3), sampling, players(6), ignore))
+        asyncio.run(draw_replies(TurnQuestion(recorded, 2, 3), sampling, players(6), ignore))
     summaries = summarize_replies(stored(recorded, 2), "6")
     assert [one.replies for one in summaries] == [3, 3]
     assert policy_name(summaries[1].policy) == "guesser, temperature 1, settings 5e771465"
@@ -373,7 +373,7 @@ def test_a_task_that_no_end_of_the_demonstration_solves_is_an_error(tmp_path: Pa
 )
 def test_a_question_that_cannot_be_asked_is_refused(tmp_path: Path, values: dict, message: str):
     with pytest.raises(ConfigError, match=message):
-        Question(recorded_game(tmp_path), **{"turn": 2, "samples": 4, **values})
+        TurnQuestion(recorded_game(tmp_path), **{"turn": 2, "samples": 4, **values})
 
 
 def test_the_fake_model_is_a_model():
