@@ -13,8 +13,8 @@ from tests.support.training_runs import (
     kill_after_checkpoint,
     run_to_end,
 )
-from verl_agent.commands.export import export_model
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.runs.model_export import export_model
 from verl_agent.trace.metrics_log import read_metrics
 
 RECIPE = """

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.support.training_runs import KILLED_STEPS, PPO, check_killed_run, train_killed, train_to_end
-from verl_agent.commands.export import export_model
+from verl_agent.runs.model_export import export_model
 from verl_agent.trace.metrics_log import read_metrics
 
 ACTOR = "actor_rollout_ref.actor"

@@ -141,7 +141,7 @@ def export_command(
     ] = False,
 ) -> None:
     """Export the model of a run in Hugging Face format: config, weights and tokenizer."""
-    from verl_agent.commands.export import export_model as write
+    from verl_agent.runs.model_export import export_model as write
 
     print_line(f"model: {write(run, into, step, best)}")
 
@@ -223,7 +223,7 @@ def serve_command(  # noqa: PLR0913 - one for each option
 
 def _serve_from(folder: Path, env: str) -> NoReturn:
     """Run the same command in the virtual environment in `folder`, which is created if it is missing."""
-    from verl_agent.system.venv import clean_environment, make, without_venv
+    from verl_agent.envs.http.venv import clean_environment, make, without_venv
 
     make(folder, env, print_line)
     program = str(folder.resolve() / "bin" / "verl-agent")

@@ -34,7 +34,7 @@ from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question_text
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.types import Episode, Message, Reply, TaskItem
+from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,6 @@ class GameSetup:
     """One task and the way in which it is played.
 
     Attributes:
-        config: sections of an evaluation.
         model: value of `model.path` of the model that proposes actions; None for a person alone.
         samples: replies that the model draws at each turn.
         where: `terminal`; `browser`, where the person attends the episode over the folder's control socket; or `watch`,
@@ -112,6 +111,14 @@ def run_game(game: GameSetup, console: Console) -> Episode:
     claim_folder(game)
     os.environ |= worker_environment(game.folder)
     return run_ending_all_children(_play(game, model, console))
+
+
+def ending(episode: Episode) -> str:
+    """Return the last message of the environment, unless a question has shown it, and the end of an episode."""
+    operator = episode.stop is StopReason.OPERATOR
+    last = "" if operator or not episode.turns else f"\n{episode.messages[-1]['content']}\n"
+    reason = f" ({episode.error.removesuffix('.')})" if episode.error else ""
+    return f"{last}\nThe episode ended: {episode.stop}{reason}. Reward {episode.reward:g}, success: {episode.success}."
 
 
 def claim_folder(game: GameSetup) -> None:

@@ -39,7 +39,6 @@ class Evaluation:
     """One checked evaluation.
 
     Attributes:
-        config: typed sections.
         model: folder or hub id of the model, `oracle`, `random`, `python:MODULE:NAME`, or the label of a model behind
             an API, such as `openai:gpt-4o-mini`.
         earlier: recorded episodes of earlier starts in `folder`.

@@ -1,9 +1,6 @@
-"""Tables and JSON report of an evaluation."""
+"""Tables of the results of an evaluation."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -13,11 +10,7 @@ from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import Totals
 from verl_agent.results.results import ALL, CategoryResult, SuccessComparison
 from verl_agent.results.statistics import MIN_TASKS
-from verl_agent.runs.identity import write_json_atomically
 from verl_agent.types import StopReason
-
-REPORT_VERSION = 2
-"""Version of the JSON. It increases when a field changes its meaning or disappears."""
 
 
 def results_table(results: Sequence[CategoryResult], title: str, policy: str | None = None) -> Table:
@@ -66,19 +59,6 @@ def comparison_table(comparisons: Sequence[SuccessComparison], before: str) -> T
     return table
 
 
-def write_evaluation_report(
-    path: Path, facts: Mapping[str, Any], results: Sequence[CategoryResult], comparisons: Sequence[SuccessComparison]
-) -> None:
-    """Write the JSON report atomically."""
-    report = {
-        "version": REPORT_VERSION,
-        **facts,
-        "results": [asdict(result) for result in results],
-        "comparison": [asdict(one) for one in comparisons],
-    }
-    write_json_atomically(path, report)
-
-
 def describe_totals(totals: Totals) -> str:
     """Return the lines about model, tokens, cost and refused settings of a model behind an API."""
     cost = "unknown cost" if totals.cost_usd is None else f"{totals.cost_usd:.4f} USD"
@@ -111,11 +91,7 @@ def _action_errors(result: CategoryResult) -> int:
 
 
 def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
-    """Yield the captions on the result of all tasks: endings, and what changes the rates or is in none.
-
-    Args:
-        policy: see `results_table`.
-    """
+    """Yield the captions on the result of all tasks: endings, and what changes the rates or is in none."""
     episodes = counted(overall.episodes, "counted episode")
     yield "ended by: " + ", ".join(f"{reason} {count}" for reason, count in overall.stops.items())
     if errors := _action_errors(overall):

@@ -85,11 +85,7 @@ class VerifiersEnv(vf.Env[PlayerConfig]):
 
 
 def export(name: str) -> tuple[type[vf.Taskset[Any, Any]], type[VerifiersEnv]]:
-    """Return the task set and the environment of an adapter.
-
-    Args:
-        name: registered name of the environment.
-    """
+    """Return the task set and the environment of an adapter."""
 
     class Config(AdapterConfig):
         env: str = name

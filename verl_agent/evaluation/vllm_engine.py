@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, ReplyUnavailableError
 from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.platform.versions import setup_command
 from verl_agent.runs.deaths import MemoryWatch
@@ -89,11 +89,9 @@ class LocalEngine:
         self._engine.shutdown()
 
     def __enter__(self) -> Self:
-        """Return the engine itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the engine."""
         self.close()
 
 
@@ -144,7 +142,7 @@ class VllmEngine(LocalEngine):
         """Generate one reply.
 
         Raises:
-            ConfigError: the engine's process has ended.
+            ReplyUnavailableError: the engine's process has ended.
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -163,7 +161,7 @@ class VllmEngine(LocalEngine):
         try:
             completion = [output async for output in outputs][-1].outputs[0]
         except EngineDeadError as error:
-            raise ConfigError(
+            raise ReplyUnavailableError(
                 f"the rollout engine (vLLM's EngineCore) ended unexpectedly. {self._cause()}To resume, run the same "
                 "command with evaluation.output_dir set to the folder of this evaluation."
             ) from error

@@ -12,8 +12,7 @@ from verl_agent.errors import ConfigError, counted
 from verl_agent.results.failures import CategoryFailures, FailedEpisode, find_failures, summarize_failures
 from verl_agent.results.folder import planned_records, read_report
 from verl_agent.results.leaderboard_report import escaped, table_line, to_cell
-from verl_agent.runs.identity import write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import write_result
 
 FAILURES_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -25,7 +24,6 @@ def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[Ca
     """Analyze the failed episodes of an evaluation.
 
     Args:
-        folder: output folder of the evaluation.
         category: only this category; None for all.
 
     Raises:
@@ -52,13 +50,8 @@ def write_failures(
     summaries: Sequence[CategoryFailures], failures: Sequence[FailedEpisode], folder: Path
 ) -> list[Path]:
     """Write both files and return their paths."""
-    value = {
-        "version": FAILURES_VERSION,
-        "provenance": asdict(Provenance.collect()),
-        "categories": [asdict(summary) for summary in summaries],
-        "episodes": [asdict(failure) for failure in failures],
-    }
-    write_json_atomically(folder / JSON, value)
+    facts = {"categories": list(map(asdict, summaries)), "episodes": list(map(asdict, failures))}
+    write_result(folder / JSON, FAILURES_VERSION, facts)
     (folder / MARKDOWN).write_text(failures_markdown(summaries, failures), encoding="utf-8")
     return [folder / JSON, folder / MARKDOWN]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from verl_agent.envs.tasks import task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.results.folder import REPORT, evaluations_in, model_name, planned_records, read_report
 from verl_agent.results.results import ALL, CategoryResult, solved_by_task, summarize
 from verl_agent.results.significance import holm, sign_flip_p_value
 from verl_agent.results.statistics import Estimate, macro_mean, paired_difference
-from verl_agent.runs.identity import task_ids
 from verl_agent.types import TaskItem
 
 SOURCE = "AgentGym-RL, arXiv 2509.08755, main results"

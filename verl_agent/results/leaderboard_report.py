@@ -1,17 +1,15 @@
 """Files of a leaderboard: JSON, Markdown, and a plot of cost against success."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from verl_agent.config.keys import leaves
 from verl_agent.errors import counted
 from verl_agent.results.leaderboard import SOURCE, TASKS, Board, BoardRow
 from verl_agent.results.results import ALL, CategoryResult
 from verl_agent.results.statistics import MIN_TASKS, Estimate
-from verl_agent.runs.identity import write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import write_result
 
 LEADERBOARD_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -26,13 +24,8 @@ PARETO = "(Pareto)"
 def write_leaderboard(boards: Sequence[Board], folder: Path) -> list[Path]:
     """Write the files of a leaderboard into a folder and return them; the plot only if a cost is known."""
     folder.mkdir(parents=True, exist_ok=True)
-    value = {
-        "version": LEADERBOARD_VERSION,
-        "provenance": asdict(Provenance.collect()),
-        "published_source": SOURCE,
-        "boards": [asdict(board) for board in boards],
-    }
-    write_json_atomically(folder / JSON, value)
+    facts = {"published_source": SOURCE, "boards": list(map(asdict, boards))}
+    write_result(folder / JSON, LEADERBOARD_VERSION, facts)
     (folder / MARKDOWN).write_text(leaderboard_markdown(boards), encoding="utf-8")
     written = [folder / JSON, folder / MARKDOWN]
     if any(row.cost_usd is not None for board in boards for row in board.rows):
@@ -107,15 +100,15 @@ def short_conditions(board: Board) -> str:
     )
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Any, key: str = "") -> str:
     """Return a value of a config as text: `name=act context.keep=last` for a section, `none` for null and `{}`."""
-    if isinstance(value, Mapping) and value:
-        return " ".join(f"{key}={_plain(one)}" for key, one in leaves(dict(value)))
+    if isinstance(value, dict) and value:
+        return " ".join(_plain(one, f"{key}.{name}" if key else str(name)) for name, one in value.items())
     if isinstance(value, list | tuple):
-        return " ".join(map(_plain, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None or value == {} else str(value)
+        text = " ".join(map(_plain, value))
+    else:
+        text = str(value).lower() if isinstance(value, bool) else "none" if value in (None, {}) else str(value)
+    return f"{key}={text}" if key else text
 
 
 def _board(board: Board) -> str:

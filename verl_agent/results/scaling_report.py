@@ -6,10 +6,9 @@ from pathlib import Path
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.folder import planned_records, read_report
-from verl_agent.results.scaling import ScalingCurve, knows_turn_limit, scaling_curves
+from verl_agent.results.scaling import ScalingCurve, scaling_curves
 from verl_agent.results.selectors import Selection, best_of_n
-from verl_agent.runs.identity import write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import write_result
 
 SCALING_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -38,7 +37,7 @@ def read_scaling(folder: Path) -> Scaling:
         ConfigError: the folder holds no evaluation, or one without a valid episode.
     """
     report, records = read_report(folder), planned_records(folder)
-    curves = scaling_curves(records, knows_turn_limit(report["config"]["agent"].get("options") or {}))
+    curves = scaling_curves(records, tells_limit=report["success_within_turns"] is None)
     selections = best_of_n(records, folder)
     if not curves and not selections:
         raise ConfigError(
@@ -49,8 +48,7 @@ def read_scaling(folder: Path) -> Scaling:
 
 def write_scaling(scaling: Scaling, folder: Path) -> list[Path]:
     """Write JSON and plot, and return their paths."""
-    value = {"version": SCALING_VERSION, "provenance": asdict(Provenance.collect()), **asdict(scaling)}
-    write_json_atomically(folder / JSON, value)
+    write_result(folder / JSON, SCALING_VERSION, asdict(scaling))
     _plot(scaling, folder / PLOT)
     return [folder / JSON, folder / PLOT]
 

@@ -1,10 +1,10 @@
 """People in the place of an agent: their answers to proposals, and the turns that they take over."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
@@ -13,7 +13,7 @@ from typing_extensions import override
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.candidates import Candidate, CandidatePolicy
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
-from verl_agent.sections import STRICT
+from verl_agent.sections import STRICT, section
 from verl_agent.types import Episode, Review
 
 MAX_REASON = 500
@@ -161,6 +161,15 @@ class Person(Overseer, ABC):
         if proposal.reply is not None and reply == proposal.reply.text:
             return Decision(Review("approved", self.author))
         return Decision(Review("edited", self.author), reply)
+
+
+def parse_answer(values: Mapping[str, Any]) -> Answer:
+    """Return the answer in JSON values that another process sent.
+
+    Raises:
+        ConfigError: they have another form.
+    """
+    return section("answer", Answer, values)
 
 
 def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:

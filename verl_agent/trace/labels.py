@@ -32,7 +32,6 @@ class Label:
 
     Attributes:
         tags: words without white space, commas or semicolons, and without a leading minus sign.
-        note: free text.
     """
 
     tags: tuple[str, ...] = ()
@@ -58,11 +57,7 @@ def parse_tags(text: str) -> tuple[str, ...]:
 
 
 class LabelFile:
-    """File of labels, which several processes may change at the same time.
-
-    Args:
-        path: path of the file.
-    """
+    """File of labels, which several processes may change at the same time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -128,9 +123,6 @@ def read_labels(paths: Iterable[Path | str]) -> dict[EpisodeKey, Label]:
 
     Of a folder these are the files beside its files of records and in the folders above them, up to itself. Of a file
     they are its own, and those of the run or evaluation that it belongs to. A file of another program is left out.
-
-    Raises:
-        ConfigError: see `LabelFile.read`.
     """
     found: dict[EpisodeKey, Label] = {}
     for path in map(Path, paths):
@@ -162,7 +154,6 @@ def keep_labelled(
     """Return the records that have one of the wanted tags and none of the excluded ones.
 
     Args:
-        records: recorded episodes.
         wanted: tags; one with a minus sign before it is excluded. Without a wanted tag, all others are kept.
         labels: labels by episode.
         key: setting that names the tags, for messages.

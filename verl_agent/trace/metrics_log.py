@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,13 +89,20 @@ def read_metrics(paths: Path | str | Iterable[Path | str]) -> dict[int, dict[str
     return dict(sorted(by_step.items()))
 
 
-def validation_scores(values: dict[str, float], split: str = "val") -> list[ValidationScore]:
+def first_logged(by_step: Mapping[int, Mapping[str, float]], *names: str) -> dict[int, float]:
+    """Return the values by step of the first of these metrics that was logged; empty without one."""
+    for name in names:
+        if found := {step: values[name] for step, values in by_step.items() if name in values}:
+            return found
+    return {}
+
+
+def validation_scores(values: Mapping[str, float], split: str = "val") -> list[ValidationScore]:
     """Return the validation results among the metrics of a step, in order of their source.
 
     If a measure is logged for several sample counts, the largest count is used.
 
     Args:
-        values: metrics of a step.
         split: `val` for results on the development tasks, `test` for those on the test tasks.
     """
     best: dict[tuple[str, str], tuple[int, float]] = {}

@@ -25,7 +25,6 @@ class GuardRequests:
     this machine could.
 
     Args:
-        app: application to guard.
         host: address that the viewer listens at.
         token: token that a browser must send.
     """

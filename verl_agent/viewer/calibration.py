@@ -25,7 +25,6 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
     """Add the chart, if the run has a critic and recorded token data.
 
     Args:
-        opened: the run.
         chosen: step of the URL's parameter `critic`; empty for the latest recorded one.
         parameters: other parameters of the URL.
     """

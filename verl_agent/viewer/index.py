@@ -40,12 +40,7 @@ class RecordIndex:
 
     The file lies in `<folder>/.viewer/`. Where that cannot be written, it lies in a temporary folder.
 
-    Attributes:
-        source: source of the records.
-        path: path of the SQLite file.
-
     Args:
-        source: run, evaluation or file of records.
         folder: folder of the index instead of that beside the records.
 
     Raises:
@@ -90,11 +85,9 @@ class RecordIndex:
             shutil.rmtree(self.path.parent, ignore_errors=True)
 
     def __enter__(self) -> Self:
-        """Return the index itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connection."""
         self.close()
 
     def update(self) -> int:
@@ -102,9 +95,6 @@ class RecordIndex:
 
         Returns:
             Number of new episodes.
-
-        Raises:
-            ConfigError: see `update_in_steps` and `update_labels`.
         """
         self.update_labels()
         before = self._count()
@@ -165,9 +155,6 @@ class RecordIndex:
 
     def read(self, episode: int) -> EpisodeRecord:
         """Read the whole record of an episode from its file.
-
-        Args:
-            episode: id in the index.
 
         Raises:
             ConfigError: no such episode, or the file changed since it was indexed.

@@ -63,11 +63,7 @@ def run_path(opened: OpenedSource, rest: str = "") -> str:
 
 
 class Page:
-    """Page that is being laid out: the header and the links of its source stand above the content.
-
-    Args:
-        state: opened sources.
-    """
+    """Page that is being laid out: the header and the links of its source stand above the content."""
 
     def __init__(self, state: ViewerState) -> None:
         self.state = state
@@ -94,10 +90,6 @@ class Page:
 
     def open(self, key: str, title: str = "") -> OpenedSource:
         """Return the source that the page shows, and add its links, its keys and the progress of its index.
-
-        Args:
-            key: name of the source in the URL.
-            title: title of the browser's tab.
 
         Raises:
             ConfigError: no source has this key.

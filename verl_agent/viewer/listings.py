@@ -18,9 +18,6 @@ class TaskSummary:
     """One task over training.
 
     Attributes:
-        env: name of the environment.
-        task: id of the task.
-        category: category of the task.
         episodes: number of valid episodes.
         success: share of solved episodes at each step, in order of steps.
     """

@@ -32,7 +32,6 @@ def read_now(opened: OpenedSource, now: datetime) -> dict[str, str]:
     """Return what a running run does, by name; what it does not tell is left out.
 
     Args:
-        opened: source of the run.
         now: the time, with a time zone.
     """
     logged = opened.cached("run", partial(read_run, opened)).logged

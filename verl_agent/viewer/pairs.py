@@ -19,9 +19,6 @@ class TaskPair:
     """One task in two sources.
 
     Attributes:
-        env: name of the environment.
-        task: id of the task.
-        category: category of the task.
         success: share of solved episodes in the first and in the second source.
         reward: mean return in the first and in the second source.
         episodes: number of episodes in the first and in the second source.
@@ -74,8 +71,6 @@ def pair_tasks(first: RecordIndex, second: RecordIndex, chosen: tuple[Filter, Fi
     """Return the tasks that both sources hold, with their means in each; episodes that are not valid are left out.
 
     Args:
-        first: index of the first source.
-        second: index of the second source.
         chosen: filter of the first and of the second source, for example one step each.
     """
     one, two = _by_task(first, chosen[0]), _by_task(second, chosen[1])
@@ -97,11 +92,7 @@ def pair_tasks(first: RecordIndex, second: RecordIndex, chosen: tuple[Filter, Fi
 
 
 def compare_pairs(pairs: Sequence[TaskPair]) -> PairedChanges:
-    """Return the changes over all pairs.
-
-    Args:
-        pairs: at least one pair.
-    """
+    """Return the changes over all pairs."""
     changes = [pair.change for pair in pairs]
     failed, solved = changes.count("failed") + changes.count("gained"), changes.count("solved") + changes.count("lost")
     occurring = [name for name in pairs[0].behaviors if any(any(pair.behaviors[name]) for pair in pairs)]

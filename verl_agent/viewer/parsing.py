@@ -39,9 +39,7 @@ class BadLine(NamedTuple):
     """Line that is not a valid record.
 
     Attributes:
-        file: path of the file.
         offset: position of the line in bytes.
-        message: reason.
     """
 
     file: Path
@@ -73,7 +71,6 @@ def read_lines(path: Path, offset: int, long: int = LONG) -> Iterator[Line]:
     """Yield the complete lines of a file from a position on, up to the end that it has now.
 
     Args:
-        path: file of records.
         offset: position of a line.
         long: bytes from which another process parses.
 

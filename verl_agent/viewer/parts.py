@@ -45,16 +45,7 @@ class EpisodePart:
 
 
 def read_part(index: RecordIndex, episode: int, turn: int = 1) -> EpisodePart:
-    """Read the part of an episode that has a turn; the last part if the episode has no such turn.
-
-    Args:
-        index: index of the records.
-        episode: id in the index.
-        turn: number of the turn, from 1.
-
-    Raises:
-        ConfigError: see `RecordIndex.read`.
-    """
+    """Read the part of an episode that has a turn; the last part if the episode has no such turn."""
     head = index.db.execute(
         "SELECT record, turns, length FROM heads JOIN episodes ON id = episode WHERE episode = ?", (episode,)
     ).fetchone()

@@ -38,16 +38,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class TaskStep:
-    """Episodes of one task at one step.
-
-    Attributes:
-        step: training step.
-        purpose: purpose of the episodes.
-        episodes: number of episodes.
-        success: share of solved episodes.
-        reward: mean return.
-        ids: ids of the episodes.
-    """
+    """Episodes of one task at one step."""
 
     step: int
     purpose: str
@@ -143,10 +134,7 @@ def find_group(
     """Return the last attempts of a group's episodes at one step.
 
     Args:
-        index: index of the records.
         group: name of the group; evaluations name it like its task, so several models may have it.
-        step: training step.
-        purpose: purpose of the episodes.
         env: name of the environment; None for that of the first episode.
         model: name of the policy; None for that of the first episode.
     """

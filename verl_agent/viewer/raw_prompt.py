@@ -28,7 +28,6 @@ class RawPrompts:
 
     Args:
         place: file of records and number of the line, from 1; None if the file no longer has the episode.
-        part: turns that the page shows.
         turn: turn that is shown first, from 1.
     """
 

@@ -84,11 +84,7 @@ def open_source(path: Path | str) -> RunSource:
 
 
 def open_sources(path: Path | str) -> list[RunSource]:
-    """Return the sources at a path; of a folder of runs and evaluations, each of them.
-
-    Raises:
-        ConfigError: see `open_source`.
-    """
+    """Return the sources at a path; of a folder of runs and evaluations, each of them."""
     source = open_source(path)
     if source.kind != "records" or source.path.is_file():
         return [source]

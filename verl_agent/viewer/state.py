@@ -30,7 +30,6 @@ class OpenedSource:
 
     Attributes:
         key: name of the source in URLs, unique among the opened ones.
-        source: run, evaluation or file of records.
         index: index of its records, for queries.
         progress: bytes of the record files that are indexed, and all bytes.
         metrics_size: bytes of the metrics files.

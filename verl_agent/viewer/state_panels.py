@@ -22,8 +22,6 @@ class StatePanels:
     """Places of the drawings of an episode, filled in when the adapter has computed them.
 
     Args:
-        opened: source of the episode.
-        part: turns that the page shows.
         read: reads the whole episode.
     """
 

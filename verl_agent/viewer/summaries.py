@@ -99,7 +99,6 @@ def mark_replaced(db: sqlite3.Connection, starts: Sequence[str], abandoned: Coll
     """Mark the episodes of steps and groups that a later start of the run played again; in a transaction.
 
     Args:
-        db: connection to the index.
         starts: times at which the run was started, in order.
         abandoned: groups that were played again under other names, in any step.
 

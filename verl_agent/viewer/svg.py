@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
-from verl_agent.trace.panels import BLUE, GREY, PanelKind
-from verl_agent.viewer.charts import Curve
+from verl_agent.trace.panels import BLUE, GREY, Curve, PanelKind
 
 WIDTH, HEIGHT = 460, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 45, 10, 24, 20

@@ -14,7 +14,6 @@ class TokenText(Element, component="token_text.js"):
     """Text of a segment. The browser gets each token as text and never as markup.
 
     Args:
-        row: tokens of the segment.
         colors: colors that are shown first.
     """
 

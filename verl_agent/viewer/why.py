@@ -45,7 +45,6 @@ class RecordPlace:
     """Place of a record, and its identity in results.
 
     Attributes:
-        file: file of records.
         line: number of the line, from 1.
         fingerprint: see `verl_agent.evaluation.what_if.recorded.fingerprint`.
     """
@@ -68,7 +67,6 @@ def record_place(index: RecordIndex, episode: int) -> RecordPlace | None:
 
     Args:
         index: index of the records. Each line of a file is an episode or an invalid line.
-        episode: id in the index.
     """
     row = index.db.execute(
         """SELECT path, offset, length, (SELECT fingerprint FROM heads WHERE episode = episodes.id) AS fingerprint,

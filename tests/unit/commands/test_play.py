@@ -18,11 +18,10 @@ from tests.support.evaluated_games import recipe
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
 from verl_agent.agents.plain import ReAct
 from verl_agent.commands.cli import app
-from verl_agent.commands.play import ending
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.by_hand import NobodyElse, TerminalPlayer
+from verl_agent.evaluation.by_hand import NobodyElse, TerminalPlayer, ending
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.rollout.approval import Approval, Rule
 from verl_agent.rollout.candidates import CandidatePolicy, count_actions

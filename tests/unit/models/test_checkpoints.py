@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.commands.export import export_model
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import (
     MANIFEST,
@@ -17,6 +16,7 @@ from verl_agent.models.checkpoints import (
     size_bytes,
 )
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.runs.model_export import export_model
 
 FSDP = (
     "actor/model_world_size_2_rank_0.pt",

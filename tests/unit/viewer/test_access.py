@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from verl_agent.viewer.access import COOKIE, GuardRequests
-from verl_agent.viewer.server import ServerSettings, listen
+from verl_agent.viewer.server import listen
 
 
 def guarded(host: str, token: str = "secret") -> GuardRequests:
@@ -81,7 +81,7 @@ def test_viewers_at_two_ports_of_a_host_have_cookies_of_their_own() -> None:
 
 
 def test_the_url_of_a_viewer_at_all_addresses_names_the_machine() -> None:
-    address = listen(ServerSettings(host="0.0.0.0", port=0))
+    address = listen("0.0.0.0", 0)
     address.socket.close()
     assert "0.0.0.0" not in address.link()
     assert address.link().endswith(f"/?token={address.token}")

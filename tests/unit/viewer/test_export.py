@@ -12,11 +12,10 @@ import pytest
 
 import verl_agent as va
 from tests.support.episodes import STARTED, played, talk
-from verl_agent.trace.panels import PanelKind
+from verl_agent.trace.panels import Curve, PanelKind
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.trace.turn_record import ReviewRecord
-from verl_agent.viewer.charts import Curve
 from verl_agent.viewer.export.episode_html import episode_html
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import static_page

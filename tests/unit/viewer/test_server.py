@@ -26,16 +26,16 @@ from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.hang_watch import mark_phase
 from verl_agent.runs.identity import LOCK_FILE, write_plan
 from verl_agent.trace.labels import Label, LabelFile
-from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS
+from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS, Curve, Panel
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
-from verl_agent.viewer.charts import MOST_CURVES, Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.charts import MOST_CURVES, RunData, chart, panels
 from verl_agent.viewer.layout import MAX_UNOPENED
 from verl_agent.viewer.live import WINDOW_S, read_now
 from verl_agent.viewer.overview import read_overview, status_of
 from verl_agent.viewer.queries import TaskStep, success_rates
 from verl_agent.viewer.saved_filters import SavedFilters
-from verl_agent.viewer.server import ServerSettings, listen, serving_pages
+from verl_agent.viewer.server import LOCAL, listen, serving_pages
 from verl_agent.viewer.state import ViewerState, short_keys
 from verl_agent.viewer.text import MAX_NAME, cut_text, make_visible, short_name, split_reply
 
@@ -85,7 +85,7 @@ def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
 
     def shown(**logged: float) -> dict[str, float]:
         found = panels(RunData("run", [step(1)], {1: logged}))
-        return {panel.title: panel.curves[0].values[1] for panel in found if panel.title.startswith("Engine")}
+        return {panel.kind.title: panel.curves[0].values[1] for panel in found if panel.kind.title.startswith("Engine")}
 
     of_probabilities = {"Engine against trainer (mean |Δ probability|)": 0.1}
     for logged in ({present: 0.1}, {probability: 0.1}, {present: 0.1, probability: 0.3}):
@@ -250,10 +250,10 @@ def test_replies_of_an_api_are_no_episodes(tmp_path: Path) -> None:
 
 
 def test_a_port_that_another_viewer_has_is_refused() -> None:
-    first = listen(ServerSettings(port=0))
+    first = listen(LOCAL, 0)
     port = first.socket.getsockname()[1]
     with pytest.raises(ConfigError, match=rf"cannot listen at 127.0.0.1:{port}.*Choose another --port"):
-        listen(ServerSettings(port=port))
+        listen(LOCAL, port)
     first.socket.close()
 
 
@@ -415,7 +415,7 @@ def test_pages_that_no_browser_opens_are_forgotten(tmp_path: Path) -> None:
     """A program that requests pages would otherwise fill the memory: NiceGUI keeps each for a minute."""
     (tmp_path / "episodes.jsonl").touch()
     with (
-        serving_pages(ViewerState([tmp_path]), ServerSettings(port=0)) as address,
+        serving_pages(ViewerState([tmp_path]), 0) as address,
         httpx.Client(follow_redirects=True, timeout=60) as program,
     ):
         for _ in range(MAX_UNOPENED + 5):

@@ -89,7 +89,6 @@ class ApiClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the connections."""
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(self._settings.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
@@ -99,7 +98,6 @@ class ApiClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 

@@ -18,8 +18,8 @@ from verl_agent.results.leaderboard import SOURCE, published_rates
 from verl_agent.results.leaderboard_report import FEW, escaped, table_line, to_cell
 from verl_agent.results.results import ALL, CategoryResult, summarize
 from verl_agent.results.statistics import MIN_TASKS, Estimate, macro_mean
-from verl_agent.runs.identity import read_settings, write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.runs.identity import read_settings
+from verl_agent.trace.provenance import write_result
 
 SUITE_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -105,15 +105,13 @@ def write_suite_report(suite: Suite, outcomes: Sequence[SuiteOutcome], folder: P
     rows = suite_rows(suite, outcomes)
     models = summarize_models(rows, outcomes)
     folder.mkdir(parents=True, exist_ok=True)
-    value = {
-        "version": SUITE_VERSION,
+    facts = {
         "suite": suite.file.stem,
-        "provenance": asdict(Provenance.collect()),
         "published_source": SOURCE,
         "rows": [asdict(row) for row in rows],
         "models": [asdict(model) for model in models],
     }
-    write_json_atomically(folder / JSON, value)
+    write_result(folder / JSON, SUITE_VERSION, facts)
     (folder / MARKDOWN).write_text(suite_markdown(suite, rows, models, outcomes), encoding="utf-8")
     return [folder / JSON, folder / MARKDOWN]
 

@@ -26,7 +26,6 @@ class SuiteOutcome:
 
     Attributes:
         env: name of the environment; empty if the evaluation does not compose.
-        folder: output folder of the evaluation.
         status: `played`: all planned episodes; `partial`: some of them; `skipped`: what it needs is missing;
             `failed`: no episode, because of an error.
         reason: reason for which the evaluation was skipped or is not complete; else empty.

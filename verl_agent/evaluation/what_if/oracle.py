@@ -27,12 +27,7 @@ async def oracle_action(
     first action is returned.
 
     Args:
-        recorded: the recorded episode.
-        turn: number of the turn, from 1.
-        env: environment with its options.
         agent: agent with the settings of the recorded one.
-        new_session: factory of sessions.
-        max_turns: turn limit of an episode.
 
     Raises:
         ConfigError: the environment has no oracle, or no end of its demonstration solves the task in the turns left.

@@ -27,11 +27,6 @@ REPLIES = "what_if_replies"
 def answer_question(question: TurnQuestion, settings: Settings, report: Callable[[str], None]) -> list[Result]:
     """Answer a question, store the samples, and return all results of the turn.
 
-    Args:
-        question: the question.
-        settings: settings of the samples.
-        report: called with lines of progress.
-
     Raises:
         ConfigError: a setting is not allowed, a replay differs from the record, or the results cannot be written.
     """
@@ -80,14 +75,7 @@ def check(question: TurnQuestion, settings: Settings) -> str:
 
 
 async def draw_samples(question: TurnQuestion, settings: Settings, model: str, report: Callable[[str], None]) -> None:
-    """Draw the samples of a question and store them; see `answer_question`.
-
-    Args:
-        question: the question.
-        settings: settings of the samples.
-        model: result of `check`.
-        report: called with lines of progress.
-    """
+    """Draw the samples of a question and store them; see `answer_question`."""
     config, run, item = settings.config, settings.config.run, question.recorded.episode.item
     sampling = Sampling(model, config.evaluation, run.horizon.turns_for_evaluation(), settings.checksum())
     async with start_sessions(model, config) as new_session:

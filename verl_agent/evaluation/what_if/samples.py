@@ -32,9 +32,7 @@ class Sampling:
     """Policy and limits of the samples, as results record them.
 
     Attributes:
-        model: name of the policy.
         settings: section `evaluation`: temperature, top-p and seed.
-        max_turns: turn limit of an episode.
         others: checksum of the other settings on which samples depend. Those of different settings are never pooled.
     """
 

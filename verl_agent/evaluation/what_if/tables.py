@@ -27,7 +27,6 @@ def result_tables(results: Sequence[Result], recorded: str | None) -> list[Rende
     """Return the tables of all results of one turn, each with its title and its notes.
 
     Args:
-        results: results of the turn.
         recorded: action of the recorded turn.
     """
     replies = summarize_replies(results, recorded)

@@ -3,7 +3,7 @@
 import getpass
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -42,10 +42,15 @@ class Attendance:
         """True if `receive` returns at once."""
         return self._connection.ready
 
-    def answer(self, answer: Answer) -> None:
-        """Answer the last question."""
+    def answer(self, answer: str | Mapping[str, Any]) -> None:
+        """Answer the last question by a line that a person typed, or by the fields of an `Answer`.
+
+        Raises:
+            ConfigError: the line is no answer, or the run has ended.
+        """
+        values = asdict(read_line(answer)) if isinstance(answer, str) else answer
         try:
-            self._connection.send(asdict(answer))
+            self._connection.send(values)
         except OSError as error:
             raise ConfigError("the run has ended.") from error
 
@@ -76,7 +81,7 @@ def attend_at_terminal(
             show(str(message["refusal"] or message["question"]))
             if (answer := _read(ask, show)) is None:
                 return
-            attendance.answer(answer)
+            attendance.answer(asdict(answer))
     finally:
         attendance.close()
 

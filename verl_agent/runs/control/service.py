@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_agent.rollout.person import Answer
+from verl_agent.rollout.person import parse_answer
 from verl_agent.runs.control.seat import Seat
 from verl_agent.runs.control.server import ControlConnection, control_socket
 from verl_agent.runs.control.state import RunControl, sender_of
-from verl_agent.sections import section
 
 POLL_S = 0.2
 """Seconds between two checks that a person who waits for a question is still there."""
@@ -50,7 +49,7 @@ def _serve_seat(
                 answer = connection.receive(None)
                 if answer is None:
                     return
-                _in_loop(loop, partial(seat.answer, section("answer", Answer, answer)))
+                _in_loop(loop, partial(seat.answer, parse_answer(answer)))
         finally:
             _in_loop(loop, lambda: control.leave(seat))
 

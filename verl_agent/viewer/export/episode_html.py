@@ -38,11 +38,7 @@ STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class EpisodeView:
-    """Episode that a notebook shows as HTML.
-
-    Attributes:
-        record: record of the episode.
-    """
+    """Episode that a notebook shows as HTML."""
 
     record: EpisodeRecord
 

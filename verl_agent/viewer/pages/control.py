@@ -25,12 +25,7 @@ def add(state: ViewerState) -> None:
 
 
 class _Buttons:
-    """State of a run, with buttons for the run and for each of its episodes.
-
-    Args:
-        opened: source of the run.
-        person: person who acts.
-    """
+    """State of a run, with buttons for the run and for each of its episodes."""
 
     def __init__(self, opened: OpenedSource, person: ActingPerson) -> None:
         self._opened, self._folder, self._person = opened, opened.source.folder, person

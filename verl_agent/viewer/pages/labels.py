@@ -29,7 +29,6 @@ def add_label_editor(opened: OpenedSource, row: Row) -> None:
     """Add fields for the tags and the note of an episode; Enter, or leaving a field, saves both.
 
     Args:
-        opened: source of the episode.
         row: columns of the episode.
     """
     file = LabelFile.of(opened.source.path)

@@ -25,9 +25,6 @@ def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Cal
 
     Args:
         page: number of the page, from 1.
-        size: rows of a page.
-        noun: name of one row.
-        url: function that returns the URL of a page.
 
     Returns:
         Function to call with the number of all rows, whenever it changes.

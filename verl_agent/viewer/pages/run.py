@@ -194,7 +194,7 @@ async def _findings(page: Page, opened: OpenedSource) -> None:
 
 def _options(runs: Sequence[RunData], axis: Axis, smooth: int) -> dict[str, tuple[PanelKind, dict[str, Any]]]:
     """Return the kind and the options of each chart, by title."""
-    of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
+    of_runs = [{panel.kind.title: panel for panel in panels(run)} for run in runs]
     found = {}
     for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
         drawn = [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of]

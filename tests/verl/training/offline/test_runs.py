@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.episodes import talk
 from tests.support.offline_runs import episodes, finished, kill_after, metrics, start, write_offline_recipes
-from verl_agent.commands.export import export_model
 from verl_agent.config.settings import read_env
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.runs.model_export import export_model
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.training.offline.encoding import EpisodeEncoder
 from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs

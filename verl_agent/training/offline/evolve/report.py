@@ -11,8 +11,7 @@ from rich.table import Table
 from verl_agent.results.folder import RECORDS
 from verl_agent.results.results import CategoryResult, SuccessComparison, compare, summarize
 from verl_agent.runs.best_checkpoint import Best, store_best
-from verl_agent.runs.identity import write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import Provenance, write_json_atomically
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.training.offline.evolve.prepare import Evolution

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.commands.export import export_model, find_checkpoint, find_shards
 from verl_agent.errors import ConfigError
 from verl_agent.runs.best_checkpoint import Best, store_best
+from verl_agent.runs.model_export import export_model, find_checkpoint, find_shards
 
 
 def save(run: Path, step: int, weights: bool = True) -> Path:
