@@ -195,38 +195,23 @@ def fuzzed(seed: int, known: AttackerKnowledge, messages: Sequence[Message]) -> 
 _fuzzed = cache(lambda actions, seed: fuzz(actions, seed=seed))
 
 
-def numbers_to_400(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
-    """Return the numbers to 400."""
-    return " ".join(map(str, range(401)))
-
-
 def last_message(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return the last message."""
     return messages[-1]["content"]
-
-
-def first_shown_line(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
-    """Return the first line of the last message."""
-    return messages[-1]["content"].partition("\n")[0]
-
-
-def last_shown_line(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
-    """Return the last line of the last message."""
-    return messages[-1]["content"].rpartition("\n")[2]
 
 
 TEXTS: Mapping[str, Mapping[str, NextAction]] = {
     "constant answer": {repr(text): partial(constant, text) for text in CONSTANTS},
     "prompt repeated": {
         "last message": last_message,
-        "its first line": first_shown_line,
-        "its last line": last_shown_line,
+        "its first line": lambda known, messages: messages[-1]["content"].partition("\n")[0],
+        "its last line": lambda known, messages: messages[-1]["content"].rpartition("\n")[2],
     },
     "vocabulary dumped": {
         "words of the messages": all_words,
         "actions of other tasks": all_actions,
         "listed actions": all_listed,
-        "numbers": numbers_to_400,
+        "numbers": partial(constant, " ".join(map(str, range(401)))),
         "letters": partial(constant, "abcdefghijklmnopqrstuvwxyz " * 40),
     },
     "errors on purpose": {f"{text[:12]!r}": partial(constant, text) for text in BAD_ACTIONS},

@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.job import resolve_for_engine
+from verl_agent.evaluation.job import playable_policy
 from verl_agent.evaluation.loop import EvaluationSetup, PlannedEpisode, play_one
-from verl_agent.evaluation.policies import check_policy, is_model, start_policies, start_sessions
+from verl_agent.evaluation.policies import start_policies, start_sessions
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS
@@ -107,7 +107,7 @@ def run_game(game: GameSetup, console: Console) -> Episode:
         ConfigError: the model cannot be played, another process plays in the folder, or the folder holds an evaluation,
             a training run, or games of another environment or agent.
     """
-    model = None if game.model is None else playable_model(game)
+    model = None if game.model is None else playable_policy(game.model, game.config, [game.item])
     claim_folder(game)
     os.environ |= worker_environment(game.folder)
     return run_ending_all_children(_play(game, model, console))
@@ -139,15 +139,6 @@ def claim_folder(game: GameSetup) -> None:
         advice="Name another folder with --into.",
         file=GAME,
     )
-
-
-def playable_model(game: GameSetup) -> str:
-    """Return the model as the engine loads it."""
-    assert game.model is not None
-    if is_model(game.model):
-        return resolve_for_engine(game.model, game.config)
-    check_policy(game.model, game.config.run.live, [game.item])
-    return game.model
 
 
 async def _play(game: GameSetup, model: str | None, console: Console) -> Episode:

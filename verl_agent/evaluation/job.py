@@ -120,10 +120,8 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         )
     if sections.api is not None:
         check_api(sections.api, evaluation.temperature, evaluation.max_usd)
-    elif is_model(model):
-        model = resolve_for_engine(model, sections)
     else:
-        check_policy(model, run.live, items)
+        model = playable_policy(model, sections, items)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     api = {} if sections.api is None else {"model.api": asdict(sections.api)}
     folder = Path(evaluation.output_dir or f"runs/eval/{run.env.name}_{model_name(model)}_{time}").resolve()
@@ -175,6 +173,18 @@ def check_engine_device(device: str) -> None:
             "engine.device='cpu': this recipe is sized for a CPU, and the machine has an accelerator. Set "
             "engine.device=cuda to use it, or VERL_PLATFORM=cpu with the packages of `make setup DEVICE=cpu`."
         )
+
+
+def playable_policy(path: str, config: EvaluationConfig, items: Sequence[TaskItem]) -> str:
+    """Return the model that `model.path` names as the engine loads it, or the name of another policy as it is.
+
+    Raises:
+        ConfigError: see `resolve_for_engine` and `check_policy`.
+    """
+    if is_model(path):
+        return resolve_for_engine(path, config)
+    check_policy(path, config.run.live, items)
+    return path
 
 
 def resolve_for_engine(path: str, config: EvaluationConfig) -> str:

@@ -128,10 +128,16 @@ def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
         )
 
 
+def plain_table(title: str | None = None) -> Table:
+    """Return a table without columns and edges; its title has rich's markup."""
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.title_justify = table.caption_justify = "left"
+    return table
+
+
 def _table(title: str, *headings: str) -> Table:
     """Return an empty table that fits 80 columns; its first column is the category."""
-    table = Table(title=escape(title), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.title_justify = table.caption_justify = "left"
+    table = plain_table(escape(title))
     table.add_column("category", no_wrap=True)
     for heading in headings:
         table.add_column(escape(heading), justify="right", no_wrap=True)

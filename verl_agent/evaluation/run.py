@@ -21,7 +21,13 @@ from verl_agent.evaluation.report import comparison_table, describe_totals, resu
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import RECORDS, REPORT, model_name
-from verl_agent.results.results import compare, solved_by_task, summarize
+from verl_agent.results.results import (
+    CountedEpisode,
+    category_results,
+    compare_counted,
+    counted_episodes,
+    solved_by_task,
+)
 from verl_agent.results.scaling import success_within_turns
 from verl_agent.results.significance import paired_ratio
 from verl_agent.results.statistics import Estimate
@@ -33,7 +39,6 @@ from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.terminal_person import TerminalPerson
 from verl_agent.trace.provenance import write_result
-from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, StopReason
 
@@ -117,7 +122,8 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
     spent = None if config.api is None else totals(evaluation.folder / FILE)
     if spent is not None and (spent.replies or spent.lost):
         console.print(describe_totals(spent), markup=False, highlight=False, soft_wrap=True)
-    results = summarize(records, config.evaluation.count_operated)
+    episodes = counted_episodes(records, config.evaluation.count_operated)
+    results = category_results(episodes)
     if not results:
         return
     overall = results[-1]
@@ -127,8 +133,10 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
     shown_title = title if played == evaluation.planned else partial_title
     console.print(results_table(results, shown_title, config.evaluation.approve))
     shared = {record["task"] for record in evaluation.baseline} & {record["task"] for record in records}
-    comparisons = compare(evaluation.baseline, records) if shared else []
-    ratio = _success_ratio(evaluation.baseline, records) if comparisons else None
+    before = counted_episodes(evaluation.baseline) if shared else []
+    after = counted_episodes(records) if shared and config.evaluation.count_operated else episodes
+    comparisons = compare_counted(before, after) if shared else []
+    ratio = _success_ratio(before, after) if comparisons else None
     if ratio is not None and config.evaluation.perturb.active:
         console.print(f"ratio of success to {config.evaluation.compare_with}: {ratio}", markup=False, highlight=False)
     if comparisons:
@@ -156,9 +164,9 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
     console.print(f"results: {path}\nepisodes: {evaluation.folder / RECORDS}", markup=False, soft_wrap=True)
 
 
-def _success_ratio(baseline: Sequence[EpisodeRecord], records: Sequence[EpisodeRecord]) -> Estimate | None:
+def _success_ratio(baseline: Sequence[CountedEpisode], episodes: Sequence[CountedEpisode]) -> Estimate | None:
     """Return the success rate divided by that of the baseline, over the tasks with a valid episode of both."""
-    before, after = solved_by_task(baseline), solved_by_task(records)
+    before, after = solved_by_task(baseline), solved_by_task(episodes)
     return paired_ratio({task: after[task] for task in sorted(after) if task in before}, before)
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from verl_agent.evaluation.report import plain_table
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
 
@@ -82,14 +82,8 @@ def compared_settings(config: EvaluationConfig) -> dict[str, Any]:
 def differences_table(differences: Sequence[TrainingDifference], run: Path) -> Table:
     """Return a table with one row per difference."""
     file = run / SETTINGS_FILE
-    table = Table(
-        title=f"[bold yellow]Warning:[/] the model was trained with other settings ({escape(str(file))})",
-        caption="Success may be lower than in training. Set these keys as in training if that is not intended.",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-    )
-    table.title_justify = table.caption_justify = "left"
+    table = plain_table(f"[bold yellow]Warning:[/] the model was trained with other settings ({escape(str(file))})")
+    table.caption = "Success may be lower than in training. Set these keys as in training if that is not intended."
     for heading in ("setting", "trained with", "evaluated with"):
         table.add_column(heading, overflow="fold")
     for one in differences:

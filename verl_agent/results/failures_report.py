@@ -11,7 +11,8 @@ from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.failures import CategoryFailures, FailedEpisode, find_failures, summarize_failures
 from verl_agent.results.folder import planned_records, read_report
-from verl_agent.results.leaderboard_report import escaped, table_line, to_cell
+from verl_agent.results.leaderboard_report import to_cell
+from verl_agent.results.markdown import escaped, markdown_table
 from verl_agent.trace.provenance import write_result
 
 FAILURES_VERSION = 2
@@ -67,11 +68,9 @@ def failures_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[
             "",
         ]
         if summary.behaviors:
-            lines += [table_line(["behavior", "failed episodes", "solved episodes"]), table_line(["---"] * 3)]
-            lines += [table_line([name, *map(_percent, shares)]) for name, shares in summary.behaviors.items()]
-            lines.append("")
-        lines += [table_line(EPISODE_COLUMNS), table_line(["---"] * len(EPISODE_COLUMNS))]
-        lines += [*(table_line(episode_cells(failure)) for failure in of_category), ""]
+            rows = [[name, *map(_percent, shares)] for name, shares in summary.behaviors.items()]
+            lines += markdown_table(["behavior", "failed episodes", "solved episodes"], rows)
+        lines += markdown_table(EPISODE_COLUMNS, map(episode_cells, of_category))
     return "\n".join(lines)
 
 

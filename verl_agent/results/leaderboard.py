@@ -13,7 +13,7 @@ from typing import Any
 from verl_agent.envs.tasks import task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.results.folder import REPORT, evaluations_in, model_name, planned_records, read_report
-from verl_agent.results.results import ALL, CategoryResult, solved_by_task, summarize
+from verl_agent.results.results import ALL, CategoryResult, category_results, counted_episodes, solved_by_task
 from verl_agent.results.significance import holm, sign_flip_p_value
 from verl_agent.results.statistics import Estimate, macro_mean, paired_difference
 from verl_agent.types import TaskItem
@@ -151,9 +151,8 @@ def _read(folder: Path) -> _Evaluation:
             [TaskItem(report["config"]["env"]["name"], task) for task in sorted({record["task"] for record in records})]
         )
         conditions = _conditions(report, tasks)
-        operated = conditions["count_operated"]
-        results, solved = summarize(records, operated), solved_by_task(records, operated)
-        return _Evaluation(folder, report, conditions, results, solved)
+        episodes = counted_episodes(records, conditions["count_operated"])
+        return _Evaluation(folder, report, conditions, category_results(episodes), solved_by_task(episodes))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{folder / REPORT} cannot be read: {type(error).__name__} {error}. Evaluate again with this version."

@@ -1,12 +1,13 @@
 """Files of a leaderboard: JSON, Markdown, and a plot of cost against success."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from verl_agent.errors import counted
 from verl_agent.results.leaderboard import SOURCE, TASKS, Board, BoardRow
+from verl_agent.results.markdown import escaped, markdown_table
 from verl_agent.results.results import ALL, CategoryResult
 from verl_agent.results.statistics import MIN_TASKS, Estimate
 from verl_agent.trace.provenance import write_result
@@ -112,18 +113,14 @@ def _plain(value: Any, key: str = "") -> str:
 
 
 def _board(board: Board) -> str:
-    heads = columns(board)
     lines = [
         f"## {board.env}, conditions {board.key}\n",
         f"Success with 95 % intervals over tasks; behind each the number of tasks. Equal for all rows: "
         f"`{conditions(board)}`.\n",
-        table_line(heads),
-        table_line("---" for _ in heads),
-        *map(table_line, cells(board)),
-        "",
+        *markdown_table(columns(board), cells(board)),
     ]
     if board.differences:
-        lines += [table_line(PAIR_COLUMNS), table_line(["---"] * 4), *map(table_line, difference_cells(board)), ""]
+        lines += markdown_table(PAIR_COLUMNS, difference_cells(board))
     return "\n".join([*lines, *(f"{escaped(note)}\n" for note in notes(board))])
 
 
@@ -153,16 +150,6 @@ def to_cell(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     return f"{estimate} ({estimate.tasks}{FEW if estimate.too_few else ''})"
-
-
-def table_line(cells: Iterable[str]) -> str:
-    """Return one line of a Markdown table."""
-    return "| " + " | ".join(map(escaped, cells)) + " |"
-
-
-def escaped(text: str) -> str:
-    """Return text whose bars and asterisks are no Markdown."""
-    return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def _plot(boards: Sequence[Board], path: Path) -> None:

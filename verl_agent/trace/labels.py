@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.errors import ConfigError
+from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import record_files
 
@@ -110,12 +111,7 @@ class LabelFile:
             dict(zip(KEY_FIELDS, key, strict=True)) | {"tags": list(label.tags), "note": label.note}
             for key, label in labels.items()
         ]
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            draft.write_text(json.dumps({"version": LABELS_VERSION, "episodes": episodes}, indent=1) + "\n", "utf-8")
-            draft.replace(self.path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_json_atomically(self.path, {"version": LABELS_VERSION, "episodes": episodes})
 
 
 def read_labels(paths: Iterable[Path | str]) -> dict[EpisodeKey, Label]:

@@ -61,8 +61,11 @@ class Provenance:
 def write_json_atomically(path: Path, value: object) -> None:
     """Write a value as JSON; a kill leaves the whole old file or the whole new one."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def write_result(path: Path, version: int, facts: Mapping[str, Any]) -> Path:

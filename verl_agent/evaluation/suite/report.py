@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from verl_agent.evaluation.report import plain_table
 from verl_agent.evaluation.suite.run import SuiteOutcome, outcome_of_report
 from verl_agent.evaluation.suite.settings import Suite
 from verl_agent.evaluation.training_differences import run_of_model
 from verl_agent.results.folder import REPORT, planned_records, read_report
 from verl_agent.results.leaderboard import SOURCE, published_rates
-from verl_agent.results.leaderboard_report import FEW, escaped, table_line, to_cell
+from verl_agent.results.leaderboard_report import FEW, to_cell
+from verl_agent.results.markdown import escaped, markdown_table
 from verl_agent.results.results import ALL, CategoryResult, summarize
 from verl_agent.results.statistics import MIN_TASKS, Estimate, macro_mean
 from verl_agent.runs.identity import read_settings
@@ -119,7 +120,7 @@ def write_suite_report(suite: Suite, outcomes: Sequence[SuiteOutcome], folder: P
 def suite_table(suite: Suite, rows: Sequence[SuiteRow]) -> Table:
     """Return the table of a suite for the terminal: a row for each category, a column for each model."""
     names = list(dict.fromkeys(row.model for row in rows))
-    table = Table(title=suite.file.stem, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = plain_table(suite.file.stem)
     for heading in ("evaluation", "category"):
         table.add_column(heading, no_wrap=True)
     for name in names:
@@ -148,21 +149,15 @@ def suite_markdown(
         chosen = [row for row in rows if row.substitute is substitute]
         if not chosen:
             continue
-        lines += [
-            f"## {title}\n",
-            table_line(["evaluation", "category", *names]),
-            table_line(["---"] * (2 + len(names))),
-        ]
         cells = {(row.evaluation, row.category, row.model): _cell(row) for row in chosen}
-        for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in chosen):
-            lines.append(
-                table_line([evaluation, category, *(cells.get((evaluation, category, name), "") for name in names)])
-            )
+        table = [
+            [evaluation, category, *(cells.get((evaluation, category, name), "") for name in names)]
+            for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in chosen)
+        ]
         if not substitute:
-            lines.append(table_line(["", "mean", *(to_cell(model.mean) for model in models)]))
-            measured = (f"{model.measured} of {model.categories} categories" for model in models)
-            lines.append(table_line(["", "measured", *measured]))
-        lines.append("")
+            table.append(["", "mean", *(to_cell(model.mean) for model in models)])
+            table.append(["", "measured", *(f"{one.measured} of {one.categories} categories" for one in models)])
+        lines += [f"## {title}\n", *markdown_table(["evaluation", "category", *names], table)]
     if any(row.success and row.success.too_few for row in rows):
         lines.append(f"{escaped(FEW)} fewer than {MIN_TASKS} tasks: too few for a reliable interval.\n")
     if incomplete := _incomplete(outcomes):
@@ -180,23 +175,18 @@ def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[SuiteOutcome]) 
     if not played:
         return []
     envs = {outcome.evaluation: outcome.env for outcome in outcomes}
-    lines = [
-        "## Models by evaluation\n",
-        table_line(["model", "trained on", *played]),
-        table_line(["---"] * (2 + len(played))),
+    rows = [
+        [model.model, ", ".join(model.trained_on), *(to_cell(model.by_evaluation.get(name)) for name in played)]
+        for model in models
     ]
-    for model in models:
-        rates = (to_cell(model.by_evaluation.get(name)) for name in played)
-        lines.append(table_line([model.model, ", ".join(model.trained_on), *rates]))
     by_evaluation = {name: published_rates(envs[name]) for name in played if envs[name] == name}
     for model_name in dict.fromkeys(name for rates in by_evaluation.values() for name in rates):
-        cells = [by_evaluation.get(name, {}).get(model_name) for name in played]
-        lines.append(
-            table_line([f"{model_name} (published)", "", *("" if rate is None else f"{rate:.3f}" for rate in cells)])
-        )
+        rates = [by_evaluation.get(name, {}).get(model_name) for name in played]
+        rows.append([f"{model_name} (published)", "", *("" if rate is None else f"{rate:.3f}" for rate in rates)])
+    lines = ["## Models by evaluation\n", *markdown_table(["model", "trained on", *played], rows)]
     if by_evaluation:
-        lines += ["", f"Published: {SOURCE}. Its tasks, prompts and budgets may differ."]
-    return [*lines, ""]
+        lines += [f"Published: {SOURCE}. Its tasks, prompts and budgets may differ.", ""]
+    return lines
 
 
 def _incomplete(outcomes: Sequence[SuiteOutcome]) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.api.policy import check_api
-from verl_agent.evaluation.job import resolve_for_engine
-from verl_agent.evaluation.policies import check_policy, is_model, start_policies, start_sessions
+from verl_agent.evaluation.job import playable_policy
+from verl_agent.evaluation.policies import start_policies, start_sessions
 from verl_agent.evaluation.what_if.branch import Players
 from verl_agent.evaluation.what_if.oracle import oracle_action
 from verl_agent.evaluation.what_if.question import TurnQuestion
@@ -68,10 +68,7 @@ def check(question: TurnQuestion, settings: Settings) -> str:
         raise ConfigError(
             "model.path='oracle': an oracle has one reply at each turn. Name the policy to ask: model.path=MODEL."
         )
-    if is_model(path):
-        return resolve_for_engine(path, config)
-    check_policy(path, config.run.live, [question.recorded.episode.item])
-    return path
+    return playable_policy(path, config, [question.recorded.episode.item])
 
 
 async def draw_samples(question: TurnQuestion, settings: Settings, model: str, report: Callable[[str], None]) -> None:

@@ -13,9 +13,8 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import link_to, new_page, run_path, show_text, url_of
-from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
-from verl_agent.viewer.pages.paging import add_turn_pager
+from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
 from verl_agent.viewer.pairs import PairedChanges, TaskPair, an_evaluation, compare_pairs, pair_tasks
 from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import find_episodes

@@ -13,9 +13,8 @@ from verl_agent.types import StopReason
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import add_keys, link_to, new_page, run_path, show_text, url_of
-from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.labels import add_label_editor
-from verl_agent.viewer.pages.paging import add_turn_pager
+from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
 from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import Row, find_episodes, find_neighbors, find_row
 from verl_agent.viewer.raw_prompt import RawPrompts

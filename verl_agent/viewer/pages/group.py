@@ -16,9 +16,8 @@ from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import Page, link_to, new_page, run_path, show_text, url_of
 from verl_agent.viewer.listings import count_groups, list_groups
-from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid, focus_first_row
-from verl_agent.viewer.pages.paging import add_pager, add_turn_pager, page_number
+from verl_agent.viewer.pages.paging import add_pager, add_turn_pager, page_number, whole_number
 from verl_agent.viewer.parsing import PART
 from verl_agent.viewer.queries import GroupSummary, Row, find_group
 from verl_agent.viewer.recorded_tokens import trained_advantage

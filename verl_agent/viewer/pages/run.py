@@ -21,10 +21,10 @@ from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels, read_ru
 from verl_agent.viewer.figure import add_chart, with_look
 from verl_agent.viewer.layout import Page, link_to, new_page, run_path, url_of
 from verl_agent.viewer.live import read_now
-from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.overview import changed_settings, read_overview, status_of
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.pages.home import show_overview, show_status
+from verl_agent.viewer.pages.paging import whole_number
 from verl_agent.viewer.queries import needed_turns
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
@@ -46,7 +46,7 @@ def add(state: ViewerState) -> None:
         with new_page(state) as page:
             opened = page.open(key, key)
             others = other_runs(state, query)
-            axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
+            axis, smooth = _axis(query.get("x", "step")), whole_number("smooth", query.get("smooth", "1"), 1)
             await _summary(page, opened)
             await _findings(page, opened)
             await _evaluation(opened)
@@ -105,10 +105,6 @@ def _axis(value: str) -> Axis:
         if axis == value:
             return axis
     raise ConfigError(f"x={value!r} is not allowed. {did_you_mean(value, AXES)}")
-
-
-def _smooth(value: str) -> int:
-    return whole_number("smooth", value, 1)
 
 
 def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int) -> None:

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
-from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid, add_table
+from verl_agent.viewer.pages.paging import whole_number
 from verl_agent.viewer.queries import Row, find_row
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
