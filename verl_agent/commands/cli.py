@@ -13,8 +13,7 @@ from typer.core import TyperGroup
 
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
-from verl_agent.commands.environments import check_agent_command, check_env, check_estimator_command, envs
-from verl_agent.commands.export_env import export_env
+from verl_agent.commands.environments import check_agent_command, check_env, check_estimator_command, envs, export_env
 from verl_agent.commands.launch import launch
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.plan import plan
