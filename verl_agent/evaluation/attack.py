@@ -72,7 +72,6 @@ class Result:
     """Episodes of one attack, compared with its baseline.
 
     Attributes:
-        mean: mean return over the tasks.
         baseline: mean return of the policy with which it is compared.
         above: tasks on which it earned more than every episode of that policy.
         errors: number of its episodes that ended with an environment error, which training leaves out.

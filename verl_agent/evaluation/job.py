@@ -176,11 +176,7 @@ def check_engine_device(device: str) -> None:
 
 
 def playable_policy(path: str, config: EvaluationConfig, items: Sequence[TaskItem]) -> str:
-    """Return the model that `model.path` names as the engine loads it, or the name of another policy as it is.
-
-    Raises:
-        ConfigError: see `resolve_for_engine` and `check_policy`.
-    """
+    """Return the model that `model.path` names as the engine loads it, or the name of another policy as it is."""
     if is_model(path):
         return resolve_for_engine(path, config)
     check_policy(path, config.run.live, items)

@@ -72,7 +72,6 @@ class CategoryFailures:
 
     Attributes:
         episodes: number of valid episodes.
-        stops: number of failed episodes by stop reason.
         behaviors: by name, share of failed and of solved episodes that show the behavior; None without such episodes.
         divergence_turn: median turn of the first divergence from the oracle's plan; None without a plan.
         left_for: most frequent actions of the plan that were due at the divergence, with their number.

@@ -24,7 +24,6 @@ class StepSummary:
         episodes: number of valid episodes; the means are over them.
         env_errors: number of episodes that ended with an environment error.
         started_at: start of the first episode, ISO 8601.
-        stops: share of episodes by stop reason.
         behaviors: turns that show a behavior over all turns, by its name.
     """
 

@@ -73,6 +73,12 @@ class BoardRow:
         """Result over all tasks."""
         return self.results[-1]
 
+    @property
+    def priced(self) -> tuple[float, Estimate] | None:
+        """Mean cost of an episode and success rate over all tasks; None if one of them is unknown."""
+        success = self.overall.success
+        return None if self.cost_usd is None or success is None else (self.cost_usd, success)
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:

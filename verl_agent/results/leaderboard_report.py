@@ -29,7 +29,7 @@ def write_leaderboard(boards: Sequence[Board], folder: Path) -> list[Path]:
     write_result(folder / JSON, LEADERBOARD_VERSION, facts)
     (folder / MARKDOWN).write_text(leaderboard_markdown(boards), encoding="utf-8")
     written = [folder / JSON, folder / MARKDOWN]
-    if any(row.cost_usd is not None for board in boards for row in board.rows):
+    if any(row.priced for board in boards for row in board.rows):
         _plot(boards, folder / PLOT)
         written.append(folder / PLOT)
     return written
@@ -156,19 +156,14 @@ def _plot(boards: Sequence[Board], path: Path) -> None:
     """Plot the mean cost of an episode against success, one panel for each board with a known cost."""
     from matplotlib.figure import Figure
 
-    priced = [board for board in boards if any(row.cost_usd is not None for row in board.rows)]
+    priced = [(board, found) for board in boards if (found := [(row, *row.priced) for row in board.rows if row.priced])]
     figure = Figure(figsize=(6, 4 * len(priced)), layout="constrained")
-    for axes, board in zip(figure.subplots(len(priced), squeeze=False)[:, 0], priced, strict=True):
-        rows = [row for row in board.rows if row.cost_usd is not None and row.overall.success is not None]
-        for row in rows:
-            success = row.overall.success
-            assert success is not None
+    for axes, (board, rows) in zip(figure.subplots(len(priced), squeeze=False)[:, 0], priced, strict=True):
+        for row, cost, success in rows:
             errors = [[success.mean - success.low], [success.high - success.mean]]
-            axes.errorbar(row.cost_usd, success.mean, yerr=errors, fmt="o" if row.pareto else "x", capsize=3)
-            axes.annotate(row.label, (row.cost_usd, success.mean), xytext=(5, 5), textcoords="offset points")
-        front = sorted(
-            (row.cost_usd, row.overall.success.mean) for row in rows if row.pareto and row.overall.success is not None
-        )
+            axes.errorbar(cost, success.mean, yerr=errors, fmt="o" if row.pareto else "x", capsize=3)
+            axes.annotate(row.label, (cost, success.mean), xytext=(5, 5), textcoords="offset points")
+        front = sorted((cost, success.mean) for row, cost, success in rows if row.pareto)
         axes.plot(*zip(*front, strict=True), color="grey", linewidth=1, zorder=0)
         axes.set(title=board.env, xlabel="USD per episode", ylabel="success rate", ylim=(0, 1))
     figure.savefig(path, dpi=120)

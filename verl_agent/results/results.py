@@ -183,7 +183,6 @@ def validation_gain(
     """Return the first and the last validated step of a run and the comparison of the two over all tasks.
 
     Args:
-        records: records of the run.
         purpose: `validation` for the development tasks, `test` for the test tasks.
 
     Returns:

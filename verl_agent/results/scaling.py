@@ -50,7 +50,6 @@ class ScalingCurve:
 
     Attributes:
         name: short name: `turns`, `pass@k`, `pass^k`, `tokens` or `cost`.
-        meaning: definition of the rate.
         points: success rate with its interval, by amount.
     """
 

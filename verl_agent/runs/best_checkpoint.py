@@ -24,11 +24,7 @@ NOT_NEEDED = ("optim_", "extra_state_", "data_", "data.", MANIFEST)
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Validation result of the checkpoint that is kept.
-
-    Attributes:
-        step: training step of the checkpoint.
-    """
+    """Validation result of the checkpoint that is kept."""
 
     step: int
     measure: str

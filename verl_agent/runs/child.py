@@ -102,7 +102,6 @@ class Child:
 
     Attributes:
         status: exit status as in `subprocess`, negative for a signal; None while the process runs.
-        memory: watch on the memory during `wait`.
     """
 
     def __init__(self, pid: int, stream: socket.socket) -> None:

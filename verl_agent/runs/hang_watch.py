@@ -44,10 +44,7 @@ class HangWatch:
     The first time without progress after the deadline of a phase is a warning, twice the deadline is a hang.
 
     Args:
-        run: folder of the run.
-        records: folder of its recorded episodes.
         timeout_s: least deadline in seconds; 0 to watch nothing.
-        warn: shows a warning to the user.
         look_s: seconds between two looks at the files.
     """
 

@@ -58,8 +58,6 @@ def claim(
             below those that it matches. Every other key is protected. A pattern with `*` does not match keys inside
             the sections of `OPEN`, because other code defines their names.
         contents: contents of the folder, for the message (for example, "step 3 of another recipe").
-        advice: last sentences of the message.
-        file: name of the file that holds the record.
         earlier: settings to compare with; None for those in `file`, empty for none.
 
     Raises:

@@ -18,8 +18,6 @@ class EpisodeSummary:
 
     Attributes:
         reward: return, in the environment's own units.
-        turns: number of replies.
-        tokens: number of generated tokens.
         attempts: number of attempts, >= 1.
         replays: number of environment errors after which an attempt replayed its actions.
         behaviors: names of the behaviors that a turn shows, separated by commas.

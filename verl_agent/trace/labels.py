@@ -151,7 +151,6 @@ def keep_labelled(
 
     Args:
         wanted: tags; one with a minus sign before it is excluded. Without a wanted tag, all others are kept.
-        labels: labels by episode.
         key: setting that names the tags, for messages.
 
     Raises:

@@ -118,9 +118,6 @@ class MetricsTail:
     """Reader of the lines appended to a log since the last call.
 
     The file may not exist yet, may end in the middle of a line, and may be emptied by a restart.
-
-    Args:
-        path: path of the log.
     """
 
     def __init__(self, path: Path | str) -> None:

@@ -78,7 +78,6 @@ class Curve:
     """One line of a chart.
 
     Attributes:
-        values: value by step.
         dashed: draw a limit, which holds until the next step.
         marker: mark of each point of a curve that few steps have; empty for none.
         stack: name of the stack that the line is added to; empty for none.

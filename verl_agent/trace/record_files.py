@@ -59,7 +59,6 @@ class RecordReader(Iterator[EpisodeRecord]):
         self._records = records
 
     def __next__(self) -> EpisodeRecord:
-        """Return the next record."""
         return next(self._records)
 
     def to_frame(self, turns: bool = False) -> "pandas.DataFrame":

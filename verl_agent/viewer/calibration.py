@@ -14,8 +14,8 @@ from verl_agent.trace.token_files import TurnValue, column_names, token_files
 from verl_agent.viewer.axes import axis_of
 from verl_agent.viewer.calibration_values import Calibration, calibrate, predictions, read_values
 from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import link_to, run_path, show_error
+from verl_agent.viewer.recorded_tokens import last_attempt
 from verl_agent.viewer.state import OpenedSource, in_thread
 
 Values = dict[tuple[str, int], dict[int, TurnValue]]
@@ -26,7 +26,6 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
 
     Args:
         chosen: step of the URL's parameter `critic`; empty for the latest recorded one.
-        parameters: other parameters of the URL.
     """
     files = {_step(file): file for file in token_files(opened.source.folder)}
     steps = sorted(files)
@@ -56,7 +55,7 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
 
 def _calibrate(opened: OpenedSource, file: Path, step: int) -> Calibration:
     values = _values(file, file.stat().st_mtime_ns)
-    find = partial(_find, opened.index, step)
+    find = partial(_find, opened, step)
     return calibrate(predictions(opened.source.folder, values, find))
 
 
@@ -108,14 +107,10 @@ def _step(file: Path) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def _find(index: RecordIndex, step: int, group: str, sample: int) -> EpisodeRecord | None:
-    row = index.db.execute(
-        """SELECT id FROM episodes WHERE "group" = ? AND sample = ? AND step = ? AND purpose = 'train'
-            ORDER BY attempt DESC LIMIT 1""",
-        (group, sample, step),
-    ).fetchone()
+def _find(opened: OpenedSource, step: int, group: str, sample: int) -> EpisodeRecord | None:
+    row = last_attempt(opened, step, group, sample)
     try:
-        return None if row is None else index.read(row["id"])
+        return None if row is None else opened.index.read(row["id"])
     except ConfigError:  # the file was replaced; the next update of the index sees it
         return None
 

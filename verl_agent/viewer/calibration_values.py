@@ -100,8 +100,6 @@ def predictions(
 
     Args:
         run: folder of the run, whose settings say how rewards are shaped and discounted.
-        values: result of `read_turn_values`.
-        find: finds the record of an episode.
 
     Raises:
         ConfigError: the settings of the run are missing or invalid.

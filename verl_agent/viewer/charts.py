@@ -53,7 +53,6 @@ class RunData:
 
     Attributes:
         steps: means over the episodes of each purpose and step.
-        logged: metrics log by step.
         uniform: number of training groups whose returns are all equal, and of all training groups, by step.
         divergence: mean first different turn of the training groups, by step.
         rates: success with its interval, by purpose and step.
@@ -189,7 +188,6 @@ def chart(runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step", smooth: in
 
     Args:
         runs: each run with its panel; with several runs, the names of the curves begin with the run's.
-        axis: quantity of the x axis.
         smooth: number of steps of the running mean, which has no interval; 1 for none.
 
     Returns:

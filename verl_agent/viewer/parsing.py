@@ -52,10 +52,8 @@ class Line(NamedTuple):
 
     Attributes:
         offset: position in bytes.
-        length: number of bytes.
         row: values of `verl_agent.viewer.tables.COLUMNS`; None if the line is not a valid record.
         text: words of the record, or the reason why it is invalid.
-        step: purpose and training step.
         head: parts of an episode of more than `PART` turns; None for others.
     """
 
@@ -71,7 +69,6 @@ def read_lines(path: Path, offset: int, long: int = LONG) -> Iterator[Line]:
     """Yield the complete lines of a file from a position on, up to the end that it has now.
 
     Args:
-        offset: position of a line.
         long: bytes from which another process parses.
 
     Raises:

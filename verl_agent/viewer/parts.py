@@ -21,7 +21,6 @@ class EpisodePart:
 
     Attributes:
         record: record with these turns and their messages alone, after the prompt.
-        behaviors: names of the behaviors of each of these turns.
         first: number of the first of these turns, from 1.
         total: number of turns of the episode.
         long: True if no page reads the whole record, see `LONG`.

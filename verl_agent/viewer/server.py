@@ -42,7 +42,6 @@ class ViewerAddress:
 
     Attributes:
         host: host and port for a browser.
-        token: token that every request needs.
     """
 
     socket: socket.socket

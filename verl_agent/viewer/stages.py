@@ -21,7 +21,6 @@ class Stage:
         episodes: number of valid episodes.
         solved: number of them that solved their task.
         cut: number of them that the turn limit ended unsolved.
-        turns: number of turns of all episodes.
         by_need: episodes and solved episodes by the turns that their task needs; see `need_range`.
     """
 

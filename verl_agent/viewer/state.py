@@ -30,14 +30,11 @@ class OpenedSource:
 
     Attributes:
         key: name of the source in URLs, unique among the opened ones.
-        index: index of its records, for queries.
         progress: bytes of the record files that are indexed, and all bytes.
-        metrics_size: bytes of the metrics files.
         changes: number of updates that brought new episodes, metrics or labels; pages refresh when it changes.
         problem: message of the last failed update; empty if it worked.
         labels_problem: message of a file of labels that is not readable; the records are shown without it.
         invalid_lines: sentence on the lines that are not valid records; empty without such a line.
-        memo: results of `cached`, by name.
     """
 
     key: str
@@ -154,9 +151,6 @@ def short_keys(paths: Sequence[Path]) -> list[str]:
     """Return a key for each path: its last part, with as many parts before it as distinguish it from the others.
 
     Parts are joined by a colon, since a slash in the key would be one of the URL: `oracle:babyai`.
-
-    Args:
-        paths: different absolute paths.
     """
     keys: list[str] = []
     for path in paths:

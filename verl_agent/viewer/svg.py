@@ -28,7 +28,6 @@ def line_chart(kind: PanelKind, curves: Sequence[Curve], borders: Sequence[int] 
     """Return curves over steps with axes and a legend below; texts are escaped.
 
     Args:
-        kind: title and y axis.
         curves: curves; each has a point. Those of a stack are drawn as areas on each other.
         borders: steps at which a dotted line stands.
     """

@@ -45,7 +45,6 @@ class RecordPlace:
     """Place of a record, and its identity in results.
 
     Attributes:
-        line: number of the line, from 1.
         fingerprint: see `verl_agent.evaluation.what_if.recorded.fingerprint`.
     """
 
@@ -63,11 +62,7 @@ class RecordPlace:
 
 
 def record_place(index: RecordIndex, episode: int) -> RecordPlace | None:
-    """Return the place of an episode; None if the file no longer has it.
-
-    Args:
-        index: index of the records. Each line of a file is an episode or an invalid line.
-    """
+    """Return the place of an episode; None if the file no longer has it."""
     row = index.db.execute(
         """SELECT path, offset, length, (SELECT fingerprint FROM heads WHERE episode = episodes.id) AS fingerprint,
             (SELECT count(*) FROM episodes AS e WHERE e.file = episodes.file AND e.offset <= episodes.offset)

@@ -31,7 +31,6 @@ class ChatRequest:
     Attributes:
         sampling: temperature, top_p and seed, as far as they are set.
         tools: functions in OpenAI's format, or None.
-        options: further fields of the request.
     """
 
     messages: Sequence[ChatMessage]

@@ -22,7 +22,6 @@ class RecordedEpisode:
     """One line of a file of records.
 
     Attributes:
-        line: number of the line, from 1.
         fingerprint: identity of the episode, see `fingerprint`.
     """
 

@@ -39,7 +39,6 @@ class ReplySummary:
 
     Attributes:
         with_thought: False if the replies were made to begin with the action.
-        actions: shares, the largest first.
         changed: share of replies whose action is not the recorded one.
     """
 
@@ -71,7 +70,6 @@ class ActionEffect:
 
     Attributes:
         action: the action; None for a recorded reply without one.
-        source: origin of the action.
         episodes: number of valid episodes.
         env_errors: number of episodes that are left out.
         turns: mean number of turns from the action on.

@@ -47,11 +47,7 @@ class EpisodeView:
 
 
 def show_episode(record: EpisodeRecord) -> EpisodeView:
-    """Return a view of a recorded episode that a notebook shows turn by turn.
-
-    Args:
-        record: record, for example one of `read_records`.
-    """
+    """Return a view of a recorded episode that a notebook shows turn by turn."""
     return EpisodeView(record)
 
 

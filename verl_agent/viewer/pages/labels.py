@@ -26,11 +26,7 @@ def add(state: ViewerState) -> None:
 
 
 def add_label_editor(opened: OpenedSource, row: Row) -> None:
-    """Add fields for the tags and the note of an episode; Enter, or leaving a field, saves both.
-
-    Args:
-        row: columns of the episode.
-    """
+    """Add fields for the tags and the note of an episode; Enter, or leaving a field, saves both."""
     file = LabelFile.of(opened.source.path)
     try:
         label = file.read().get(key_of(row), Label())

@@ -83,18 +83,17 @@ def _show_board(board: Board, others: Sequence[Board]) -> None:
     with ui.expansion("All conditions").props("dense").classes("w-full"):
         show_text(conditions(board), "muted")
     add_table(columns(board), cells(board)).mark(f"board {board.env}")
-    priced = [row for row in board.rows if row.cost_usd is not None and row.overall.success is not None]
+    priced = [(row, *row.priced) for row in board.rows if row.priced]
     if priced:
-        most = max(row.cost_usd or 0.0 for row in priced)
+        most = max(cost for _, cost, _ in priced)
         points = [
             {
                 "name": row.label,
-                "value": [row.cost_usd, row.overall.success.mean],
+                "value": [cost, success.mean],
                 "symbolSize": 14 if row.pareto else 8,
-                "label": {"position": "left" if row.cost_usd > most / 2 else "right"},
+                "label": {"position": "left" if cost > most / 2 else "right"},
             }
-            for row in priced
-            if row.overall.success is not None and row.cost_usd is not None
+            for row, cost, success in priced
         ]
         marks = {"show": True, "formatter": "{b}", "width": 180, "overflow": "break", "lineHeight": 15}
         options = {
