@@ -12,7 +12,7 @@ from typing import Any
 from verl_agent.config.keys import reference, value_at
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.findings import StepSummary
-from verl_agent.results.folder import REPORT, SETTINGS, read_report
+from verl_agent.results.folder import REPORT, SETTINGS, model_name, read_report
 from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_plan, read_settings
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.queries import success_rates, summarize_steps
