@@ -93,4 +93,4 @@ def test_the_url_of_a_viewer_at_all_addresses_names_the_machine() -> None:
 @pytest.mark.parametrize("port", ["-1", "65536"])
 def test_a_port_that_no_machine_has_is_refused(port: str) -> None:
     result = CliRunner().invoke(app, ["view", ".", "--port", port])
-    assert result.exit_code == 2 and "65535" in result.output
+    assert result.exit_code == 2 and "--port" in result.output
