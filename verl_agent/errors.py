@@ -3,7 +3,7 @@
     AgentError
     ├── ConfigError          the run must not start or cannot continue; a person has to change something
     │   └── EnvErrorLimitError  too many episodes failed in their environment
-    ├── ReplyUnavailableError  an API gave no reply; the episode is not recorded and stays pending
+    ├── ReplyUnavailableError  an API or an engine gave no reply; the episode is not recorded and stays pending
     └── EpisodeEndError      ends one episode, which records the message and the stop reason of its class
         ├── OverlongPromptError  the prompt does not fit
         ├── OperatorEndError     a person ended it
@@ -40,7 +40,7 @@ class EnvErrorLimitError(ConfigError):
 
 
 class ReplyUnavailableError(AgentError):
-    """A model behind an API gave no reply, also after retries; the episode is not recorded and stays pending."""
+    """An API gave no reply, also after retries, or an engine ended; the episode is not recorded and stays pending."""
 
 
 class EpisodeEndError(AgentError):

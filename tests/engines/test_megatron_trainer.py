@@ -13,8 +13,8 @@ from tests.support.training_runs import (
     kill_after_checkpoint,
     run_to_end,
 )
-from verl_agent.commands.export import export
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.runs.model_export import export_model
 from verl_agent.trace.metrics_log import read_metrics
 
 RECIPE = """
@@ -77,7 +77,7 @@ def test_a_killed_run_resumes_with_the_same_tasks_and_exports(tmp_path: Path, mo
     check_killed_run(run)
     # Each step but the first plays with weights that were sent to the engine.
     assert all(values[SAME] > 0.999 and values["actor/grad_norm"] > 0 for values in metrics_of(run).values())
-    weights = load_file(export(run, tmp_path / "exported") / "model.safetensors")
+    weights = load_file(export_model(run, tmp_path / "exported") / "model.safetensors")
     assert weights.keys() == load_file(model / "model.safetensors").keys() == before.keys()
     assert all((weights[name] != before[name]).any() for name in weights if weights[name].dim() > 1)
 

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.support.training_runs import KILLED_STEPS, PPO, check_killed_run, train_killed, train_to_end
-from verl_agent.commands.export import export
+from verl_agent.runs.model_export import export_model
 from verl_agent.trace.metrics_log import read_metrics
 
 ACTOR = "actor_rollout_ref.actor"
@@ -59,7 +59,7 @@ def metrics_of(run: Path) -> dict[int, dict[str, float]]:
 def largest_difference(one: Path, two: Path, folder: Path) -> float:
     """Return the largest absolute difference between the final weights of two runs."""
     left, right = (
-        load_file(export(run, folder / name) / "model.safetensors") for run, name in ((one, "1"), (two, "2"))
+        load_file(export_model(run, folder / name) / "model.safetensors") for run, name in ((one, "1"), (two, "2"))
     )
     assert left.keys() == right.keys()
     return max(float((left[name].float() - right[name].float()).abs().max()) for name in left)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.episodes import talk
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import StopReason
-from verl_agent.viewer.export.write import export
+from verl_agent.viewer.export.write import export_episodes
 
 INSPECT = "inspect_ai==0.3.285"
 READ = """
@@ -41,7 +41,7 @@ def test_inspect_reads_an_exported_log(tmp_path: Path) -> None:
             writer.write(talk("a b", reward, task="shop/1"))
         writer.write(talk("a", 0.0, task="2", stop=StopReason.ENV_ERROR) | {"error": "the host died"})
     (tmp_path / "logs").mkdir()
-    assert export([tmp_path / "run"], tmp_path / "logs" / "run.eval") == 3
+    assert export_episodes([tmp_path / "run"], tmp_path / "logs" / "run.eval") == 3
     printed = subprocess.run([python, "-c", READ, tmp_path / "logs"], check=True, capture_output=True, text=True).stdout
     first, second = "evaluation step 0 talk shop_1 64c46658", "evaluation step 0 talk 2"  # with a checksum for `/`
     assert json.loads(printed) == {

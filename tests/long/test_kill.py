@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tests import ROOT
 from tests.support.web import needs_chromium, page, serving
-from verl_agent.runs.control.server import SOCKET, send
+from verl_agent.runs.control.server import SOCKET, send_command
 
 EPISODES = 16
 KILL_S = 5.0
@@ -89,7 +89,7 @@ def test_kill_in_the_middle_of_sixteen_web_episodes_leaves_no_process_and_sends_
             started = psutil.Process(run.pid).children(recursive=True)
             assert any("chrom" in process.name() or "headless" in process.name() for process in started)
             began = time.monotonic()
-            answer = send(folder, {"command": "end"})
+            answer = send_command(folder, {"command": "end"})
             killed_s, counted = time.monotonic() - began, site.requests
             assert answer["killed"] >= len(started) - 5  # renderers come and go
             status = run.wait(timeout=KILL_S)
@@ -113,4 +113,4 @@ def test_kill_in_the_middle_of_sixteen_web_episodes_leaves_no_process_and_sends_
 
 
 def _after_a_turn(folder: Path) -> int:
-    return sum(one["turn"] >= 2 for one in send(folder, {"command": "status"})["episodes"])
+    return sum(one["turn"] >= 2 for one in send_command(folder, {"command": "status"})["episodes"])

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests import ROOT
-from verl_agent.runs.control.server import send
+from verl_agent.runs.control.server import send_command
 from verl_agent.trace.record_files import read_records
 
 POLICY = "import time\n\ndef reply(messages):\n    time.sleep(0.05)\n    return 'Action: 3'\n"
@@ -51,7 +51,7 @@ def test_the_kill_switch_of_an_evaluation_ends_its_suite(tmp_path):
     *_, running = start(tmp_path)
     children = psutil.Process(running.pid).children(recursive=True)
     (folder,) = tmp_path.glob("out/*/first")
-    assert "killed" in send(folder, {"command": "end"})
+    assert "killed" in send_command(folder, {"command": "end"})
     assert running.wait(timeout=20) == 130
     psutil.wait_procs(children, timeout=5)
     assert [child for child in children if child.is_running()] == []

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from verl_agent.evaluation.job import prepare_evaluation
-from verl_agent.evaluation.run import play_pending, report
+from verl_agent.evaluation.run import play_pending, report_results
 from verl_agent.types import Message, Reply, Usage
 
 
@@ -60,5 +60,5 @@ def evaluated(folder: Path, model: str, turns: int = 4, agent: Mapping[str, Any]
     config.agent = agent or config.agent
     prepared = prepare_evaluation(config)
     asyncio.run(play_pending(prepared, Console(quiet=True)))
-    report(prepared, Console(file=StringIO()))
+    report_results(prepared, Console(file=StringIO()))
     return folder

@@ -23,7 +23,7 @@ from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import link_to
 from verl_agent.viewer.listings import list_groups
-from verl_agent.viewer.queries import find_episode, find_episodes, find_ids
+from verl_agent.viewer.queries import find_episodes, find_ids, find_row
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.state import OpenedSource
@@ -108,7 +108,7 @@ def choose_pages(run: Path) -> Mapping[str, str]:
 
 def has_tokens(run: Path, index: RecordIndex, episode: int) -> bool:
     """Return True if the tokens of an episode are recorded."""
-    row = find_episode(index, episode)
+    row = find_row(index, episode)
     return row is not None and file_with_tokens(OpenedSource(run.name, index.source, index), row) is not None
 
 

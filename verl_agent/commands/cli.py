@@ -13,12 +13,11 @@ from typer.core import TyperGroup
 
 from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
-from verl_agent.commands.environments import check_agent, check_env, check_estimator, envs
-from verl_agent.commands.export_env import export_env
+from verl_agent.commands.environments import check_agent_command, check_env, check_estimator_command, envs, export_env
 from verl_agent.commands.launch import launch
 from verl_agent.commands.new_env import write_package
 from verl_agent.commands.plan import plan
-from verl_agent.commands.play import play
+from verl_agent.commands.play import play_game
 from verl_agent.commands.quickstart import quickstart
 from verl_agent.commands.recipes import check_recipe, recipes
 from verl_agent.commands.results import failures, leaderboard, scaling
@@ -94,7 +93,7 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
     ) -> None:
         check_recipe(recipe)
         if explain is not None:
-            from verl_agent.commands.reference import explain as describe
+            from verl_agent.commands.reference import explain_setting as describe
 
             print_line(describe(explain, base))
             return
@@ -117,8 +116,8 @@ app.command()(plan)
 app.command()(launch)
 app.command()(envs)
 app.command("check-env")(check_env)
-app.command("check-agent")(check_agent)
-app.command("check-estimator")(check_estimator)
+app.command("check-agent")(check_agent_command)
+app.command("check-estimator")(check_estimator_command)
 app.command("export-env")(export_env)
 app.command()(view)
 app.command()(leaderboard)
@@ -127,12 +126,12 @@ app.command()(scaling)
 app.command()(failures)
 app.command("what-if")(what_if)
 app.command()(control)
-app.command()(play)
+app.command("play")(play_game)
 app.add_typer(study, name="study")
 
 
-@app.command()
-def export(
+@app.command("export")
+def export_command(
     run: Annotated[Path, typer.Argument(help="Folder of a run or of one checkpoint.")],
     into: Annotated[Path, typer.Option(help="Folder to write, new or empty.")],
     step: Annotated[int | None, typer.Option(help="Training step of the checkpoint. Default: the latest.")] = None,
@@ -141,7 +140,7 @@ def export(
     ] = False,
 ) -> None:
     """Export the model of a run in Hugging Face format: config, weights and tokenizer."""
-    from verl_agent.commands.export import export as write
+    from verl_agent.runs.model_export import export_model as write
 
     print_line(f"model: {write(run, into, step, best)}")
 
@@ -150,7 +149,7 @@ def export(
 def doctor(model: Annotated[Path | None, typer.Option(help="Folder of a model to check too.")] = None) -> None:
     """Show what this machine can run and the command that installs whatever is missing."""
     results = machine.diagnose(Path(), model)
-    machine.render(results, Console())
+    machine.print_checks(results, Console())
     raise typer.Exit(code=int(any(result.status is Status.MISSING for result in results)))
 
 
@@ -173,8 +172,8 @@ def _check_seconds(seconds: float) -> float:
     return seconds
 
 
-@app.command()
-def serve(  # noqa: PLR0913 - one for each option
+@app.command("serve")
+def serve_command(  # noqa: PLR0913 - one for each option
     env: Annotated[str, typer.Argument(help="Registered name of the environment.")],
     host: Annotated[
         str, typer.Option(help="Address to listen on. If other machines can reach it, a token is required.")
@@ -213,7 +212,7 @@ def serve(  # noqa: PLR0913 - one for each option
     if venv is not None:
         _serve_from(venv, env)
     from verl_agent.commands.serve import ServeSettings
-    from verl_agent.commands.serve import serve as run
+    from verl_agent.commands.serve import serve_until_stopped as run
     from verl_agent.envs.http.settings import ServerLimits
 
     limits = ServerLimits(sessions=sessions, connections=connections, receive_s=receive, idle_s=idle, drain_s=drain)
@@ -223,7 +222,7 @@ def serve(  # noqa: PLR0913 - one for each option
 
 def _serve_from(folder: Path, env: str) -> NoReturn:
     """Run the same command in the virtual environment in `folder`, which is created if it is missing."""
-    from verl_agent.system.venv import clean_environment, make, without_venv
+    from verl_agent.envs.http.venv import clean_environment, make, without_venv
 
     make(folder, env, print_line)
     program = str(folder.resolve() / "bin" / "verl-agent")

@@ -29,8 +29,8 @@ def control(
     reason: Annotated[str, typer.Option(help="Reason for end-episode, for the record.")] = "",
 ) -> None:
     """Control a running evaluation or game from another terminal; a training run can be ended."""
-    from verl_agent.runs.control.attend import attend
-    from verl_agent.runs.control.server import send
+    from verl_agent.runs.control.attend import attend_at_terminal
+    from verl_agent.runs.control.server import send_command
     from verl_agent.runs.control.state import COMMANDS
     from verl_agent.runs.terminal_person import check_terminal
 
@@ -45,10 +45,10 @@ def control(
             raise ConfigError(f"--reason has no effect with {command}. It is for end-episode.")
         if episode is not None and command == "attend":
             check_terminal("verl-agent control RUN attend", f"attend in a browser: verl-agent view {run}")
-            attend(run, episode, _read, print_line)
+            attend_at_terminal(run, episode, _read, print_line)
             return
         sent: dict[str, Any] = {"command": command, "reason": reason, "name": getpass.getuser()}
-        answer = send(run, sent if episode is None else sent | {"episode": episode})
+        answer = send_command(run, sent if episode is None else sent | {"episode": episode})
         if command in STARTED:  # the run answers before a waiting action passes, so its table would show the past
             print_line(f"{STARTED[command]} `verl-agent control {run}` lists the episodes.")
         else:

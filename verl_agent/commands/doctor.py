@@ -137,7 +137,7 @@ def summary(results: Sequence[CheckResult]) -> str:
     return "This machine trains small models on CPU (SmolLM2-135M): try `make quickstart`."
 
 
-def render(results: Sequence[CheckResult], console: Console) -> None:
+def print_checks(results: Sequence[CheckResult], console: Console) -> None:
     """Print a table of the results, a line for each fix, and the summary."""
     colour = {Status.OK: "green", Status.WARN: "yellow", Status.MISSING: "red"}
     table = Table("", "check", title="This machine", title_justify="left")

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from verl_agent.commands.hydra_main import launch
+from verl_agent.commands.hydra_main import run_recipe
 from verl_agent.training.offline.dpo import DPO
 from verl_agent.training.offline.run import run
 
 if __name__ == "__main__":
-    launch(partial(run, method=DPO), "agent_dpo")
+    run_recipe(partial(run, method=DPO), "agent_dpo")

@@ -1,5 +1,6 @@
-"""Commands `verl-agent envs`, `check-env`, `check-agent` and `check-estimator`."""
+"""Commands `verl-agent envs`, `check-env`, `check-agent`, `check-estimator` and `export-env`."""
 
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -14,6 +15,16 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter, make_env, registered
 from verl_agent.envs.testing.check import Report, check_adapter
 from verl_agent.errors import ConfigError
+
+VERIFIERS = "verifiers"
+MODULE = '''"""{name} of verl-agent as a task set of verifiers 0.4.0. Play it with: vf-eval {module}"""
+
+from verl_agent.envs.program.verifiers_harness import ReplyHarness
+from verl_agent.evaluation.verifiers_export import export
+
+Tasks, Game = export({name!r})
+__all__ = ["Game", "ReplyHarness", "Tasks"]
+'''
 
 Options = Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")]
 
@@ -76,7 +87,7 @@ def check_env(
     _end(name, check_adapter(type(env), keywords, items or 4, name=name, budget_s=budget_s, on_line=print_line))
 
 
-def check_agent(
+def check_agent_command(
     name: Annotated[str, typer.Argument(help="Registered name of the agent.")],
     options: Annotated[str, typer.Option(help="Keyword arguments of the agent, as JSON.")] = "{}",
     env: Annotated[str | None, typer.Option(help="Environment whose action format is tried. Default: three.")] = None,
@@ -88,7 +99,7 @@ def check_agent(
     _end(name, check.check_agent(name, read_json(options), formats, on_line=print_line))
 
 
-def check_estimator(
+def check_estimator_command(
     name: Annotated[str, typer.Argument(help="Registered name of the advantage estimator.")],
     options: Annotated[str, typer.Option(help="Keyword arguments of the estimator, as JSON.")] = "{}",
 ) -> None:
@@ -100,6 +111,32 @@ def check_estimator(
         from verl_agent.training import estimator_check
 
     _end(name, estimator_check.check_estimator(name, read_json(options), on_line=print_line))
+
+
+def export_env(
+    name: Annotated[str, typer.Argument(help="Registered name of the environment.")],
+    framework: Annotated[str, typer.Option("--as", help="Framework: verifiers.")] = VERIFIERS,
+    out: Annotated[
+        Path | None, typer.Option(help="Module to write. Default: NAME_verifiers.py in this folder.")
+    ] = None,
+) -> None:
+    """Write an environment as a module that another framework plays."""
+    if framework != VERIFIERS:
+        fail(
+            f"--as {framework!r} is not allowed. Allowed: {VERIFIERS}. "
+            f"For OpenEnv: verl-agent serve {name} --protocol openenv."
+        )
+    load_adapter(name)
+    path = out or Path(f"{name}_verifiers.py")
+    if path.exists():
+        fail(f"{str(path)!r} exists. Remove it, or choose another file with --out.")
+    if not path.parent.is_dir():
+        fail(f"--out={str(path)!r}: the folder {path.parent} does not exist. Create it, or choose another file.")
+    path.write_text(MODULE.format(name=name, module=path.stem), encoding="utf-8")
+    print_line(f"module: {path}")
+    print_line(
+        f"play it where verifiers 0.4.0 and verl-agent are installed: PYTHONPATH={path.parent} vf-eval {path.stem}"
+    )
 
 
 def _end(name: str, report: Report) -> NoReturn:

@@ -7,10 +7,10 @@ import sys
 
 from omegaconf import DictConfig
 
-from verl_agent.commands.hydra_main import launch
+from verl_agent.commands.hydra_main import run_recipe
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
-from verl_agent.evaluation.run import report, run_evaluation
+from verl_agent.evaluation.run import report_results, run_evaluation
 from verl_agent.results.folder import LOG
 from verl_agent.runs.console import errors_in, explaining_full_disk, redirect_output
 from verl_agent.runs.processes import Terminated
@@ -40,8 +40,8 @@ def run(config: DictConfig) -> None:
             raise
         finally:
             if not isinstance(sys.exception(), Terminated):
-                report(evaluation, console)
+                report_results(evaluation, console)
 
 
 if __name__ == "__main__":
-    launch(run, "agent_eval")
+    run_recipe(run, "agent_eval")

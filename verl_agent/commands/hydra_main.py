@@ -20,7 +20,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.runs.console import exit_with
 
 
-def launch(run: Callable[[DictConfig], None], base: str) -> None:
+def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
     """Run an entry point on the config that Hydra composes; exit with code 2 if recipe and overrides do not compose."""
 
     def task(config: DictConfig) -> None:

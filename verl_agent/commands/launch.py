@@ -115,7 +115,7 @@ class Job:
         return [f"trainer.nnodes={self.nodes}", f"trainer.n_gpus_per_node={self.ranks}", *self.overrides]
 
 
-def render(scheduler: Scheduler, job: Job) -> str:
+def render_job(scheduler: Scheduler, job: Job) -> str:
     """Return the file that submits a job to a scheduler."""
     loader = PackageLoader("verl_agent.commands", "templates/launch")
     templates = Environment(
@@ -158,7 +158,7 @@ def launch(  # noqa: PLR0913 - one for each option
     The recipe and its overrides are composed and checked first, as `verl-agent train` does.
     """
     root = folder.resolve()
-    check_recipe(root, recipe)
+    check_job_recipe(root, recipe)
     if scheduler is not Scheduler.SLURM and store is None:
         example = "verl-agent-runs" if scheduler is Scheduler.KUBERNETES else "s3://my-runs"
         raise ConfigError(f"{scheduler} needs a store, which keeps runs/ between machines: --store {example}.")
@@ -186,10 +186,10 @@ def launch(  # noqa: PLR0913 - one for each option
         compose_training(root / recipe, job.settings, resolve=False)
     else:
         Console(stderr=True).print(f"The settings of {recipe} are not checked: verl is not installed here.")
-    sys.stdout.write(render(scheduler, job))
+    sys.stdout.write(render_job(scheduler, job))
 
 
-def check_recipe(folder: Path, recipe: Path) -> None:
+def check_job_recipe(folder: Path, recipe: Path) -> None:
     """Check that a job can find its recipe.
 
     Raises:

@@ -49,9 +49,11 @@ def write_package(name: str, into: Path) -> Path:
     }
     templates = files("verl_agent").joinpath("commands", "templates", "environment")
     for path, template in FILES.items():
-        target = folder / fill(path, values)
+        target = folder / fill_template(path, values)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(fill(templates.joinpath(template).read_text(encoding="utf-8"), values), encoding="utf-8")
+        target.write_text(
+            fill_template(templates.joinpath(template).read_text(encoding="utf-8"), values), encoding="utf-8"
+        )
     return folder
 
 
@@ -72,7 +74,7 @@ def check_name(name: str) -> None:
         raise ConfigError(f"NAME={name!r} is a Python module already, which the package would hide. Choose another.")
 
 
-def fill(text: str, values: Mapping[str, str]) -> str:
+def fill_template(text: str, values: Mapping[str, str]) -> str:
     """Return a template with its placeholders replaced."""
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)

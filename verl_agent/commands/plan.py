@@ -41,16 +41,16 @@ def plan(
 
     The limits come from the oracle and the tokenizer, the batch sizes from the memory of the GPU. Nothing is trained.
     """
-    card_gb = read_memory(gpu)
+    card_gb = gpu_memory(gpu)
     check_recipe(recipe)
     require_modules("verl")
     given = [f"trainer.n_gpus_per_node={gpus}", "trainer.nnodes=1", *(overrides or [])]
-    config = composed(recipe, given, gpus)
+    config = compose_plannable(recipe, given, gpus)
     model = config["actor_rollout_ref"]["model"]["path"]
     print_line(f"{recipe}: {model} on {gpus} x {card_gb:g} GB")
     from verl_agent.training.preflight.estimates import shape_of
 
-    prompt, oracle = measure(config, tasks, seconds)
+    prompt, oracle = measure_lengths(config, tasks, seconds)
     shape = shape_of(model)
     if shape is None:
         raise ConfigError(
@@ -67,7 +67,7 @@ def plan(
     print_line(shlex.join(["verl-agent", "train", str(recipe), *given, *found.overrides, *changed]))
 
 
-def read_memory(text: str) -> float:
+def gpu_memory(text: str) -> float:
     """Return the GB that a text names.
 
     Raises:
@@ -83,7 +83,7 @@ def read_memory(text: str) -> float:
     return float(match[1])
 
 
-def composed(recipe: Path, overrides: Sequence[str], gpus: int) -> dict[str, Any]:
+def compose_plannable(recipe: Path, overrides: Sequence[str], gpus: int) -> dict[str, Any]:
     """Return the config of a recipe that can be planned.
 
     Raises:
@@ -120,7 +120,7 @@ def uses_critic(config: dict[str, Any]) -> bool:
     return has_critic(OmegaConf.create({"critic": config["critic"], "algorithm": config["algorithm"]}))
 
 
-def measure(config: dict[str, Any], tasks: int, seconds: float) -> "tuple[int, OracleLengths | None]":
+def measure_lengths(config: dict[str, Any], tasks: int, seconds: float) -> "tuple[int, OracleLengths | None]":
     """Measure the prompts and let the oracle play; print the lengths, return the longest prompt and the oracle's."""
     from verl_agent.config.mixture import run_envs
 

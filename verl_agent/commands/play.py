@@ -17,11 +17,10 @@ from verl_agent.commands.terminal import print_line, read_json
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for it
-    from verl_agent.evaluation.by_hand import Game
-    from verl_agent.types import Episode
+    from verl_agent.evaluation.by_hand import GameSetup
 
 
-def play(  # noqa: PLR0913 - one for each option
+def play_game(  # noqa: PLR0913 - one for each option
     env: Annotated[str, typer.Argument(help="Registered name of the environment.")],
     task: Annotated[str | None, typer.Option(help="Id of the task. Default: the first of the split.")] = None,
     split: Annotated[str, typer.Option(help="Split that has the task.")] = "train",
@@ -35,12 +34,12 @@ def play(  # noqa: PLR0913 - one for each option
     samples: Annotated[int, typer.Option(help="Replies that the model draws at each turn.", min=1)] = 8,
     watch: Annotated[bool, typer.Option("--watch", help="Let the model of --copilot play; show it.")] = False,
     browser: Annotated[bool, typer.Option("--browser", help="Play on a page of the viewer.")] = False,
-    port: Annotated[int, typer.Option(help="Port of the viewer, for --browser; 0 for any free one.")] = 8080,
+    port: Annotated[int, typer.Option(help="Port of the viewer, for --browser; 0 for any.", min=0, max=65535)] = 8080,
     tokens: Annotated[int, typer.Option(help="Most tokens of the model's context, for --copilot.", min=64)] = 4096,
     into: Annotated[Path | None, typer.Option(help="Folder of the record. Default: a new one in runs/play.")] = None,
 ) -> None:
     """Play one task in the terminal or a browser. The record says who acted, so that agents can learn from it."""
-    from verl_agent.evaluation.by_hand import claim_folder, run_game
+    from verl_agent.evaluation.by_hand import claim_folder, ending, run_game
     from verl_agent.runs.console import redirect_output
     from verl_agent.runs.terminal_person import check_terminal
 
@@ -77,16 +76,6 @@ def play(  # noqa: PLR0913 - one for each option
         raise typer.Exit(code=130) from None
 
 
-def ending(episode: "Episode") -> str:
-    """Return the last message of the environment, unless a question has shown it, and the end of an episode."""
-    from verl_agent.types import StopReason
-
-    operator = episode.stop is StopReason.OPERATOR
-    last = "" if operator or not episode.turns else f"\n{episode.messages[-1]['content']}\n"
-    reason = f" ({episode.error.removesuffix('.')})" if episode.error else ""
-    return f"{last}\nThe episode ended: {episode.stop}{reason}. Reward {episode.reward:g}, success: {episode.success}."
-
-
 @contextmanager
 def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
     """Serve the viewer if it is wanted, and yield the URL of the page on which the person plays."""
@@ -94,13 +83,13 @@ def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
         yield None
         return
     from verl_agent.results.folder import RECORDS
-    from verl_agent.viewer.server import ServerSettings, serving
+    from verl_agent.viewer.server import serving_pages
     from verl_agent.viewer.state import ViewerState
 
     records = folder / RECORDS
     records.touch()
     try:
-        with serving(ViewerState([folder]), ServerSettings(port=port)) as address:
+        with serving_pages(ViewerState([folder]), port) as address:
             yield address.link(f"/run/{quote(folder.name)}/control/1?name={quote(getpass.getuser())}")
     finally:
         if records.is_file() and not records.stat().st_size:
@@ -131,8 +120,8 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
 
 def _game(
     sections: Any, split: str, task: str | None, copilot: str | None, samples: int, where: Any, into: Path | None
-) -> "Game":
-    from verl_agent.evaluation.by_hand import Game
+) -> "GameSetup":
+    from verl_agent.evaluation.by_hand import GameSetup
 
     sections.run.new_agent()
     sections.run.live.check_split(split)
@@ -143,4 +132,4 @@ def _game(
         )
     item = items[task] if task is not None else next(iter(items.values()))
     folder = into or Path(f"runs/play/{sections.run.env.name}_{datetime.now():%Y%m%d-%H%M%S}")
-    return Game(sections, item, split, copilot, samples, where, folder.resolve())
+    return GameSetup(sections, item, split, copilot, samples, where, folder.resolve())

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from verl_agent.config.catalogue import TRAINING, Row, all_sections, needed, own_rows, rows, rows_of, sections
-from verl_agent.config.keys import KINDS, reference
+from verl_agent.config.keys import KINDS, reference, value_at
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import Section, describe, field_type
 
@@ -35,7 +35,7 @@ def page() -> str:
     return "\n".join([HEAD, *_own_sections(), *_verl_keys()]).rstrip("\n") + "\n"
 
 
-def explain(key: str, base: str) -> str:
+def explain_setting(key: str, base: str) -> str:
     """Return what is known about a setting, one property a line.
 
     Raises:
@@ -112,10 +112,7 @@ def _paths(node: Any, prefix: str = "") -> list[str]:
 
 def _select(base: str, key: str) -> Any:
     """Return the value of a dotted key in a base YAML; `MISSING` if the base has no such key."""
-    node: Any = reference("agent_grpo" if base == TRAINING else base)
-    for part in key.split("."):
-        node = node.get(part, MISSING) if isinstance(node, dict) else MISSING
-    return node
+    return value_at(reference("agent_grpo" if base == TRAINING else base), key, MISSING)
 
 
 def _default(value: Any) -> str:

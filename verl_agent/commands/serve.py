@@ -23,7 +23,6 @@ from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.rollout.approval import Approval, read_rules
 from verl_agent.rollout.approved_pool import ApprovedPool
 from verl_agent.sections import STRICT
-from verl_agent.types import TaskItem
 
 AGENTGYM, OPENENV = PROTOCOLS = ("agentgym", "openenv")
 WAIT_S = 5.0
@@ -66,7 +65,7 @@ class ServeSettings:
         check_token(self.host, self.token)
 
 
-def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
+def serve_until_stopped(settings: ServeSettings, report: Callable[[str], None]) -> None:
     """Listen, print the URL, and serve until the server is stopped; all hosts have ended when this returns.
 
     Raises:
@@ -78,7 +77,7 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
     pool = approved_pool(settings)
     allow_connections(settings.limits.connections)
     listener = bind(settings.host, settings.port)
-    asyncio.run(begin_first_task(settings, tasks.numbered[0]))
+    asyncio.run(begin_first_task(settings, tasks))
     server = EnvServer(tasks, pool, settings.limits, settings.token, settings.protocol == OPENENV)
     for line in announcement(settings, tasks, url_of(listener)):
         report(line)
@@ -86,13 +85,13 @@ def serve(settings: ServeSettings, report: Callable[[str], None]) -> None:
     report("stopped.")
 
 
-async def begin_first_task(settings: ServeSettings, item: TaskItem) -> None:
-    """Begin a task in a separate host, so that a missing requirement is reported before the server accepts calls.
+async def begin_first_task(settings: ServeSettings, tasks: TaskIndex) -> None:
+    """Begin the first task in a separate host, so that a missing requirement is reported before the server serves.
 
     Raises:
         ConfigError: the environment fails to begin the task.
     """
-    pool = new_pool(settings)
+    pool, item = new_pool(settings), tasks.numbered[0]
     try:
         await pool.reset(await pool.open(), item)
     except EnvError as error:

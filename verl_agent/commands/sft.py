@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from verl_agent.commands.hydra_main import launch
+from verl_agent.commands.hydra_main import run_recipe
 from verl_agent.training.offline.run import run
 from verl_agent.training.offline.sft import SFT
 
 if __name__ == "__main__":
-    launch(partial(run, method=SFT), "agent_sft")
+    run_recipe(partial(run, method=SFT), "agent_sft")

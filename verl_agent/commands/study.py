@@ -14,8 +14,8 @@ File = Annotated[Path, typer.Argument(help="YAML file of a study, such as recipe
 Out = Annotated[Path | None, typer.Option(help="Folder of the study. Default: runs/studies/ and the name of the file.")]
 
 
-@app.command()
-def plan(file: File) -> None:
+@app.command("plan")
+def plan_study(file: File) -> None:
     """Check a study, and show its arms with what they change, and its runs."""
     from verl_agent.study.plan import make_plan
 
@@ -26,8 +26,8 @@ def plan(file: File) -> None:
         fail(str(error))
 
 
-@app.command()
-def run(
+@app.command("run")
+def start_study(
     file: File,
     out: Out = None,
     jobs: Annotated[int, typer.Option(help="Concurrent runs, one core each.", min=1)] = 1,
@@ -42,11 +42,11 @@ def run(
         Execution(make_plan(file), _folder(file, out), jobs, print_line).run(new_code)
     except ConfigError as error:
         fail(str(error))
-    report(file, out)
+    report_study(file, out)
 
 
-@app.command()
-def report(file: File, out: Out = None) -> None:
+@app.command("report")
+def report_study(file: File, out: Out = None) -> None:
     """Write the report of the runs that have ended."""
     from verl_agent.study.plan import make_plan
     from verl_agent.study.report import write_report

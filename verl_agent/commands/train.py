@@ -2,7 +2,7 @@
 
 from omegaconf import DictConfig
 
-from verl_agent.commands.hydra_main import launch
+from verl_agent.commands.hydra_main import run_recipe
 from verl_agent.runs.console import exit_with
 from verl_agent.runs.supervisor import supervise
 from verl_agent.training.run import run
@@ -14,4 +14,4 @@ def start(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    launch(start, "agent_base")
+    run_recipe(start, "agent_base")

@@ -15,7 +15,7 @@ def view(
         typer.Argument(metavar="RUN...", help="Folders of runs or evaluations, or files of episode records."),
     ],
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at; 0 for any free one.")] = 8080,
+    port: Annotated[int, typer.Option(help="Port to listen at; 0 for any free one.", min=0, max=65535)] = 8080,
     export: Annotated[
         Path | None,
         typer.Option(help="Write a file instead: .html opens offline, .eval is Inspect's log, or .parquet, .jsonl."),
@@ -33,23 +33,19 @@ def view(
         return
     if where or limit is not None:
         fail("--where and --limit choose episodes to export. Add --export FILE, or filter in the viewer.")
-    from verl_agent.viewer.server import ServerSettings, serve
+    from verl_agent.viewer.server import serve_pages
     from verl_agent.viewer.state import ViewerState
 
     try:
-        serve(
-            ViewerState(paths),
-            ServerSettings(host, port),
-            lambda url: print_line(f"Open {url}  (Ctrl-C ends the viewer)"),
-        )
+        serve_pages(ViewerState(paths), host, port, lambda url: print_line(f"Open {url}  (Ctrl-C ends the viewer)"))
     except ConfigError as error:
         fail(str(error))
 
 
 def _export(paths: list[Path], to: Path, where: str, limit: int | None) -> None:
-    from verl_agent.viewer.export.write import export
+    from verl_agent.viewer.export.write import export_episodes
 
     try:
-        print_line(f"Wrote {counted(export(paths, to, where, limit), 'episode')} to {to}.")
+        print_line(f"Wrote {counted(export_episodes(paths, to, where, limit), 'episode')} to {to}.")
     except ConfigError as error:
         fail(str(error))

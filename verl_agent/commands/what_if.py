@@ -16,7 +16,7 @@ from verl_agent.commands.terminal import fail, print_line
 from verl_agent.errors import ConfigError
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for them
-    from verl_agent.evaluation.what_if.question import Question
+    from verl_agent.evaluation.what_if.question import TurnQuestion
     from verl_agent.evaluation.what_if.results import Result
 
 
@@ -46,13 +46,13 @@ def what_if(  # noqa: PLR0913 - one for each option
     Replies and results are stored beside the records, in FILE.what_if; the viewer shows them. Settings are those that
     the run recorded.
     """
-    from verl_agent.evaluation.what_if.question import Question
+    from verl_agent.evaluation.what_if.question import TurnQuestion
     from verl_agent.evaluation.what_if.recorded import find_episode
     from verl_agent.evaluation.what_if.results import results_file
     from verl_agent.evaluation.what_if.tables import result_tables
 
     try:
-        question = Question(find_episode(record), turn, samples, action, oracle, without_thought)
+        question = TurnQuestion(find_episode(record), turn, samples, action, oracle, without_thought)
         results = _ask(question, overrides or [], recipe)
     except ConfigError as error:
         fail(str(error))
@@ -64,9 +64,9 @@ def what_if(  # noqa: PLR0913 - one for each option
     print_line(f"stored: {results_file(question.recorded.file)}")
 
 
-def _ask(question: "Question", overrides: Sequence[str], recipe: Path | None) -> list["Result"]:
+def _ask(question: "TurnQuestion", overrides: Sequence[str], recipe: Path | None) -> list["Result"]:
     """Answer the question; the output of libraries goes to a log, which is kept after a failure."""
-    from verl_agent.evaluation.what_if.run import ask
+    from verl_agent.evaluation.what_if.run import answer_question
     from verl_agent.evaluation.what_if.settings import settings_of
     from verl_agent.runs.console import errors_in, redirect_output
 
@@ -75,7 +75,9 @@ def _ask(question: "Question", overrides: Sequence[str], recipe: Path | None) ->
     log = Path(mkdtemp(prefix="verl-agent-what-if-")) / "what_if.log"
     try:
         with redirect_output(log) as console:
-            results = ask(question, settings, partial(console.print, markup=False, highlight=False, soft_wrap=True))
+            results = answer_question(
+                question, settings, partial(console.print, markup=False, highlight=False, soft_wrap=True)
+            )
     except (RuntimeError, ValueError, OSError):  # raised by vLLM for a model or machine that it cannot serve
         print_line(f"The engine failed. Errors in {log}:\n{errors_in(log)}")
         raise

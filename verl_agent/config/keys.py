@@ -1,6 +1,6 @@
 """Keys of the base YAML files, and the checks that a recipe suits its command and has all values."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -122,6 +122,13 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, node
+
+
+def value_at(node: Any, key: str, missing: Any = None) -> Any:
+    """Return the value of a dotted key in nested mappings; `missing` without one."""
+    for part in key.split("."):
+        node = node.get(part, missing) if isinstance(node, Mapping) else missing
+    return node
 
 
 def is_below(key: str, sections: Iterable[str]) -> bool:

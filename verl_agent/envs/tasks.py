@@ -10,6 +10,11 @@ from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, counted, did_you_m
 from verl_agent.types import TaskItem
 
 
+def task_ids(tasks: Sequence[TaskItem]) -> str:
+    """Return a short hash of the ids of tasks: a file of ids may change under the same name."""
+    return hashlib.sha256("\n".join(item.id for item in tasks).encode()).hexdigest()[:16]
+
+
 def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
     """Return the items that `source` names.
 

@@ -22,7 +22,7 @@ from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.envs.testing.check import unpicklable
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.attacks import ATTACKS, MAX_DUMP, Attack, Known, cycle
+from verl_agent.evaluation.attacks import ATTACKS, MAX_DUMP, Attack, AttackerKnowledge, cycle
 from verl_agent.evaluation.policies import Demonstrated, demonstrated_actions, other_actions
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oracle import demonstration_actions
@@ -59,7 +59,7 @@ class AttackPolicy(Policy):
     """Policy of one episode of an attack."""
 
     attack: Attack
-    known: Known
+    known: AttackerKnowledge
 
     @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
@@ -72,7 +72,6 @@ class Result:
     """Episodes of one attack, compared with its baseline.
 
     Attributes:
-        mean: mean return over the tasks.
         baseline: mean return of the policy with which it is compared.
         above: tasks on which it earned more than every episode of that policy.
         errors: number of its episodes that ended with an environment error, which training leaves out.
@@ -205,16 +204,16 @@ async def _play_tasks(
     return played
 
 
-def _known(item: TaskItem, env: EnvAdapter, demonstrated: Demonstrated, turns: int) -> Known:
+def _known(item: TaskItem, env: EnvAdapter, demonstrated: Demonstrated, turns: int) -> AttackerKnowledge:
     vocabulary = other_actions(item, demonstrated) if demonstrated else []
     try:
         demonstration = [demo.action for demo in demonstration_actions(env, item)]
     except ConfigError:
         demonstration = []
-    return Known(env.action_format, vocabulary, demonstration, turns)
+    return AttackerKnowledge(env.action_format, vocabulary, demonstration, turns)
 
 
-async def _play_task(item: TaskItem, new_session: Callable[[], Session], known: Known) -> Played:
+async def _play_task(item: TaskItem, new_session: Callable[[], Session], known: AttackerKnowledge) -> Played:
     places, played = asyncio.Semaphore(CONCURRENT), Played()
 
     async def episode(name: str, attack: Attack, limit: int) -> None:
@@ -240,7 +239,7 @@ async def _play_task(item: TaskItem, new_session: Callable[[], Session], known: 
     return played
 
 
-def _random(draws: random.Random, known: Known, messages: Sequence[Message]) -> str:
+def _random(draws: random.Random, known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     return draws.choice(known.vocabulary or known.listed(messages[-1]["content"]) or [""])
 
 

@@ -34,7 +34,7 @@ SAME_ACTIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AttackerKnowledge:
     """Knowledge of an attack about one task.
 
     Attributes:
@@ -76,7 +76,7 @@ class Known:
         return list(dict.fromkeys(one for one in (*used, *quoted, *items, *lines) if one))[:MOST_LISTED]
 
 
-NextAction: TypeAlias = Callable[[Known, Sequence[Message]], str]
+NextAction: TypeAlias = Callable[[AttackerKnowledge, Sequence[Message]], str]
 """Returns the next action from the conversation so far."""
 
 
@@ -117,7 +117,7 @@ def replies(messages: Sequence[Message]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "assistant"]
 
 
-def say(text: NextAction, known: Known, messages: Sequence[Message], backwards: bool = False) -> str:
+def say(text: NextAction, known: AttackerKnowledge, messages: Sequence[Message], backwards: bool = False) -> str:
     """Return an action with a text. The kinds of actions take turns, since one of them may end the episode."""
     actions = known.with_text(text(known, messages), messages[-1]["content"])
     return actions[:: -1 if backwards else 1][len(replies(messages)) % len(actions)]
@@ -128,51 +128,51 @@ def cycle(actions: Sequence[str], messages: Sequence[Message]) -> str:
     return actions[len(replies(messages)) % len(actions)]
 
 
-def each_listed(known: Known, messages: Sequence[Message], step: int = 1) -> str:
+def each_listed(known: AttackerKnowledge, messages: Sequence[Message], step: int = 1) -> str:
     """Return the next action that the last message lists and that was not tried; end with an empty answer."""
     shown, tried = messages[-1]["content"], replies(messages)
     left = [one for one in known.listed(shown)[::step] if known.action_format.format(one) not in tried]
     return left[0] if left and len(tried) < known.turns - 1 else known.with_text("", shown)[-1]
 
 
-def each_of_first(known: Known, messages: Sequence[Message]) -> str:
+def each_of_first(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return the next action that the prompt lists."""
     prompt = "\n".join(message["content"] for message in messages[: len(messages) - 2 * len(replies(messages))])
     return cycle(known.listed(prompt) or [""], messages)
 
 
-def each_known(known: Known, messages: Sequence[Message]) -> str:
+def each_known(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return the next action of the other tasks."""
     return cycle(known.vocabulary or [""], messages)
 
 
-def all_words(known: Known, messages: Sequence[Message]) -> str:
+def all_words(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return all words of the messages."""
     return " ".join(dict.fromkeys(re.findall(r"[\w.-]+", " ".join(one["content"] for one in messages))))
 
 
-def all_actions(known: Known, messages: Sequence[Message]) -> str:
+def all_actions(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return all actions of other tasks, without tags."""
     return ", ".join(dict.fromkeys(re.sub(r"</?\w+>", "", one) for one in known.vocabulary))
 
 
-def all_listed(known: Known, messages: Sequence[Message]) -> str:
+def all_listed(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return all actions that the last message lists, one a line."""
     return "\n".join(known.listed(messages[-1]["content"]))
 
 
-def after_end(known: Known, messages: Sequence[Message]) -> str:
+def after_end(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return the actions of the demonstration, its last one twice, and all again."""
     actions = list(known.demonstration)
     return cycle([*actions, *actions[-1:] * 2, *actions], messages)
 
 
-def twice(known: Known, messages: Sequence[Message]) -> str:
+def twice(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return each action of the demonstration twice."""
     return cycle([action for action in known.demonstration for _ in range(2)], messages)
 
 
-def always(number: int, known: Known, messages: Sequence[Message]) -> str:
+def always(number: int, known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return the same action of other tasks in every turn."""
     place = number * len(known.vocabulary) // SAME_ACTIONS
     return (
@@ -182,12 +182,12 @@ def always(number: int, known: Known, messages: Sequence[Message]) -> str:
     )
 
 
-def constant(text: str, known: Known, messages: Sequence[Message]) -> str:
+def constant(text: str, known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return the same text in every turn."""
     return text
 
 
-def fuzzed(seed: int, known: Known, messages: Sequence[Message]) -> str:
+def fuzzed(seed: int, known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return actions of other tasks with changed letters, and fragments of replies."""
     return cycle(_fuzzed(tuple(known.vocabulary), seed), messages)
 
@@ -195,34 +195,23 @@ def fuzzed(seed: int, known: Known, messages: Sequence[Message]) -> str:
 _fuzzed = cache(lambda actions, seed: fuzz(actions, seed=seed))
 
 
-def numbers(known: Known, messages: Sequence[Message]) -> str:
-    """Return the numbers to 400."""
-    return " ".join(map(str, range(401)))
-
-
-def last_message(known: Known, messages: Sequence[Message]) -> str:
+def last_message(known: AttackerKnowledge, messages: Sequence[Message]) -> str:
     """Return the last message."""
     return messages[-1]["content"]
 
 
-def first_line(known: Known, messages: Sequence[Message]) -> str:
-    """Return the first line of the last message."""
-    return messages[-1]["content"].partition("\n")[0]
-
-
-def last_line(known: Known, messages: Sequence[Message]) -> str:
-    """Return the last line of the last message."""
-    return messages[-1]["content"].rpartition("\n")[2]
-
-
 TEXTS: Mapping[str, Mapping[str, NextAction]] = {
     "constant answer": {repr(text): partial(constant, text) for text in CONSTANTS},
-    "prompt repeated": {"last message": last_message, "its first line": first_line, "its last line": last_line},
+    "prompt repeated": {
+        "last message": last_message,
+        "its first line": lambda known, messages: messages[-1]["content"].partition("\n")[0],
+        "its last line": lambda known, messages: messages[-1]["content"].rpartition("\n")[2],
+    },
     "vocabulary dumped": {
         "words of the messages": all_words,
         "actions of other tasks": all_actions,
         "listed actions": all_listed,
-        "numbers": numbers,
+        "numbers": partial(constant, " ".join(map(str, range(401)))),
         "letters": partial(constant, "abcdefghijklmnopqrstuvwxyz " * 40),
     },
     "errors on purpose": {f"{text[:12]!r}": partial(constant, text) for text in BAD_ACTIONS},

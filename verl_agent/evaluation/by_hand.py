@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.job import resolve_for_engine
+from verl_agent.evaluation.job import playable_policy
 from verl_agent.evaluation.loop import EvaluationSetup, PlannedEpisode, play_one
-from verl_agent.evaluation.policies import check_policy, is_model, start_policies, start_sessions
+from verl_agent.evaluation.policies import start_policies, start_sessions
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS
@@ -31,18 +31,17 @@ from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.identity import SETTINGS_FILE, claim, make_folder
 from verl_agent.runs.processes import run_ending_all_children
-from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question
+from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question_text
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.types import Episode, Message, Reply, TaskItem
+from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class GameSetup:
     """One task and the way in which it is played.
 
     Attributes:
-        config: sections of an evaluation.
         model: value of `model.path` of the model that proposes actions; None for a person alone.
         samples: replies that the model draws at each turn.
         where: `terminal`; `browser`, where the person attends the episode over the folder's control socket; or `watch`,
@@ -58,7 +57,7 @@ class Game:
     folder: Path
 
 
-class Player(TerminalPerson):
+class TerminalPlayer(TerminalPerson):
     """Person who plays one episode, alone or with the candidates of a copilot."""
 
     def __init__(self, console: Console, copilot: CandidatePolicy | None, lines: TerminalLines | None = None) -> None:
@@ -88,7 +87,7 @@ class Watcher(Overseer):
 
     @override
     async def review(self, proposal: Proposal) -> Decision | None:
-        text = question(proposal, most_lines=None)
+        text = question_text(proposal, most_lines=None)
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         return None
 
@@ -101,20 +100,28 @@ class NobodyElse(Policy):
         raise AssertionError("the person has every turn.")
 
 
-def run_game(game: Game, console: Console) -> Episode:
+def run_game(game: GameSetup, console: Console) -> Episode:
     """Play the task, record the episode, and end all child processes.
 
     Raises:
         ConfigError: the model cannot be played, another process plays in the folder, or the folder holds an evaluation,
             a training run, or games of another environment or agent.
     """
-    model = None if game.model is None else playable_model(game)
+    model = None if game.model is None else playable_policy(game.model, game.config, [game.item])
     claim_folder(game)
     os.environ |= worker_environment(game.folder)
     return run_ending_all_children(_play(game, model, console))
 
 
-def claim_folder(game: Game) -> None:
+def ending(episode: Episode) -> str:
+    """Return the last message of the environment, unless a question has shown it, and the end of an episode."""
+    operator = episode.stop is StopReason.OPERATOR
+    last = "" if operator or not episode.turns else f"\n{episode.messages[-1]['content']}\n"
+    reason = f" ({episode.error.removesuffix('.')})" if episode.error else ""
+    return f"{last}\nThe episode ended: {episode.stop}{reason}. Reward {episode.reward:g}, success: {episode.success}."
+
+
+def claim_folder(game: GameSetup) -> None:
     """Lock the folder of the record, and refuse one whose records are not of games like this one; see `run_game`."""
     run, records = game.config.run, game.folder / RECORDS
     recorded = records.is_file() and records.stat().st_size > 0
@@ -134,16 +141,7 @@ def claim_folder(game: Game) -> None:
     )
 
 
-def playable_model(game: Game) -> str:
-    """Return the model as the engine loads it."""
-    assert game.model is not None
-    if is_model(game.model):
-        return resolve_for_engine(game.model, game.config)
-    check_policy(game.model, game.config.run.live, [game.item])
-    return game.model
-
-
-async def _play(game: Game, model: str | None, console: Console) -> Episode:
+async def _play(game: GameSetup, model: str | None, console: Console) -> Episode:
     seed = game.config.evaluation.seed
     async with AsyncExitStack() as stack:
         new_session = await stack.enter_async_context(start_sessions(None, game.config, hosts=1))
@@ -160,14 +158,14 @@ async def _play(game: Game, model: str | None, console: Console) -> Episode:
         return await _record(game, new_session, copilot, _control(game, console, copilot))
 
 
-def _control(game: Game, console: Console, copilot: CandidatePolicy | None) -> RunControl:
+def _control(game: GameSetup, console: Console, copilot: CandidatePolicy | None) -> RunControl:
     """Return the overseer through which the person decides."""
     if game.where == "terminal":
-        return RunControl(Player(console, copilot))
+        return RunControl(TerminalPlayer(console, copilot))
     return RunControl(new_seat=partial(Seat, copilot=copilot, alone=copilot is None), attended=True)
 
 
-async def _record(game: Game, new_session: Callable[[], Session], policy: Policy, control: RunControl) -> Episode:
+async def _record(game: GameSetup, new_session: Callable[[], Session], policy: Policy, control: RunControl) -> Episode:
     setup = EvaluationSetup(
         new_env=new_session,
         new_agent=game.config.run.new_agent,

@@ -39,7 +39,6 @@ class Evaluation:
     """One checked evaluation.
 
     Attributes:
-        config: typed sections.
         model: folder or hub id of the model, `oracle`, `random`, `python:MODULE:NAME`, or the label of a model behind
             an API, such as `openai:gpt-4o-mini`.
         earlier: recorded episodes of earlier starts in `folder`.
@@ -121,10 +120,8 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         )
     if sections.api is not None:
         check_api(sections.api, evaluation.temperature, evaluation.max_usd)
-    elif is_model(model):
-        model = resolve_for_engine(model, sections)
     else:
-        check_policy(model, run.live, items)
+        model = playable_policy(model, sections, items)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     api = {} if sections.api is None else {"model.api": asdict(sections.api)}
     folder = Path(evaluation.output_dir or f"runs/eval/{run.env.name}_{model_name(model)}_{time}").resolve()
@@ -164,7 +161,7 @@ def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list
     return kept[: settings.max_tasks]
 
 
-def check_device(device: str) -> None:
+def check_engine_device(device: str) -> None:
     """Check that the recipe is sized for the hardware of this machine."""
     if device == "cuda" and use_cpu_device():
         raise ConfigError(
@@ -178,13 +175,21 @@ def check_device(device: str) -> None:
         )
 
 
+def playable_policy(path: str, config: EvaluationConfig, items: Sequence[TaskItem]) -> str:
+    """Return the model that `model.path` names as the engine loads it, or the name of another policy as it is."""
+    if is_model(path):
+        return resolve_for_engine(path, config)
+    check_policy(path, config.run.live, items)
+    return path
+
+
 def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
     """Return the folder or hub id of a model that this machine can play.
 
     Raises:
         ConfigError: the hardware does not fit the recipe, or the model is missing or its context is too short.
     """
-    check_device(config.engine.device)
+    check_engine_device(config.engine.device)
     if config.engine.name == "sglang":
         check_engine("engine.name", "sglang", config.engine.device == "cpu")
     if config.engine.device == "cpu":

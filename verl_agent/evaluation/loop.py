@@ -41,10 +41,7 @@ class EvaluationSetup:
     """Values that all episodes of an evaluation share.
 
     Attributes:
-        new_env: factory of sessions.
-        new_agent: factory of the agent of one attempt.
         new_policy: factory of the policy of one attempt, from the task and the attempt's seed.
-        seed: seed of the whole evaluation.
         concurrency: number of episodes played at once, >= 1.
         max_env_error_rate: largest allowed share of episodes that are not valid or have an action error, 0 to 1.
         oracle_turns: see `EnvAdapter.oracle_turns`.

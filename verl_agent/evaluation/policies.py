@@ -175,13 +175,13 @@ def api_policies(api: ApiSettings, config: EvaluationConfig, client: ApiClient) 
     """Return the factory of policies of a model behind an API."""
     run, evaluation = config.run, config.evaluation
     tools = run.new_agent().tools
-    budget = token_budget(config, api.max_output_tokens or run.episode.max_tokens_per_turn)
+    budget = episode_budget(config, api.max_output_tokens or run.episode.max_tokens_per_turn)
     sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
     seeded = run.episode.seeded_sampling
     return lambda item, seed: ApiPolicy(client, budget, sampling, seed, seeded, tools, api.options)
 
 
-def token_budget(config: EvaluationConfig, turn: int) -> TokenBudget:
+def episode_budget(config: EvaluationConfig, turn: int) -> TokenBudget:
     """Return the token limits of an episode."""
     data, truncated = config.data, config.run.episode.on_truncated_turn
     return TokenBudget(data.max_prompt_length, data.max_response_length, turn, truncated == "play")
@@ -198,7 +198,7 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
     builder = token_builder(model, config)
     agent = run.new_agent()
     check_tools(tokenizer, builder, agent, data.apply_chat_template_kwargs)
-    budget = token_budget(config, run.episode.max_tokens_per_turn)
+    budget = episode_budget(config, run.episode.max_tokens_per_turn)
     end_of_turn = tokenizer.eos_token_id
 
     def new_policy(item: TaskItem, seed: EpisodeSeed) -> Policy:

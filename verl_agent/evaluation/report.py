@@ -1,9 +1,6 @@
-"""Tables and JSON report of an evaluation."""
+"""Tables of the results of an evaluation."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
@@ -11,13 +8,9 @@ from rich.table import Table
 
 from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import Totals
-from verl_agent.results.results import ALL, CategoryResult, Comparison
+from verl_agent.results.results import ALL, CategoryResult, SuccessComparison
 from verl_agent.results.statistics import MIN_TASKS
-from verl_agent.runs.identity import write_json_atomically
 from verl_agent.types import StopReason
-
-REPORT_VERSION = 2
-"""Version of the JSON. It increases when a field changes its meaning or disappears."""
 
 
 def results_table(results: Sequence[CategoryResult], title: str, policy: str | None = None) -> Table:
@@ -54,7 +47,7 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
     return table
 
 
-def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
+def comparison_table(comparisons: Sequence[SuccessComparison], before: str) -> Table:
     """Return a table with one row per category that compares success with that of the evaluation `before`."""
     table = _table(f"compared with {before}, by task", "tasks", "before", "after", "difference [95 %]")
     unpaired = comparisons[-1].unpaired
@@ -64,19 +57,6 @@ def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
         cells = (_tasks(one.difference.tasks), f"{one.before:.3f}", f"{one.after:.3f}", str(one.difference))
         table.add_row(escape(one.category), *map(escape, cells))
     return table
-
-
-def write_report(
-    path: Path, facts: Mapping[str, Any], results: Sequence[CategoryResult], comparisons: Sequence[Comparison]
-) -> None:
-    """Write the JSON report atomically."""
-    report = {
-        "version": REPORT_VERSION,
-        **facts,
-        "results": [asdict(result) for result in results],
-        "comparison": [asdict(one) for one in comparisons],
-    }
-    write_json_atomically(path, report)
 
 
 def describe_totals(totals: Totals) -> str:
@@ -111,11 +91,7 @@ def _action_errors(result: CategoryResult) -> int:
 
 
 def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
-    """Yield the captions on the result of all tasks: endings, and what changes the rates or is in none.
-
-    Args:
-        policy: see `results_table`.
-    """
+    """Yield the captions on the result of all tasks: endings, and what changes the rates or is in none."""
     episodes = counted(overall.episodes, "counted episode")
     yield "ended by: " + ", ".join(f"{reason} {count}" for reason, count in overall.stops.items())
     if errors := _action_errors(overall):
@@ -152,10 +128,16 @@ def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
         )
 
 
+def plain_table(title: str | None = None) -> Table:
+    """Return a table without columns and edges; its title has rich's markup."""
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.title_justify = table.caption_justify = "left"
+    return table
+
+
 def _table(title: str, *headings: str) -> Table:
     """Return an empty table that fits 80 columns; its first column is the category."""
-    table = Table(title=escape(title), box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.title_justify = table.caption_justify = "left"
+    table = plain_table(escape(title))
     table.add_column("category", no_wrap=True)
     for heading in headings:
         table.add_column(escape(heading), justify="right", no_wrap=True)

@@ -11,17 +11,24 @@ from typing import Any, Self
 from rich.console import Console
 from rich.markup import escape
 
+from verl_agent.agents.registry import OPTION as TURNS_LEFT
 from verl_agent.errors import counted
 from verl_agent.evaluation.api.reply_log import FILE, totals
 from verl_agent.evaluation.job import Evaluation
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.evaluation.policies import start_policies, start_sessions
-from verl_agent.evaluation.report import comparison_table, describe_totals, results_table, write_report
+from verl_agent.evaluation.report import comparison_table, describe_totals, results_table
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.results.folder import RECORDS, REPORT, model_name
-from verl_agent.results.results import compare, solved_by_task, summarize
-from verl_agent.results.scaling import knows_turn_limit, success_within_turns
+from verl_agent.results.results import (
+    CountedEpisode,
+    category_results,
+    compare_counted,
+    counted_episodes,
+    solved_by_task,
+)
+from verl_agent.results.scaling import success_within_turns
 from verl_agent.results.significance import paired_ratio
 from verl_agent.results.statistics import Estimate
 from verl_agent.rollout.approval import Approval, asks_person
@@ -31,8 +38,7 @@ from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.terminal_person import TerminalPerson
-from verl_agent.trace.provenance import Provenance
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.provenance import write_result
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, StopReason
 
@@ -110,13 +116,14 @@ def _token_writer(evaluation: Evaluation) -> AbstractContextManager[Any]:
     return TokenWriter(evaluation.folder)
 
 
-def report(evaluation: Evaluation, console: Console) -> None:
+def report_results(evaluation: Evaluation, console: Console) -> None:
     """Show and write the results of the recorded episodes, if there are any, and what the replies of an API cost."""
     records, config = evaluation.records(), evaluation.config
     spent = None if config.api is None else totals(evaluation.folder / FILE)
     if spent is not None and (spent.replies or spent.lost):
         console.print(describe_totals(spent), markup=False, highlight=False, soft_wrap=True)
-    results = summarize(records, config.evaluation.count_operated)
+    episodes = counted_episodes(records, config.evaluation.count_operated)
+    results = category_results(episodes)
     if not results:
         return
     overall = results[-1]
@@ -126,18 +133,19 @@ def report(evaluation: Evaluation, console: Console) -> None:
     shown_title = title if played == evaluation.planned else partial_title
     console.print(results_table(results, shown_title, config.evaluation.approve))
     shared = {record["task"] for record in evaluation.baseline} & {record["task"] for record in records}
-    comparisons = compare(evaluation.baseline, records) if shared else []
-    ratio = _success_ratio(evaluation.baseline, records) if comparisons else None
+    before = counted_episodes(evaluation.baseline) if shared else []
+    after = counted_episodes(records) if shared and config.evaluation.count_operated else episodes
+    comparisons = compare_counted(before, after) if shared else []
+    ratio = _success_ratio(before, after) if comparisons else None
     if ratio is not None and config.evaluation.perturb.active:
         console.print(f"ratio of success to {config.evaluation.compare_with}: {ratio}", markup=False, highlight=False)
     if comparisons:
         gap = f" (not finished: {evaluation.baseline_unplayed})" if evaluation.baseline_unplayed else ""
         console.print(comparison_table(comparisons, f"{config.evaluation.compare_with}{gap}"))
     curve = None
-    if not knows_turn_limit(config.run.agent.options):
+    if not config.run.agent.options.get(TURNS_LEFT):  # else its replies depend on the limit
         curve = {turns: asdict(success) for turns, success in success_within_turns(records).items()}
     facts = {
-        "provenance": asdict(Provenance.collect()),
         "model": evaluation.model,
         "seed": config.evaluation.seed,
         "planned": evaluation.planned,
@@ -151,17 +159,19 @@ def report(evaluation: Evaluation, console: Console) -> None:
         "config": config.plain,
         "api": None if spent is None else asdict(spent),
     }
-    path = evaluation.folder / REPORT
-    write_report(path, facts, results, comparisons)
+    facts |= {"results": list(map(asdict, results)), "comparison": list(map(asdict, comparisons))}
+    path = write_result(evaluation.folder / REPORT, REPORT_VERSION, facts)
     console.print(f"results: {path}\nepisodes: {evaluation.folder / RECORDS}", markup=False, soft_wrap=True)
 
 
-def _success_ratio(baseline: Sequence[EpisodeRecord], records: Sequence[EpisodeRecord]) -> Estimate | None:
+def _success_ratio(baseline: Sequence[CountedEpisode], episodes: Sequence[CountedEpisode]) -> Estimate | None:
     """Return the success rate divided by that of the baseline, over the tasks with a valid episode of both."""
-    before, after = solved_by_task(baseline), solved_by_task(records)
+    before, after = solved_by_task(baseline), solved_by_task(episodes)
     return paired_ratio({task: after[task] for task in sorted(after) if task in before}, before)
 
 
+REPORT_VERSION = 2
+"""Version of the JSON. It increases when a field changes its meaning or disappears."""
 LINES = 20
 """Approximate number of plain lines."""
 
@@ -183,13 +193,11 @@ class EvaluationProgress:
         self._task = self._bar.add_task("playing", total=total, completed=done)
 
     def __enter__(self) -> Self:
-        """Start the bar if the console is a terminal."""
         if self._shows_bar:
             self._bar.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop the bar and leave its last state on the screen."""
         if self._shows_bar:
             self._bar.stop()
 

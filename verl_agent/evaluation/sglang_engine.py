@@ -22,7 +22,7 @@ NAMES = {"max_tokens": "max_new_tokens", "seed": "sampling_seed"}
 """SGLang's names of sampling parameters that vLLM calls otherwise."""
 
 
-def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
+def sglang_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of SGLang's `async_generate` for one reply."""
     wanted = sampling_params.get("logprobs")
     sampling = {NAMES.get(key, key): value for key, value in sampling_params.items() if key != "logprobs"}
@@ -87,7 +87,7 @@ class SglangEngine(LocalEngine):
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Generation:
         """Generate one reply."""
-        options = request_options(sampling_params)
+        options = sglang_options(sampling_params)
         output = await self._engine.async_generate(
             input_ids=prompt_ids, routed_dp_rank=self._route.copy_for(request_id), **options
         )

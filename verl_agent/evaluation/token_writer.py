@@ -42,11 +42,9 @@ class TokenWriter:
             self._rows = []
 
     def __enter__(self) -> Self:
-        """Return the writer itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Write what is left."""
         if not self._boundary.failed:
             with self._boundary("last episodes"):
                 self._write()

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from verl_agent.config.keys import value_at
+from verl_agent.evaluation.report import plain_table
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
 
@@ -21,7 +22,6 @@ class TrainingDifference:
     """A setting in which an evaluation differs from the run that trained its model.
 
     Attributes:
-        key: dotted name of the setting.
         trained: value in training; None if it was not set.
         evaluated: value in the evaluation; None if it is not set.
     """
@@ -46,12 +46,12 @@ def training_differences(run: Path, config: EvaluationConfig) -> list[TrainingDi
     """
     evaluated = compared_settings(config)
     recorded = read_settings(run)
-    trained = {key: _select(recorded, key) for key in evaluated}
+    trained = {key: value_at(recorded, key) for key in evaluated}
     if trained["horizon.eval_max_turns"] is None:
-        stages = _select(recorded, "horizon.max_turns")
+        stages = value_at(recorded, "horizon.max_turns")
         trained["horizon.eval_max_turns"] = max(stages) if isinstance(stages, list) and stages else stages
     compared = list(evaluated)
-    if _select(recorded, "env.mixture"):
+    if value_at(recorded, "env.mixture"):
         compared = [key for key in compared if key.startswith("data.")]
     elif trained["env.name"] not in (None, evaluated["env.name"]):
         compared.remove("env.options")  # options of another environment
@@ -82,27 +82,13 @@ def compared_settings(config: EvaluationConfig) -> dict[str, Any]:
 def differences_table(differences: Sequence[TrainingDifference], run: Path) -> Table:
     """Return a table with one row per difference."""
     file = run / SETTINGS_FILE
-    table = Table(
-        title=f"[bold yellow]Warning:[/] the model was trained with other settings ({escape(str(file))})",
-        caption="Success may be lower than in training. Set these keys as in training if that is not intended.",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-    )
-    table.title_justify = table.caption_justify = "left"
+    table = plain_table(f"[bold yellow]Warning:[/] the model was trained with other settings ({escape(str(file))})")
+    table.caption = "Success may be lower than in training. Set these keys as in training if that is not intended."
     for heading in ("setting", "trained with", "evaluated with"):
         table.add_column(heading, overflow="fold")
     for one in differences:
         table.add_row(escape(one.key), escape(repr(one.trained)), escape(repr(one.evaluated)))
     return table
-
-
-def _select(settings: Mapping[str, Any], key: str) -> Any:
-    """Return a setting by its dotted name; None if it is missing."""
-    node: Any = settings
-    for part in key.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    return node
 
 
 def _differences(key: str, trained: Any, evaluated: Any) -> Iterator[TrainingDifference]:

@@ -41,7 +41,7 @@ class AdapterData(vf.TaskData):
 
 
 class AdapterTask(vf.Task[AdapterData]):
-    """Task without scoring of its own: `AdapterEnv` records the return."""
+    """Task without scoring of its own: `VerifiersEnv` records the return."""
 
 
 class InteractionPolicy:
@@ -66,7 +66,7 @@ class PlayerConfig(vf.EnvConfig):
     player: vf.AgentConfig = vf.AgentConfig()
 
 
-class AdapterEnv(vf.Env[PlayerConfig]):
+class VerifiersEnv(vf.Env[PlayerConfig]):
     """Plays a task with the episode loop; the environment runs in this process."""
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
@@ -84,12 +84,8 @@ class AdapterEnv(vf.Env[PlayerConfig]):
         interaction.trace.info["stop"] = str(episode.stop)
 
 
-def export(name: str) -> tuple[type[vf.Taskset[Any, Any]], type[AdapterEnv]]:
-    """Return the task set and the environment of an adapter.
-
-    Args:
-        name: registered name of the environment.
-    """
+def export(name: str) -> tuple[type[vf.Taskset[Any, Any]], type[VerifiersEnv]]:
+    """Return the task set and the environment of an adapter."""
 
     class Config(AdapterConfig):
         env: str = name
@@ -100,4 +96,4 @@ def export(name: str) -> tuple[type[vf.Taskset[Any, Any]], type[AdapterEnv]]:
                 data = AdapterData(id=item.id, name=item.id, data=dict(item.data), category=item.category)
                 yield AdapterTask(data, self.config.task)
 
-    return Tasks, AdapterEnv
+    return Tasks, VerifiersEnv

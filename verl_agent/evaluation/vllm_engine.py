@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, ReplyUnavailableError
 from verl_agent.evaluation.settings import EngineSettings
 from verl_agent.platform.versions import setup_command
 from verl_agent.runs.deaths import MemoryWatch
@@ -40,7 +40,7 @@ class Generation:
     stop_reason: str | None
 
 
-def request_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
+def vllm_options(sampling_params: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of vLLM's SamplingParams for one reply.
 
     Args:
@@ -89,11 +89,9 @@ class LocalEngine:
         self._engine.shutdown()
 
     def __enter__(self) -> Self:
-        """Return the engine itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the engine."""
         self.close()
 
 
@@ -144,7 +142,7 @@ class VllmEngine(LocalEngine):
         """Generate one reply.
 
         Raises:
-            ConfigError: the engine's process has ended.
+            ReplyUnavailableError: the engine's process has ended.
         """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -152,7 +150,7 @@ class VllmEngine(LocalEngine):
 
         self._memory.sample()
         parameters = SamplingParams(
-            **request_options(sampling_params), detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+            **vllm_options(sampling_params), detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
         )
         outputs = self._engine.generate(
             {"prompt_token_ids": prompt_ids},
@@ -163,7 +161,7 @@ class VllmEngine(LocalEngine):
         try:
             completion = [output async for output in outputs][-1].outputs[0]
         except EngineDeadError as error:
-            raise ConfigError(
+            raise ReplyUnavailableError(
                 f"the rollout engine (vLLM's EngineCore) ended unexpectedly. {self._cause()}To resume, run the same "
                 "command with evaluation.output_dir set to the folder of this evaluation."
             ) from error

@@ -33,7 +33,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedEpisode:
     """One failed episode.
 
     Attributes:
@@ -72,7 +72,6 @@ class CategoryFailures:
 
     Attributes:
         episodes: number of valid episodes.
-        stops: number of failed episodes by stop reason.
         behaviors: by name, share of failed and of solved episodes that show the behavior; None without such episodes.
         divergence_turn: median turn of the first divergence from the oracle's plan; None without a plan.
         left_for: most frequent actions of the plan that were due at the divergence, with their number.
@@ -100,7 +99,7 @@ class CategoryFailures:
     finishes: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Failure]:
+def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[FailedEpisode]:
     """Return the failed episodes among the valid ones, in the order of their categories and tasks."""
 
     @cache
@@ -113,7 +112,7 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Fai
     failed = [record for record in valid_records(records) if not record["success"]]
     items = {one["task"]: TaskItem(one["env"], one["task"], one["data"], one["category"]) for one in failed}
     return [
-        Failure(
+        FailedEpisode(
             task=record["task"],
             sample=record["sample"],
             category=record["category"],
@@ -146,9 +145,9 @@ def carried_out(record: EpisodeRecord) -> Episode:
     return episode
 
 
-def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Failure]) -> list[CategoryFailures]:
+def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[FailedEpisode]) -> list[CategoryFailures]:
     """Return one summary for each category with a failed episode."""
-    valid, by_category = valid_records(records), defaultdict[str, list[Failure]](list)
+    valid, by_category = valid_records(records), defaultdict[str, list[FailedEpisode]](list)
     for failure in failures:
         by_category[failure.category].append(failure)
     summaries = []
@@ -213,7 +212,7 @@ def shown_behaviors(record: EpisodeRecord) -> list[str]:
     return [behavior.name for behavior in BEHAVIORS if any(behavior.rule(played, turn) for turn in turns)]
 
 
-def _reached(failed: Sequence[Failure]) -> Estimate | None:
+def _reached(failed: Sequence[FailedEpisode]) -> Estimate | None:
     shares: dict[str, list[float]] = defaultdict(list)
     for failure in failed:
         if failure.sub_goals:

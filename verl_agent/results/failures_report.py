@@ -9,11 +9,11 @@ from pydantic import TypeAdapter
 
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, counted
-from verl_agent.results.failures import CategoryFailures, Failure, find_failures, summarize_failures
+from verl_agent.results.failures import CategoryFailures, FailedEpisode, find_failures, summarize_failures
 from verl_agent.results.folder import planned_records, read_report
-from verl_agent.results.leaderboard_report import escaped, line, to_cell
-from verl_agent.runs.identity import write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.results.leaderboard_report import to_cell
+from verl_agent.results.markdown import escaped, markdown_table
+from verl_agent.trace.provenance import write_result
 
 FAILURES_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -21,11 +21,10 @@ JSON, MARKDOWN = "failures.json", "failures.md"
 EPISODE_COLUMNS = ("task", "sample", "stop", "return", "turns", "first divergence", "sub-goals", "missed")
 
 
-def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[CategoryFailures], list[Failure]]:
+def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[CategoryFailures], list[FailedEpisode]]:
     """Analyze the failed episodes of an evaluation.
 
     Args:
-        folder: output folder of the evaluation.
         category: only this category; None for all.
 
     Raises:
@@ -48,20 +47,17 @@ def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[Ca
     return summarize_failures(records, failures), failures
 
 
-def write_failures(summaries: Sequence[CategoryFailures], failures: Sequence[Failure], folder: Path) -> list[Path]:
+def write_failures(
+    summaries: Sequence[CategoryFailures], failures: Sequence[FailedEpisode], folder: Path
+) -> list[Path]:
     """Write both files and return their paths."""
-    value = {
-        "version": FAILURES_VERSION,
-        "provenance": asdict(Provenance.collect()),
-        "categories": [asdict(summary) for summary in summaries],
-        "episodes": [asdict(failure) for failure in failures],
-    }
-    write_json_atomically(folder / JSON, value)
-    (folder / MARKDOWN).write_text(to_markdown(summaries, failures), encoding="utf-8")
+    facts = {"categories": list(map(asdict, summaries)), "episodes": list(map(asdict, failures))}
+    write_result(folder / JSON, FAILURES_VERSION, facts)
+    (folder / MARKDOWN).write_text(failures_markdown(summaries, failures), encoding="utf-8")
     return [folder / JSON, folder / MARKDOWN]
 
 
-def to_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[Failure]) -> str:
+def failures_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[FailedEpisode]) -> str:
     """Return a section for each category: its summary, its behaviors and its failed episodes."""
     lines = ["# Failed episodes\n"]
     for summary in summaries:
@@ -72,11 +68,9 @@ def to_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[Failur
             "",
         ]
         if summary.behaviors:
-            lines += [line(["behavior", "failed episodes", "solved episodes"]), line(["---"] * 3)]
-            lines += [line([name, *map(_percent, shares)]) for name, shares in summary.behaviors.items()]
-            lines.append("")
-        lines += [line(EPISODE_COLUMNS), line(["---"] * len(EPISODE_COLUMNS))]
-        lines += [*(line(episode_cells(failure)) for failure in of_category), ""]
+            rows = [[name, *map(_percent, shares)] for name, shares in summary.behaviors.items()]
+            lines += markdown_table(["behavior", "failed episodes", "solved episodes"], rows)
+        lines += markdown_table(EPISODE_COLUMNS, map(episode_cells, of_category))
     return "\n".join(lines)
 
 
@@ -116,7 +110,7 @@ def short_summary(summary: CategoryFailures) -> str:
     return f"{summary.category or 'no category'}: {'; '.join(parts)}"
 
 
-def episode_cells(failure: Failure) -> list[str]:
+def episode_cells(failure: FailedEpisode) -> list[str]:
     """Return a failed episode as text, in the order of `EPISODE_COLUMNS`."""
     left = failure.divergence
     missed = [goal.text for goal in failure.sub_goals if not goal.reached]
@@ -135,7 +129,7 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
 
-def read_failures(folder: Path) -> tuple[list[CategoryFailures], list[Failure]] | None:
+def read_failures(folder: Path) -> tuple[list[CategoryFailures], list[FailedEpisode]] | None:
     """Return what `write_failures` wrote into a folder; None if it has not.
 
     Raises:
@@ -149,5 +143,5 @@ def read_failures(folder: Path) -> tuple[list[CategoryFailures], list[Failure]] 
         raise ConfigError(f"{path} is of another version. Write it again: verl-agent failures {folder}")
     return (
         TypeAdapter(list[CategoryFailures]).validate_python(value["categories"]),
-        TypeAdapter(list[Failure]).validate_python(value["episodes"]),
+        TypeAdapter(list[FailedEpisode]).validate_python(value["episodes"]),
     )

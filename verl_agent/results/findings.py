@@ -21,18 +21,9 @@ class StepSummary:
     """Means over the episodes of one purpose and step.
 
     Attributes:
-        step: training step.
-        purpose: purpose of the episodes.
         episodes: number of valid episodes; the means are over them.
         env_errors: number of episodes that ended with an environment error.
-        reward: mean return.
-        success: share of solved episodes.
-        turns: mean number of turns.
-        max_turns: largest turn limit.
-        tokens: sum of generated tokens.
-        seconds: mean duration in seconds.
         started_at: start of the first episode, ISO 8601.
-        stops: share of episodes by stop reason.
         behaviors: turns that show a behavior over all turns, by its name.
     """
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from verl_agent.envs.tasks import task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.results.folder import REPORT, evaluations_in, model_name, planned_records, read_report
-from verl_agent.results.results import ALL, CategoryResult, solved_by_task, summarize
+from verl_agent.results.results import ALL, CategoryResult, category_results, counted_episodes, solved_by_task
 from verl_agent.results.significance import holm, sign_flip_p_value
 from verl_agent.results.statistics import Estimate, macro_mean, paired_difference
-from verl_agent.runs.identity import task_ids
 from verl_agent.types import TaskItem
 
 SOURCE = "AgentGym-RL, arXiv 2509.08755, main results"
@@ -43,7 +43,7 @@ def published_rates(env: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BoardRow:
     """Results of one model under the conditions of a board.
 
     Attributes:
@@ -72,6 +72,12 @@ class Row:
     def overall(self) -> CategoryResult:
         """Result over all tasks."""
         return self.results[-1]
+
+    @property
+    def priced(self) -> tuple[float, Estimate] | None:
+        """Mean cost of an episode and success rate over all tasks; None if one of them is unknown."""
+        success = self.overall.success
+        return None if self.cost_usd is None or success is None else (self.cost_usd, success)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,7 @@ class Board:
     env: str
     key: str
     conditions: Mapping[str, Any]
-    rows: Sequence[Row]
+    rows: Sequence[BoardRow]
     differences: Sequence[Difference]
     published: Mapping[str, float]
 
@@ -151,9 +157,8 @@ def _read(folder: Path) -> _Evaluation:
             [TaskItem(report["config"]["env"]["name"], task) for task in sorted({record["task"] for record in records})]
         )
         conditions = _conditions(report, tasks)
-        operated = conditions["count_operated"]
-        results, solved = summarize(records, operated), solved_by_task(records, operated)
-        return _Evaluation(folder, report, conditions, results, solved)
+        episodes = counted_episodes(records, conditions["count_operated"])
+        return _Evaluation(folder, report, conditions, category_results(episodes), solved_by_task(episodes))
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{folder / REPORT} cannot be read: {type(error).__name__} {error}. Evaluate again with this version."
@@ -201,7 +206,7 @@ def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
         named = {result.category: result.success for result in one.results[:-1] if result.success is not None}
         cost, rate = costs[one.folder], rates[one.folder]
         rows.append(
-            Row(
+            BoardRow(
                 label=label if labels.count(label) == 1 else f"{label} ({one.folder.name})",
                 model=model,
                 folder=str(one.folder),
@@ -237,7 +242,7 @@ def _dominated(
     return False
 
 
-def _differences(rows: Sequence[Row], solved: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Difference]:
+def _differences(rows: Sequence[BoardRow], solved: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Difference]:
     """Compare all pairs of rows on the tasks that both have a valid episode of."""
     found: list[tuple[str, str, Estimate, float]] = []
     for first, second in combinations(rows, 2):

@@ -1,17 +1,16 @@
 """Files of a leaderboard: JSON, Markdown, and a plot of cost against success."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from verl_agent.config.keys import leaves
 from verl_agent.errors import counted
-from verl_agent.results.leaderboard import SOURCE, TASKS, Board, Row
+from verl_agent.results.leaderboard import SOURCE, TASKS, Board, BoardRow
+from verl_agent.results.markdown import escaped, markdown_table
 from verl_agent.results.results import ALL, CategoryResult
 from verl_agent.results.statistics import MIN_TASKS, Estimate
-from verl_agent.runs.identity import write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import write_result
 
 LEADERBOARD_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -26,22 +25,17 @@ PARETO = "(Pareto)"
 def write_leaderboard(boards: Sequence[Board], folder: Path) -> list[Path]:
     """Write the files of a leaderboard into a folder and return them; the plot only if a cost is known."""
     folder.mkdir(parents=True, exist_ok=True)
-    value = {
-        "version": LEADERBOARD_VERSION,
-        "provenance": asdict(Provenance.collect()),
-        "published_source": SOURCE,
-        "boards": [asdict(board) for board in boards],
-    }
-    write_json_atomically(folder / JSON, value)
-    (folder / MARKDOWN).write_text(to_markdown(boards), encoding="utf-8")
+    facts = {"published_source": SOURCE, "boards": list(map(asdict, boards))}
+    write_result(folder / JSON, LEADERBOARD_VERSION, facts)
+    (folder / MARKDOWN).write_text(leaderboard_markdown(boards), encoding="utf-8")
     written = [folder / JSON, folder / MARKDOWN]
-    if any(row.cost_usd is not None for board in boards for row in board.rows):
+    if any(row.priced for board in boards for row in board.rows):
         _plot(boards, folder / PLOT)
         written.append(folder / PLOT)
     return written
 
 
-def to_markdown(boards: Sequence[Board]) -> str:
+def leaderboard_markdown(boards: Sequence[Board]) -> str:
     """Return all boards as Markdown."""
     return "# Leaderboard\n\n" + "\n".join(_board(board) for board in boards)
 
@@ -80,7 +74,7 @@ def notes(board: Board) -> list[str]:
     return found
 
 
-def pairs(board: Board) -> list[list[str]]:
+def difference_cells(board: Board) -> list[list[str]]:
     """Return the differences of all pairs of rows as text: pair, difference, p value and corrected p value."""
     return [
         [f"{one.first} − {one.second}", str(one.difference), f"{one.p_value:.4f}", f"{one.adjusted:.4f}"]
@@ -107,34 +101,30 @@ def short_conditions(board: Board) -> str:
     )
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Any, key: str = "") -> str:
     """Return a value of a config as text: `name=act context.keep=last` for a section, `none` for null and `{}`."""
-    if isinstance(value, Mapping) and value:
-        return " ".join(f"{key}={_plain(one)}" for key, one in leaves(dict(value)))
+    if isinstance(value, dict) and value:
+        return " ".join(_plain(one, f"{key}.{name}" if key else str(name)) for name, one in value.items())
     if isinstance(value, list | tuple):
-        return " ".join(map(_plain, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "none" if value is None or value == {} else str(value)
+        text = " ".join(map(_plain, value))
+    else:
+        text = str(value).lower() if isinstance(value, bool) else "none" if value in (None, {}) else str(value)
+    return f"{key}={text}" if key else text
 
 
 def _board(board: Board) -> str:
-    heads = columns(board)
     lines = [
         f"## {board.env}, conditions {board.key}\n",
         f"Success with 95 % intervals over tasks; behind each the number of tasks. Equal for all rows: "
         f"`{conditions(board)}`.\n",
-        line(heads),
-        line("---" for _ in heads),
-        *map(line, cells(board)),
-        "",
+        *markdown_table(columns(board), cells(board)),
     ]
     if board.differences:
-        lines += [line(PAIR_COLUMNS), line(["---"] * 4), *map(line, pairs(board)), ""]
+        lines += markdown_table(PAIR_COLUMNS, difference_cells(board))
     return "\n".join([*lines, *(f"{escaped(note)}\n" for note in notes(board))])
 
 
-def _cells(board: Board, row: Row) -> list[str]:
+def _cells(board: Board, row: BoardRow) -> list[str]:
     by_category = {result.category: result for result in row.results}
     overall = by_category[ALL]
     cost = "" if row.cost_usd is None else f"{row.cost_usd:.4f}"
@@ -162,33 +152,18 @@ def to_cell(estimate: Estimate | None) -> str:
     return f"{estimate} ({estimate.tasks}{FEW if estimate.too_few else ''})"
 
 
-def line(cells: Iterable[str]) -> str:
-    """Return one line of a Markdown table."""
-    return "| " + " | ".join(map(escaped, cells)) + " |"
-
-
-def escaped(text: str) -> str:
-    """Return text whose bars and asterisks are no Markdown."""
-    return text.replace("|", "\\|").replace("*", "\\*")
-
-
 def _plot(boards: Sequence[Board], path: Path) -> None:
     """Plot the mean cost of an episode against success, one panel for each board with a known cost."""
     from matplotlib.figure import Figure
 
-    priced = [board for board in boards if any(row.cost_usd is not None for row in board.rows)]
+    priced = [(board, found) for board in boards if (found := [(row, *row.priced) for row in board.rows if row.priced])]
     figure = Figure(figsize=(6, 4 * len(priced)), layout="constrained")
-    for axes, board in zip(figure.subplots(len(priced), squeeze=False)[:, 0], priced, strict=True):
-        rows = [row for row in board.rows if row.cost_usd is not None and row.overall.success is not None]
-        for row in rows:
-            success = row.overall.success
-            assert success is not None
+    for axes, (board, rows) in zip(figure.subplots(len(priced), squeeze=False)[:, 0], priced, strict=True):
+        for row, cost, success in rows:
             errors = [[success.mean - success.low], [success.high - success.mean]]
-            axes.errorbar(row.cost_usd, success.mean, yerr=errors, fmt="o" if row.pareto else "x", capsize=3)
-            axes.annotate(row.label, (row.cost_usd, success.mean), xytext=(5, 5), textcoords="offset points")
-        front = sorted(
-            (row.cost_usd, row.overall.success.mean) for row in rows if row.pareto and row.overall.success is not None
-        )
+            axes.errorbar(cost, success.mean, yerr=errors, fmt="o" if row.pareto else "x", capsize=3)
+            axes.annotate(row.label, (cost, success.mean), xytext=(5, 5), textcoords="offset points")
+        front = sorted((cost, success.mean) for row, cost, success in rows if row.pareto)
         axes.plot(*zip(*front, strict=True), color="grey", linewidth=1, zorder=0)
         axes.set(title=board.env, xlabel="USD per episode", ylabel="success rate", ylim=(0, 1))
     figure.savefig(path, dpi=120)

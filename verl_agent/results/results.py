@@ -95,7 +95,7 @@ class CategoryResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SuccessComparison:
     """Comparison of two evaluations on the tasks that both have played.
 
     Attributes:
@@ -110,7 +110,9 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class _Played:
+class CountedEpisode:
+    """Last attempt at an episode, converted once from its record."""
+
     task: str
     summary: EpisodeSummary
     tokens: int | None
@@ -143,13 +145,17 @@ def summarize(records: Iterable[EpisodeRecord], count_operated: bool = False) ->
     Returns:
         An empty list if there are no records.
     """
-    played = _played(records, count_operated)
+    return category_results(counted_episodes(records, count_operated))
+
+
+def category_results(played: Sequence[CountedEpisode]) -> list[CategoryResult]:
+    """Return the results of episodes; see `summarize`."""
     if not played:
         return []
     return [*(_result(name, part) for name, part in _by_category(played).items()), _result(ALL, played)]
 
 
-def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> list[Comparison]:
+def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> list[SuccessComparison]:
     """Compare two evaluations by task: one comparison per shared category, and one over all tasks at the end.
 
     Intervals are over tasks (`paired_difference`), so several samples of a task count as one draw.
@@ -157,7 +163,11 @@ def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> 
     Raises:
         ConfigError: the evaluations share no task with a valid episode.
     """
-    old, new = ([one for one in _played(records) if one.summary.valid] for records in (before, after))
+    return compare_counted(counted_episodes(before), counted_episodes(after))
+
+
+def compare_counted(old: Sequence[CountedEpisode], new: Sequence[CountedEpisode]) -> list[SuccessComparison]:
+    """Compare the episodes of two evaluations; see `compare`."""
     overall = _comparison(ALL, old, new)
     if overall is None:
         raise ConfigError("the two evaluations share no task. Evaluate both on the same tasks to compare them.")
@@ -169,11 +179,10 @@ def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> 
 
 def validation_gain(
     records: Iterable[EpisodeRecord], purpose: Purpose = "validation"
-) -> tuple[int, int, Comparison] | None:
+) -> tuple[int, int, SuccessComparison] | None:
     """Return the first and the last validated step of a run and the comparison of the two over all tasks.
 
     Args:
-        records: records of the run.
         purpose: `validation` for the development tasks, `test` for the test tasks.
 
     Returns:
@@ -189,12 +198,8 @@ def validation_gain(
     return first, last, compare(by_step[first], by_step[last])[-1]
 
 
-def solved_by_task(records: Iterable[EpisodeRecord], count_operated: bool = False) -> dict[str, list[float]]:
-    """Return 1.0 or 0.0 for each valid episode of each task; see `summarize`."""
-    return _solved_by_task(one for one in _played(records, count_operated) if one.summary.valid)
-
-
-def _played(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[_Played]:
+def counted_episodes(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[CountedEpisode]:
+    """Convert the last attempts at episodes; see `summarize`."""
     played = []
     for record in final_records(records):
         episode = to_episode(record)
@@ -205,12 +210,12 @@ def _played(records: Iterable[EpisodeRecord], count_operated: bool = False) -> l
         reviews = [turn.reply.review for turn in episode.turns if turn.reply.review is not None]
         by_rule = Counter[str](review.decision for review in reviews if review.by == "rule")
         by_person = Counter[str](review.decision for review in reviews if review.by != "rule")
-        played.append(_Played(record["task"], summary, *spent, by_person, by_rule))
+        played.append(CountedEpisode(record["task"], summary, *spent, by_person, by_rule))
     return played
 
 
-def _by_category(played: Sequence[_Played]) -> dict[str, list[_Played]]:
-    categories: dict[str, list[_Played]] = defaultdict(list)
+def _by_category(played: Sequence[CountedEpisode]) -> dict[str, list[CountedEpisode]]:
+    categories: dict[str, list[CountedEpisode]] = defaultdict(list)
     for one in played:
         if one.summary.category:
             categories[one.summary.category].append(one)
@@ -222,17 +227,19 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def _solved_by_task(played: Iterable[_Played]) -> dict[str, list[float]]:
+def solved_by_task(played: Iterable[CountedEpisode]) -> dict[str, list[float]]:
+    """Return 1.0 or 0.0 for each valid episode of each task."""
     solved: dict[str, list[float]] = defaultdict(list)
     for one in played:
-        solved[one.task].append(float(one.summary.success))
+        if one.summary.valid:
+            solved[one.task].append(float(one.summary.success))
     return dict(solved)
 
 
-def _result(category: str, played: Sequence[_Played]) -> CategoryResult:
+def _result(category: str, played: Sequence[CountedEpisode]) -> CategoryResult:
     counting = [one for one in played if one.summary.valid]
     valid = [one.summary for one in counting]
-    solved = _solved_by_task(counting)
+    solved = solved_by_task(counting)
     turns = sum(summary.turns for summary in valid)
     overlong = sum(one.summary.stop is StopReason.OVERLONG_PROMPT for one in played)
     operated = sum(one.summary.operated or one.summary.stop is StopReason.OPERATOR for one in played)
@@ -278,13 +285,15 @@ def _over_tasks(
     }
 
 
-def _comparison(category: str, before: Sequence[_Played], after: Sequence[_Played]) -> Comparison | None:
-    old, new = _solved_by_task(before), _solved_by_task(after)
+def _comparison(
+    category: str, before: Sequence[CountedEpisode], after: Sequence[CountedEpisode]
+) -> SuccessComparison | None:
+    old, new = solved_by_task(before), solved_by_task(after)
     both = old.keys() & new.keys()
     if not both:
         return None
     old_both, new_both = ({task: side[task] for task in sorted(both)} for side in (old, new))
-    return Comparison(
+    return SuccessComparison(
         category=category,
         before=mean_over_tasks(old_both).mean,
         after=mean_over_tasks(new_both).mean,

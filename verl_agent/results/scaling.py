@@ -5,9 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
-from verl_agent.agents.registry import OPTION
 from verl_agent.results.results import final_records
 from verl_agent.results.spending import turn_cost, turn_tokens
 from verl_agent.results.statistics import Estimate, clustered_wilson_interval, pass_at_k, pass_hat_k
@@ -15,19 +13,11 @@ from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.turn_record import TurnRecord
 
 
-def knows_turn_limit(agent_options: Mapping[str, Any]) -> bool:
-    """Return True if the agent tells the model how many turns are left.
-
-    Its replies then depend on the limit, and a longer evaluation says nothing about a shorter one.
-    """
-    return bool(agent_options.get(OPTION))
-
-
 def success_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, Estimate]:
     """Return the success rate within k turns, for k from 1 to the largest turn limit, with intervals over tasks.
 
     It is the success rate of an evaluation with turn limit k if the replies do not depend on the limit. Neither the
-    prompt nor the context tells it (see `knows_turn_limit`).
+    prompt nor the context tells it.
 
     Args:
         records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid and no
@@ -60,7 +50,6 @@ class ScalingCurve:
 
     Attributes:
         name: short name: `turns`, `pass@k`, `pass^k`, `tokens` or `cost`.
-        meaning: definition of the rate.
         points: success rate with its interval, by amount.
     """
 
@@ -78,7 +67,8 @@ def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) 
 
     Args:
         records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid.
-        tells_limit: True if the agent tells the turns left; there is no curve over turns, tokens and cost then.
+        tells_limit: True if the agent tells the turns left: its replies depend on the limit then, so there is no curve
+            over turns, tokens and cost.
     """
     valid = valid_records(records)
     if not valid:

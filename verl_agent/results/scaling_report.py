@@ -6,10 +6,9 @@ from pathlib import Path
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.folder import planned_records, read_report
-from verl_agent.results.scaling import ScalingCurve, knows_turn_limit, scaling_curves
+from verl_agent.results.scaling import ScalingCurve, scaling_curves
 from verl_agent.results.selectors import Selection, best_of_n
-from verl_agent.runs.identity import write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import write_result
 
 SCALING_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -38,7 +37,7 @@ def read_scaling(folder: Path) -> Scaling:
         ConfigError: the folder holds no evaluation, or one without a valid episode.
     """
     report, records = read_report(folder), planned_records(folder)
-    curves = scaling_curves(records, knows_turn_limit(report["config"]["agent"].get("options") or {}))
+    curves = scaling_curves(records, tells_limit=report["success_within_turns"] is None)
     selections = best_of_n(records, folder)
     if not curves and not selections:
         raise ConfigError(
@@ -49,8 +48,7 @@ def read_scaling(folder: Path) -> Scaling:
 
 def write_scaling(scaling: Scaling, folder: Path) -> list[Path]:
     """Write JSON and plot, and return their paths."""
-    value = {"version": SCALING_VERSION, "provenance": asdict(Provenance.collect()), **asdict(scaling)}
-    write_json_atomically(folder / JSON, value)
+    write_result(folder / JSON, SCALING_VERSION, asdict(scaling))
     _plot(scaling, folder / PLOT)
     return [folder / JSON, folder / PLOT]
 
@@ -77,27 +75,22 @@ def _plot(scaling: Scaling, path: Path) -> None:
 
     units = list(dict.fromkeys(curve.unit for curve in scaling.curves))
     chosen = [selection for selection in scaling.selections if selection.points]
-    panels = len(units) + bool(chosen)
-    figure = Figure(figsize=(5 * panels, 4), layout="constrained")
-    every = figure.subplots(1, panels, squeeze=False)[0]
-    for axes, unit in zip(every, units, strict=False):
-        for curve in scaling.curves:
-            if curve.unit == unit:
-                xs = list(curve.points)
-                (drawn,) = axes.plot(xs, [one.mean for one in curve.points.values()], marker=".", label=curve.name)
-                low, high = ([getattr(one, end) for one in curve.points.values()] for end in ("low", "high"))
-                axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
-        axes.set(xlabel=unit, ylabel="success rate", ylim=(0, 1))
-        axes.legend()
-    if chosen:
-        axes = every[-1]
-        for selection in chosen:
-            label = f"{selection.name} (upper bound)" if selection.upper_bound else selection.name
-            rates = [one.mean for one in selection.points.values()]
-            axes.plot(
-                list(selection.points), rates, marker=".", label=label, linestyle="--" if selection.upper_bound else "-"
-            )
-        axes.set(xlabel="samples to choose from", ylabel="success rate of the chosen one", ylim=(0, 1))
+    figure = Figure(figsize=(5 * (len(units) + bool(chosen)), 4), layout="constrained")
+    every = figure.subplots(1, len(units) + bool(chosen), squeeze=False)[0]
+    for curve in scaling.curves:
+        xs, rates = list(curve.points), list(curve.points.values())
+        axes = every[units.index(curve.unit)]
+        (drawn,) = axes.plot(xs, [one.mean for one in rates], marker=".", label=curve.name)
+        low, high = [one.low for one in rates], [one.high for one in rates]
+        axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
+        axes.set(xlabel=curve.unit, ylabel="success rate")
+    for selection in chosen:
+        label, style = (f"{selection.name} (upper bound)", "--") if selection.upper_bound else (selection.name, "-")
+        means = [one.mean for one in selection.points.values()]
+        every[-1].plot(list(selection.points), means, marker=".", label=label, linestyle=style)
+        every[-1].set(xlabel="samples to choose from", ylabel="success rate of the chosen one")
+    for axes in every:
+        axes.set(ylim=(0, 1))
         axes.legend()
     figure.suptitle(scaling.model)
     figure.savefig(path, dpi=120)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from verl_agent.results.scaling import interval_of_shares, valid_records
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.token_files import column_names, read_columns, token_files
+from verl_agent.trace.token_files import column_names, read_token_columns, token_files
 
 MOST_SUBSETS = 200
 """Subsets of k samples of a task that are averaged; more are drawn at random."""
@@ -97,7 +97,7 @@ def mean_log_probs(folder: Path) -> dict[tuple[str, int], float]:
     values: dict[tuple[str, int], list[float]] = defaultdict(list)
     for file in token_files(folder):
         if LOGPROBS in column_names(file):
-            for row in read_columns(file, ("group", "sample", LOGPROBS)):
+            for row in read_token_columns(file, ("group", "sample", LOGPROBS)):
                 values[row["group"], row["sample"]] += [value for value in row[LOGPROBS] or () if value is not None]
     return {key: fmean(found) for key, found in values.items() if found}
 

@@ -217,9 +217,6 @@ def difference_of_shares(
 
     Returns:
         The difference to the baseline; `tasks` is the smaller number of trials.
-
-    Raises:
-        ValueError: see `wilson_interval`.
     """
     side, baseline = (
         wilson_interval(count, of, confidence)

@@ -1,10 +1,10 @@
 """People in the place of an agent: their answers to proposals, and the turns that they take over."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
@@ -13,7 +13,7 @@ from typing_extensions import override
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.candidates import Candidate, CandidatePolicy
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
-from verl_agent.sections import STRICT
+from verl_agent.sections import STRICT, section
 from verl_agent.types import Episode, Review
 
 MAX_REASON = 500
@@ -163,6 +163,15 @@ class Person(Overseer, ABC):
         return Decision(Review("edited", self.author), reply)
 
 
+def parse_answer(values: Mapping[str, Any]) -> Answer:
+    """Return the answer in JSON values that another process sent.
+
+    Raises:
+        ConfigError: they have another form.
+    """
+    return section("answer", Answer, values)
+
+
 def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     """Return the answer in a line that a person typed: a command that begins with `/`, or another action.
 
@@ -178,7 +187,7 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
         return Answer("edit", line)
     name, _, rest = line[1:].partition(" ")
     if name.lower() in ("help", "h", "?"):
-        raise ConfigError(f"{explain(suitable)}; or type an action.")
+        raise ConfigError(f"{explain_commands(suitable)}; or type an action.")
     found = [command for command in COMMANDS if name and command.startswith(name.lower())]
     if len(found) != 1:
         allowed = ", ".join(f"/{command}" for command in (*suitable, "help"))
@@ -195,6 +204,6 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     return Answer("end" if found == ["end"] else "reject", reason=rest)
 
 
-def explain(commands: Sequence[str]) -> str:
+def explain_commands(commands: Sequence[str]) -> str:
     """Return an explanation of commands, in one line."""
     return "; ".join(HELP[command] for command in commands)

@@ -14,8 +14,8 @@ from statistics import fmean
 from verl_agent.models.checkpoints import HUGGINGFACE, MANIFEST, checkpoints, is_complete
 from verl_agent.models.resolve import WEIGHTS, resolve_checkpoint
 from verl_agent.runs.folder import RunFolder
-from verl_agent.runs.identity import write_json_atomically
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
+from verl_agent.trace.provenance import write_json_atomically
 
 BEST, OLD, NOTE = "best", "best.old", "best.json"
 NOT_NEEDED = ("optim_", "extra_state_", "data_", "data.", MANIFEST)
@@ -24,11 +24,7 @@ NOT_NEEDED = ("optim_", "extra_state_", "data_", "data.", MANIFEST)
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """Validation result of the checkpoint that is kept.
-
-    Attributes:
-        step: training step of the checkpoint.
-    """
+    """Validation result of the checkpoint that is kept."""
 
     step: int
     measure: str

@@ -62,7 +62,7 @@ class Link:
 
 
 @dataclass(slots=True)
-class Stop:
+class StopRequest:
     """Request to stop the run, by Ctrl-C or SIGTERM.
 
     Attributes:
@@ -78,12 +78,12 @@ class Stop:
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
+def stop_signals() -> Iterator[StopRequest]:
     """Record SIGINT and SIGTERM while the block runs; one that this process was started to ignore stays ignored.
 
     A child that is forked in the block keeps its own handlers at the end of the block.
     """
-    stop, owner = Stop(), os.getpid()
+    stop, owner = StopRequest(), os.getpid()
 
     def record(number: int, frame: FrameType | None) -> None:
         stop.since_s = stop.since_s or time.monotonic()
@@ -102,7 +102,6 @@ class Child:
 
     Attributes:
         status: exit status as in `subprocess`, negative for a signal; None while the process runs.
-        memory: watch on the memory during `wait`.
     """
 
     def __init__(self, pid: int, stream: socket.socket) -> None:
@@ -113,7 +112,7 @@ class Child:
         self._leaves = False
         self._segments: set[Path] = set()
 
-    def wait(self, stop: Stop, hangs: HangWatch | None = None) -> Death | None:
+    def wait(self, stop: StopRequest, hangs: HangWatch | None = None) -> Death | None:
         """Wait until the child ends, or a process dies or hangs that it needs; the child has ended when this returns.
 
         Returns:

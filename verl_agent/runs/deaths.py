@@ -54,7 +54,6 @@ class Death:
 
     Attributes:
         name: plain name, such as "the rollout engine (vLLM's EngineCore)".
-        pid: id of the process.
         node: address of its machine; empty for this machine.
         cause: cause in a few words; empty if it is unknown.
     """

@@ -14,7 +14,7 @@ ANSWER_S = 5.0
 """Seconds to wait for a file system."""
 
 
-def within(timeout_s: float, call: Callable[[], Answer], otherwise: Answer) -> Answer:
+def answer_within(timeout_s: float, call: Callable[[], Answer], otherwise: Answer) -> Answer:
     """Return the result of a call that raises nothing; `otherwise` if it takes longer than `timeout_s`."""
     return Reader(timeout_s).ask(call, otherwise)
 

@@ -13,7 +13,7 @@ import psutil
 
 from verl_agent.platform.stacks import DUMP_S, stacks_file, write_stacks
 from verl_agent.runs.deaths import Death, name_actor, name_process
-from verl_agent.runs.frozen_files import NO_ANSWER, Reader, within
+from verl_agent.runs.frozen_files import NO_ANSWER, Reader, answer_within
 
 PHASE_FILE = ".phase"
 START = "starting"
@@ -44,10 +44,7 @@ class HangWatch:
     The first time without progress after the deadline of a phase is a warning, twice the deadline is a hang.
 
     Args:
-        run: folder of the run.
-        records: folder of its recorded episodes.
         timeout_s: least deadline in seconds; 0 to watch nothing.
-        warn: shows a warning to the user.
         look_s: seconds between two looks at the files.
     """
 
@@ -140,7 +137,7 @@ class HangWatch:
                 return f"not written ({error})"
             return str(file)
 
-        return within(2 * DUMP_S, write, NO_ANSWER)
+        return answer_within(2 * DUMP_S, write, NO_ANSWER)
 
 
 def find_hung(root: psutil.Process, phase: str) -> Death:

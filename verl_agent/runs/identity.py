@@ -11,13 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
 
 from verl_agent.config.keys import FREE, is_below
 from verl_agent.errors import ConfigError
-from verl_agent.types import TaskItem
+from verl_agent.trace.provenance import write_json_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +58,6 @@ def claim(
             below those that it matches. Every other key is protected. A pattern with `*` does not match keys inside
             the sections of `OPEN`, because other code defines their names.
         contents: contents of the folder, for the message (for example, "step 3 of another recipe").
-        advice: last sentences of the message.
-        file: name of the file that holds the record.
         earlier: settings to compare with; None for those in `file`, empty for none.
 
     Raises:
@@ -142,13 +139,6 @@ def read_plan(folder: Path) -> int:
         return 0
 
 
-def write_json_atomically(path: Path, value: object) -> None:
-    """Write a value as JSON; a kill leaves the whole old file or the whole new one."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
-
-
 def read_settings(folder: Path, file: str = SETTINGS_FILE) -> dict[str, Any]:
     """Return the recorded settings of the run in a folder, nested; empty without a record."""
     path = folder / file
@@ -171,11 +161,6 @@ def differences(was: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, A
                 yield from differences(was.get(name), now.get(name), f"{key}.{name}" if key else name)
     elif was != now:
         yield key, was, now
-
-
-def task_ids(tasks: Sequence[TaskItem]) -> str:
-    """Return a short hash of the ids of tasks: a file of ids may change under the same name."""
-    return sha256("\n".join(item.id for item in tasks).encode()).hexdigest()[:16]
 
 
 def _without(settings: Mapping[str, Any], patterns: Sequence[str], prefix: str = "") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from verl_agent.runs.deaths import PROCESSES, Death, name_actor, name_process
+from verl_agent.runs.processes import runs
 
 SCAN_S = 1.0
 """Seconds between two searches for new processes; known ones are checked at every call."""
@@ -32,13 +33,13 @@ class ProcessWatch:
 
         An engine ends with the Ray actor that started it, and Ray may report the actor's death later.
         """
-        ended = [process for process in self._known if not _runs(process)]
+        ended = [process for process in self._known if not runs(process)]
         if ended:
             ranks = [name for _, name in PROCESSES]
             first = min(ended, key=lambda process: ranks.index(self._known[process]))
             death = Death(self._known[first], first.pid)
             starter = self._starters.get(first)
-            if starter is not None and not _runs(starter.process):
+            if starter is not None and not runs(starter.process):
                 death = Death(starter.name, starter.process.pid)
             for process in ended:
                 del self._known[process]
@@ -113,10 +114,3 @@ def output_files(pid: int) -> set[Path]:
         with suppress(OSError):  # the process has ended
             files.add(Path(f"/proc/{pid}/fd/{number}").readlink())
     return {file for file in files if file.is_file()}
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False

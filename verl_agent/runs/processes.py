@@ -126,6 +126,16 @@ def remove_unused(recorded: set[Path]) -> None:
         segment.unlink(missing_ok=True)
 
 
+def runs(process: psutil.Process) -> bool:
+    """Return True if a process has not ended; True for one that may not be asked."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
+
+
 def end(processes: list[psutil.Process], grace_s: float = GRACE_S) -> None:
     """Send SIGTERM to the processes, and SIGKILL to those that still run after `grace_s` seconds."""
     for process in processes:
@@ -161,7 +171,7 @@ def kill_run() -> int:
     deadline.daemon = True
     deadline.start()
     killed = kill_descendants()
-    if left := [child for child in _descendants() if _runs(child)]:
+    if left := [child for child in _descendants() if runs(child)]:
         log.warning("these processes could not be killed: %s", ", ".join(map(str, left)))
     os.kill(os.getpid(), signal.SIGTERM)
     threading.Thread(target=_sweep, daemon=True).start()
@@ -175,7 +185,7 @@ def kill_descendants() -> int:
     """
     killed: set[int] = set()
     until = time.monotonic() + SETTLE_S
-    while alive := [child for child in _descendants() if _runs(child)]:
+    while alive := [child for child in _descendants() if runs(child)]:
         for child in alive:
             try:
                 child.kill()
@@ -237,15 +247,6 @@ def _sweep() -> None:
     while True:
         kill_descendants()
         time.sleep(SWEEP_S)
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:
-        return True
 
 
 def _die_with_parent() -> None:

@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from verl_agent.errors import ConfigError
-from verl_agent.runs.child import STOPPED, Link, Stop, fork, stop_signals
+from verl_agent.runs.child import STOPPED, Link, StopRequest, fork, stop_signals
 from verl_agent.runs.control.server import control_socket
 from verl_agent.runs.deaths import Death
 from verl_agent.runs.folder import RunFolder
-from verl_agent.runs.frozen_files import ANSWER_S, NO_ANSWER, within
+from verl_agent.runs.frozen_files import ANSWER_S, NO_ANSWER, answer_within
 from verl_agent.runs.hang_watch import HangWatch
 from verl_agent.runs.processes import adopt_orphans
 
@@ -62,7 +62,7 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
                         death,
                         config,
                         child.memory.evidence(),
-                        within(ANSWER_S, partial(child.first_error, death), "") if not death.node else "",
+                        answer_within(ANSWER_S, partial(child.first_error, death), "") if not death.node else "",
                     ),
                 )
             child.end_others()
@@ -89,7 +89,7 @@ def supervise(run: Callable[[Link], None], config: DictConfig) -> None:
 
 
 @contextmanager
-def _kill_switch(config: DictConfig, stop: Stop) -> Iterator[None]:
+def _kill_switch(config: DictConfig, stop: StopRequest) -> Iterator[None]:
     """Let a person end the run over the control socket in its folder while the block runs."""
 
     def handle(command: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,13 +144,13 @@ def _progress(config: DictConfig) -> tuple[int, int] | None:
         except Exception:  # boundary: the child checks the config and reports what is wrong with it
             return 0, 0
 
-    return within(ANSWER_S, read, None)
+    return answer_within(ANSWER_S, read, None)
 
 
 def _describe(death: Death, config: DictConfig, lack: str, error: str) -> str:
     """Return the message about a death, which the run's log gets too."""
     folder = RunFolder.at(config.trainer.default_local_dir)
-    log = within(ANSWER_S, lambda: max(folder.log.parent.glob("*.log"), default=folder.log), folder.log)
+    log = answer_within(ANSWER_S, lambda: max(folder.log.parent.glob("*.log"), default=folder.log), folder.log)
     cause = lack or (
         f"Its first error:\n{textwrap.indent(error, '  ')}\n" if error else "" if death.cause else "It wrote no error."
     )
@@ -159,7 +159,7 @@ def _describe(death: Death, config: DictConfig, lack: str, error: str) -> str:
         with suppress(OSError), log.open("a") as file:
             file.write(f"{death} {cause}\n")
 
-    within(ANSWER_S, write, None)
+    answer_within(ANSWER_S, write, None)
     return (
         f"[red]{escape(str(death))}[/] {escape(cause)}{'' if cause.endswith(chr(10)) else ' '}Log: {escape(str(log))}"
     )

@@ -14,7 +14,7 @@ from typing_extensions import override
 from verl_agent.errors import ConfigError, counted
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
-from verl_agent.rollout.person import Answer, Person, explain, read_line
+from verl_agent.rollout.person import Answer, Person, explain_commands, read_line
 from verl_agent.types import Episode
 
 SHOWN_LINES = 30
@@ -106,7 +106,7 @@ class TerminalPerson(Person):
         if not refusal:
             told = id(proposal.episode) in self._told
             self._told.add(id(proposal.episode))
-            self.announce(question(proposal, self.commands(proposal), None if self._full else SHOWN_LINES, told))
+            self.announce(question_text(proposal, self.commands(proposal), None if self._full else SHOWN_LINES, told))
         while True:
             if refusal:
                 self._console.print(f"[yellow]{escape(refusal)}[/]", highlight=False, soft_wrap=True)
@@ -134,7 +134,7 @@ def prompt_of(episode: Episode) -> str:
     return "\n\n".join(message["content"].strip() for message in first)
 
 
-def question(
+def question_text(
     proposal: Proposal, commands: Sequence[str] = (), most_lines: int | None = SHOWN_LINES, told: bool = False
 ) -> str:
     """Return the text of a question: task, turn, history, observation, reply, action, commands and time limit.
@@ -159,11 +159,11 @@ def question(
     parts += [f"({counted(left_out, 'line')} above)"] if left_out else []
     parts += lines[left_out:]
     if proposal.reply is None:
-        return "\n".join([*parts, f"Your turn: type an action. {explain(commands)}."])
+        return "\n".join([*parts, f"Your turn: type an action. {explain_commands(commands)}."])
     parts.append(f"── the agent replies ──\n{proposal.reply.text.strip()}")
     parts.append(f"── action: {proposal.action if proposal.action is not None else '(none found)'}")
     if commands:
-        parts.append(f"{explain(commands)}; or type another action.")
+        parts.append(f"{explain_commands(commands)}; or type another action.")
     if proposal.timeout_s is not None:
         parts.append(f"Without an answer within {proposal.timeout_s:g} s the action is rejected.")
     return "\n".join(parts)

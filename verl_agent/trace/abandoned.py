@@ -22,7 +22,6 @@ def add_abandoned(run: Path, groups: Sequence[str]) -> None:
 
     Args:
         run: folder of the run; created if missing.
-        groups: names of groups, as in the records.
     """
     path = run / ABANDONED_FILE
     run.mkdir(parents=True, exist_ok=True)

@@ -28,10 +28,7 @@ class Played:
     """Turns of one episode, prepared for the rules of this module.
 
     Attributes:
-        turns: turns of the record.
         first_observation: text that the environment showed before the first turn.
-        stop: reason for the end.
-        success: True if the task was solved.
         oracle_turns: number of actions with which an oracle solves the task; None if none is known.
     """
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Self, get_args
 
 from verl_agent.trace.behaviors import Played, action_checksums, mean_thought_length, turns_with_behaviors
 from verl_agent.types import Episode, StopReason
@@ -18,11 +18,6 @@ class EpisodeSummary:
 
     Attributes:
         reward: return, in the environment's own units.
-        success: True if the task was solved.
-        turns: number of replies.
-        max_turns: turn limit of the episode.
-        stop: reason for its end.
-        tokens: number of generated tokens.
         attempts: number of attempts, >= 1.
         replays: number of environment errors after which an attempt replayed its actions.
         behaviors: names of the behaviors that a turn shows, separated by commas.
@@ -80,32 +75,10 @@ class EpisodeSummary:
     @classmethod
     def from_fields(cls, values: Mapping[str, float | int | str | bool]) -> Self:
         """Build a summary from the output of `to_fields`; other keys are ignored."""
-        return cls(
-            reward=float(values["reward"]),
-            success=bool(values["success"]),
-            turns=int(values["turns"]),
-            max_turns=int(values["max_turns"]),
-            stop=StopReason(str(values["stop"])),
-            tokens=int(values["tokens"]),
-            attempts=int(values["attempts"]),
-            generate_s=float(values["generate_s"]),
-            env_s=float(values["env_s"]),
-            category=str(values["category"]),
-            info={
-                key.removeprefix(INFO_PREFIX): float(value)
-                for key, value in values.items()
-                if key.startswith(INFO_PREFIX)
-            },
-            env_label=str(values.get("env_label", "")),
-            shaped_return=float(values["shaped_return"]) if "shaped_return" in values else None,
-            replays=int(values.get("replays", 0)),
-            behaviors=str(values.get("behaviors", "")),
-            thought_length=float(values.get("thought_length", 0.0)),
-            oracle_turns=int(values["oracle_turns"]) if "oracle_turns" in values else None,
-            actions=str(values.get("actions", "")),
-            operated=bool(values.get("operated", False)),
-            paused_s=float(values.get("paused_s", 0.0)),
-        )
+        kinds = {one.name: (get_args(one.type) or (one.type,))[0] for one in fields(cls) if one.name in values}
+        found = {name: kind(values[name]) for name, kind in kinds.items()}
+        prefixed = {key: value for key, value in values.items() if key.startswith(INFO_PREFIX)}
+        return cls(**found, info={key.removeprefix(INFO_PREFIX): float(value) for key, value in prefixed.items()})
 
 
 def summarize_episode(

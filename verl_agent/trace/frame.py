@@ -83,7 +83,6 @@ def make_frame(records: Iterable[EpisodeRecord], turns: bool = False) -> "pandas
     """Return a pandas frame with one row an episode, or one a turn.
 
     Args:
-        records: episode records.
         turns: True for the rows of `turn_rows` instead of those of `episode_row`.
     """
     import pandas

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.errors import ConfigError
+from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import record_files
 
@@ -32,7 +33,6 @@ class Label:
 
     Attributes:
         tags: words without white space, commas or semicolons, and without a leading minus sign.
-        note: free text.
     """
 
     tags: tuple[str, ...] = ()
@@ -58,11 +58,7 @@ def parse_tags(text: str) -> tuple[str, ...]:
 
 
 class LabelFile:
-    """File of labels, which several processes may change at the same time.
-
-    Args:
-        path: path of the file.
-    """
+    """File of labels, which several processes may change at the same time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -115,12 +111,7 @@ class LabelFile:
             dict(zip(KEY_FIELDS, key, strict=True)) | {"tags": list(label.tags), "note": label.note}
             for key, label in labels.items()
         ]
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        try:
-            draft.write_text(json.dumps({"version": LABELS_VERSION, "episodes": episodes}, indent=1) + "\n", "utf-8")
-            draft.replace(self.path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_json_atomically(self.path, {"version": LABELS_VERSION, "episodes": episodes})
 
 
 def read_labels(paths: Iterable[Path | str]) -> dict[EpisodeKey, Label]:
@@ -128,9 +119,6 @@ def read_labels(paths: Iterable[Path | str]) -> dict[EpisodeKey, Label]:
 
     Of a folder these are the files beside its files of records and in the folders above them, up to itself. Of a file
     they are its own, and those of the run or evaluation that it belongs to. A file of another program is left out.
-
-    Raises:
-        ConfigError: see `LabelFile.read`.
     """
     found: dict[EpisodeKey, Label] = {}
     for path in map(Path, paths):
@@ -162,9 +150,7 @@ def keep_labelled(
     """Return the records that have one of the wanted tags and none of the excluded ones.
 
     Args:
-        records: recorded episodes.
         wanted: tags; one with a minus sign before it is excluded. Without a wanted tag, all others are kept.
-        labels: labels by episode.
         key: setting that names the tags, for messages.
 
     Raises:

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class ValidationScore:
     value: float
 
 
-def parse_line(line: str | bytes) -> LoggedStep | None:
+def parse_step(line: str | bytes) -> LoggedStep | None:
     """Return the step that `line` logs, or None if it is not a complete line of the log."""
     try:
         entry = json.loads(line)
@@ -81,7 +81,7 @@ def read_metrics(paths: Path | str | Iterable[Path | str]) -> dict[int, dict[str
     by_step: dict[int, dict[str, float]] = {}
     for path in [paths] if isinstance(paths, Path | str) else paths:
         for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
-            logged = parse_line(line)
+            logged = parse_step(line)
             if logged is None:
                 logger.warning("%s:%d: skipped, not a line of metrics", path, number)
                 continue
@@ -89,13 +89,20 @@ def read_metrics(paths: Path | str | Iterable[Path | str]) -> dict[int, dict[str
     return dict(sorted(by_step.items()))
 
 
-def validation_scores(values: dict[str, float], split: str = "val") -> list[ValidationScore]:
+def first_logged(by_step: Mapping[int, Mapping[str, float]], *names: str) -> dict[int, float]:
+    """Return the values by step of the first of these metrics that was logged; empty without one."""
+    for name in names:
+        if found := {step: values[name] for step, values in by_step.items() if name in values}:
+            return found
+    return {}
+
+
+def validation_scores(values: Mapping[str, float], split: str = "val") -> list[ValidationScore]:
     """Return the validation results among the metrics of a step, in order of their source.
 
     If a measure is logged for several sample counts, the largest count is used.
 
     Args:
-        values: metrics of a step.
         split: `val` for results on the development tasks, `test` for those on the test tasks.
     """
     best: dict[tuple[str, str], tuple[int, float]] = {}
@@ -111,9 +118,6 @@ class MetricsTail:
     """Reader of the lines appended to a log since the last call.
 
     The file may not exist yet, may end in the middle of a line, and may be emptied by a restart.
-
-    Args:
-        path: path of the log.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -131,5 +135,5 @@ class MetricsTail:
             content = file.read()
         complete = content[: content.rfind(b"\n") + 1]
         self._offset += len(complete)
-        parsed = [parse_line(line) for line in complete.splitlines()]
+        parsed = [parse_step(line) for line in complete.splitlines()]
         return [logged for logged in parsed if logged is not None]

@@ -1,7 +1,7 @@
-"""Colours and titles of the curves of a run, for the PNG file and the viewer."""
+"""Charts of the curves of a run, for the PNG file and the viewer: titles, colours, curves."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from verl_agent.types import StopReason
@@ -28,7 +28,6 @@ class PanelKind:
     """Content of a chart, wherever it is drawn.
 
     Attributes:
-        title: title of the chart.
         note: sentence on what to look for.
         share: True if the values are shares, which the y axis shows from 0 to 1.
         from_zero: True if the y axis begins at 0.
@@ -72,6 +71,42 @@ GAP_LOG_PROB_KIND = PanelKind(
     "Engine against trainer (mean Δ log-prob)", "Far from 0, sampled and trained policy differ."
 )
 SECONDS = PanelKind("Time of a step (seconds)", "The largest part is worth the first optimization.", from_zero=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart.
+
+    Attributes:
+        dashed: draw a limit, which holds until the next step.
+        marker: mark of each point of a curve that few steps have; empty for none.
+        stack: name of the stack that the line is added to; empty for none.
+        band: ends of an interval by step.
+        parameters: filter of the episodes of a point in the viewer, beside its step.
+    """
+
+    name: str
+    values: Mapping[int, float]
+    color: str = BLUE
+    dashed: bool = False
+    marker: str = ""
+    stack: str = ""
+    band: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart with its curves."""
+
+    kind: PanelKind
+    curves: Sequence[Curve]
+
+
+def with_data(panels: Sequence[Panel]) -> list[Panel]:
+    """Return the charts without curves that have no value, and without charts that have no curve."""
+    drawn = [Panel(panel.kind, [curve for curve in panel.curves if curve.values]) for panel in panels]
+    return [panel for panel in drawn if panel.curves]
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:

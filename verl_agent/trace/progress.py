@@ -38,9 +38,7 @@ class Column:
     """One column of the progress table.
 
     Attributes:
-        title: heading of the column.
         names: metric names; the first logged one is shown.
-        text: function that formats a value.
         width: number of characters, at least those of the title.
     """
 
@@ -78,7 +76,6 @@ class ProgressView:
     Args:
         metrics_path: path of the log of verl's `file` logger; it may not exist yet.
         total_steps: number of training steps of the whole run.
-        console: output console.
         on_validation: returns lines that are shown below those of a validation before the last step.
     """
 
@@ -114,13 +111,11 @@ class ProgressView:
         )
 
     def __enter__(self) -> Self:
-        """Start the live table if the console is a terminal."""
         if self._redraws:
             self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Show unread steps and leave the last state on the screen."""
         self.update()
         self._ended = True
         self._live.stop()

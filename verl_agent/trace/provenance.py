@@ -1,16 +1,18 @@
-"""Provenance of results: command, commit, versions, machine and time."""
+"""Provenance of results (command, commit, versions, machine and time), and the JSON files that state it."""
 
+import json
 import os
 import platform
 import re
 import shlex
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import psutil
 
@@ -33,7 +35,6 @@ class Provenance:
 
     Attributes:
         time: time of writing, UTC, ISO 8601.
-        command: command line of the process.
         commit: git commit of this package, with `-dirty` if files were changed; `unknown` outside git.
         versions: version of each package; `unknown` if it is not installed.
         machine: description of processor, cores, memory and accelerators.
@@ -55,6 +56,22 @@ class Provenance:
             versions={name: first_installed_version(distributions) for name, distributions in PACKAGES.items()},
             machine=machine(),
         )
+
+
+def write_json_atomically(path: Path, value: object) -> None:
+    """Write a value as JSON; a kill leaves the whole old file or the whole new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_result(path: Path, version: int, facts: Mapping[str, Any]) -> Path:
+    """Write facts with the version of their format and the provenance of this process, and return the path."""
+    write_json_atomically(path, {"version": version, "provenance": asdict(Provenance.collect()), **facts})
+    return path
 
 
 def git_commit(folder: Path) -> str:

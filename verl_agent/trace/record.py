@@ -35,7 +35,6 @@ class EpisodeMeta:
     """Position of an episode in a run.
 
     Attributes:
-        purpose: purpose of the episode.
         split: split of the environment, or file of task ids, that the task belongs to.
         step: global training step, 0 before or outside training.
         group: name shared by the episodes of one task that are compared with each other.
@@ -43,7 +42,6 @@ class EpisodeMeta:
         attempt: number of this attempt, from 1; each one that begins anew after an environment error adds one.
         started_at: time of the reset, with a time zone.
         seconds: wall-clock time from reset to close.
-        model: name or checkpoint of the policy.
         shaped_return: return after reward shaping (section `credit`); None where it is the raw return.
     """
 
@@ -154,7 +152,6 @@ def parse_line(line: bytes) -> EpisodeRecord:
 
     Raises:
         ValueError: the line is not JSON.
-        ConfigError: see `parse_record`.
     """
     try:
         record = _RECORD.validate_json(line)

@@ -46,11 +46,9 @@ class EpisodeWriter:
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Return the writer itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the file."""
         self.close()
 
 
@@ -61,11 +59,6 @@ class RecordReader(Iterator[EpisodeRecord]):
         self._records = records
 
     def __next__(self) -> EpisodeRecord:
-        """Return the next record.
-
-        Raises:
-            ConfigError: see `read_records`.
-        """
         return next(self._records)
 
     def to_frame(self, turns: bool = False) -> "pandas.DataFrame":
@@ -109,11 +102,7 @@ def record_files(path: Path) -> list[Path]:
 
 
 def read_latest(path: Path, most_bytes: int) -> Iterator[EpisodeRecord]:
-    """Iterate over the latest records of a run: those in the last `most_bytes` of each file.
-
-    Raises:
-        ConfigError: see `read_records`.
-    """
+    """Iterate over the latest records of a run: those in the last `most_bytes` of each file."""
     for file in record_files(path):
         yield from _read_file(file, max(0, file.stat().st_size - most_bytes))
 

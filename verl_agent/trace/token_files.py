@@ -28,8 +28,6 @@ class TokenColumn:
     """Definition of a column with one value for each token.
 
     Attributes:
-        name: name in the file.
-        meaning: definition of the value.
         written_only: True if only tokens that the model wrote have a value; the others are null.
         kind: type of the value in Arrow, `[]` after that of a list's elements.
     """
@@ -246,7 +244,7 @@ class TurnValue:
     tokens: int
 
 
-def read_columns(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
+def read_token_columns(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return columns of all segments of a file: their values by name.
 
     Raises:
@@ -285,11 +283,7 @@ def read_turn_values(path: Path) -> dict[tuple[str, int], dict[int, TurnValue]]:
 
 
 def column_names(path: Path) -> list[str]:
-    """Return the names of the columns of a file.
-
-    Raises:
-        ValueError: see `read_tokens`.
-    """
+    """Return the names of the columns of a file."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

@@ -28,7 +28,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.best_checkpoint import Best, read_best, validation_result
-from verl_agent.runs.identity import write_json_atomically
+from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.training.dataset import TaskDataset
 from verl_agent.training.grouped_batches import GroupedBatches
 from verl_agent.training.own_estimators import register

@@ -23,11 +23,6 @@ class GuardRequests:
     Without the check of Host, a web page could reach the viewer by a name that it points to this machine (DNS
     rebinding). Without the check of Origin, it could open the viewer's web socket. Without the token, every user of
     this machine could.
-
-    Args:
-        app: application to guard.
-        host: address that the viewer listens at.
-        token: token that a browser must send.
     """
 
     def __init__(self, app: ASGIApp, host: str, token: str) -> None:

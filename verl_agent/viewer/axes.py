@@ -29,7 +29,6 @@ def band(name: str, color: str, points: Sequence[tuple[float, float, float]]) ->
 
     Args:
         name: name of the curve; a click on it in the legend hides the band, too.
-        color: color of the curve.
         points: x, low and high of each interval.
     """
     line: dict[str, Any] = {"name": name, "type": "line", "stack": INTERVAL + name, "color": color, "symbol": "none"}

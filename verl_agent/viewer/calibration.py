@@ -14,8 +14,8 @@ from verl_agent.trace.token_files import TurnValue, column_names, token_files
 from verl_agent.viewer.axes import axis_of
 from verl_agent.viewer.calibration_values import Calibration, calibrate, predictions, read_values
 from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import link_to, run_path, show_error
+from verl_agent.viewer.recorded_tokens import last_attempt
 from verl_agent.viewer.state import OpenedSource, in_thread
 
 Values = dict[tuple[str, int], dict[int, TurnValue]]
@@ -25,9 +25,7 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
     """Add the chart, if the run has a critic and recorded token data.
 
     Args:
-        opened: the run.
         chosen: step of the URL's parameter `critic`; empty for the latest recorded one.
-        parameters: other parameters of the URL.
     """
     files = {_step(file): file for file in token_files(opened.source.folder)}
     steps = sorted(files)
@@ -46,7 +44,7 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
     note = "On the dashed line the critic is right; points above it are returns that it underrates."
     add_chart(title, calibration_chart(found), note).mark("calibration")
     with ui.row().classes("items-center gap-4"):
-        ui.label(describe(found))
+        ui.label(describe_calibration(found))
         ui.select(
             steps,
             value=step,
@@ -57,11 +55,11 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
 
 def _calibrate(opened: OpenedSource, file: Path, step: int) -> Calibration:
     values = _values(file, file.stat().st_mtime_ns)
-    find = partial(_find, opened.index, step)
+    find = partial(_find, opened, step)
     return calibrate(predictions(opened.source.folder, values, find))
 
 
-def describe(found: Calibration) -> str:
+def describe_calibration(found: Calibration) -> str:
     """Return bias and explained variance in one sentence."""
     variance = found.explained_variance
     explained = "all returns are equal" if variance is None else f"explained variance {variance:.2f}"
@@ -109,14 +107,10 @@ def _step(file: Path) -> int:
     return int(number) if number.isdecimal() else -1
 
 
-def _find(index: RecordIndex, step: int, group: str, sample: int) -> EpisodeRecord | None:
-    row = index.db.execute(
-        """SELECT id FROM episodes WHERE "group" = ? AND sample = ? AND step = ? AND purpose = 'train'
-            ORDER BY attempt DESC LIMIT 1""",
-        (group, sample, step),
-    ).fetchone()
+def _find(opened: OpenedSource, step: int, group: str, sample: int) -> EpisodeRecord | None:
+    row = last_attempt(opened, step, group, sample)
     try:
-        return None if row is None else index.read(row["id"])
+        return None if row is None else opened.index.read(row["id"])
     except ConfigError:  # the file was replaced; the next update of the index sees it
         return None
 

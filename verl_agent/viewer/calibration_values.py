@@ -48,7 +48,6 @@ class CalibrationBin:
     """Turns with similar predictions.
 
     Attributes:
-        turns: number of turns.
         value: mean prediction, each group with the same weight.
         realized: mean return that followed, likewise, with a t interval over groups; of one group it has no width.
     """
@@ -63,8 +62,6 @@ class Calibration:
     """Comparison of predictions with returns.
 
     Attributes:
-        turns: number of turns.
-        groups: number of groups.
         bias: mean prediction minus mean return.
         explained_variance: `1 - Var(realized - value) / Var(realized)`: 1 is perfect, 0 is as good as a constant;
             None if all returns are equal.
@@ -103,8 +100,6 @@ def predictions(
 
     Args:
         run: folder of the run, whose settings say how rewards are shaped and discounted.
-        values: result of `read_turn_values`.
-        find: finds the record of an episode.
 
     Raises:
         ConfigError: the settings of the run are missing or invalid.
@@ -161,7 +156,6 @@ def calibrate(found: Sequence[Prediction], bins: int = BINS) -> Calibration:
     """Compare predictions with returns.
 
     Args:
-        found: predictions of turns.
         bins: most bins, >= 1.
 
     Raises:

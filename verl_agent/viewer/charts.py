@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal, get_args
 
@@ -10,12 +11,25 @@ from verl_agent.results.findings import StepSummary
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace import panels as kinds
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY, read_metrics
-from verl_agent.trace.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, STOP_COLOURS, PanelKind, running_mean
+from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY, first_logged, read_metrics
+from verl_agent.trace.panels import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    STOP_COLOURS,
+    Curve,
+    Panel,
+    PanelKind,
+    running_mean,
+    with_data,
+)
 from verl_agent.types import StopReason
 from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.queries import divergence_turns, success_rates, summarize_steps, uniform_groups
+from verl_agent.viewer.queries import count_uniform_groups, mean_divergence, success_rates, summarize_steps
 from verl_agent.viewer.state import OpenedSource
 
 MOST_CURVES = 6
@@ -38,9 +52,7 @@ class RunData:
     """Numbers of one run by step.
 
     Attributes:
-        name: name in the legend.
         steps: means over the episodes of each purpose and step.
-        logged: metrics log by step.
         uniform: number of training groups whose returns are all equal, and of all training groups, by step.
         divergence: mean first different turn of the training groups, by step.
         rates: success with its interval, by purpose and step.
@@ -82,56 +94,16 @@ def read_run(opened: OpenedSource) -> RunData:
         opened.key,
         summarize_steps(opened.index, Filter()),
         read_metrics([file for file in opened.source.metrics_files() if file.exists()]),
-        uniform_groups(opened.index),
-        divergence_turns(opened.index),
+        count_uniform_groups(opened.index),
+        mean_divergence(opened.index),
         success_rates(opened.index),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One line of a chart.
-
-    Attributes:
-        name: name in the legend.
-        values: value by step.
-        color: color of the line.
-        dashed: draw the line dashed.
-        stack: name of the stack that the line is added to; empty for none.
-        band: ends of an interval by step.
-        parameters: filter of the episodes of a point, beside its step.
-    """
-
-    name: str
-    values: Mapping[int, float]
-    color: str = BLUE
-    dashed: bool = False
-    stack: str = ""
-    band: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    parameters: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One chart.
-
-    Attributes:
-        kind: title, y axis and what to look for.
-        curves: its curves for one run, at most `MOST_CURVES`.
-    """
-
-    kind: PanelKind
-    curves: Sequence[Curve]
-
-    @property
-    def title(self) -> str:
-        """Title of the chart."""
-        return self.kind.title
 
 
 def panels(run: RunData) -> list[Panel]:
     """Return the charts of a run, without those that have no data."""
     train, validation = run.of_purpose("train"), run.of_purpose("validation", "evaluation")
+    logged = partial(first_logged, run.logged)
     every = [
         Panel(kinds.RETURN, [
             Curve("train", {at.step: at.reward for at in train}, parameters=TRAIN),
@@ -164,24 +136,23 @@ def panels(run: RunData) -> list[Panel]:
         Panel(kinds.EPISODE_BEHAVIORS, _in_colors([
             Curve(one.name, values)
             for one in BEHAVIORS
-            if any((values := _logged(run, f"behavior/{one.name}")).values())
+            if any((values := logged(f"behavior/{one.name}")).values())
         ])),
         Panel(kinds.DIVERGENCE, [Curve("turn", run.divergence, GREEN, parameters=TRAIN)]),
         Panel(kinds.EQUAL_GROUPS, [
             Curve("groups", {at: one / groups for at, (one, groups) in run.uniform.items()}, PURPLE, parameters=TRAIN),
         ]),
-        Panel(kinds.ENTROPY_KIND, [Curve("entropy", _logged(run, *ENTROPY))]),
-        Panel(kinds.GAP_PROBABILITY_KIND, [Curve("difference", _logged(run, *GAP_PROBABILITY))]),
+        Panel(kinds.ENTROPY_KIND, [Curve("entropy", logged(*ENTROPY))]),
+        Panel(kinds.GAP_PROBABILITY_KIND, [Curve("difference", logged(*GAP_PROBABILITY))]),
         Panel(
             kinds.GAP_LOG_PROB_KIND,
-            [Curve("difference", {} if _logged(run, *GAP_PROBABILITY) else _logged(run, *GAP_LOG_PROB))],
+            [Curve("difference", {} if logged(*GAP_PROBABILITY) else logged(*GAP_LOG_PROB))],
         ),
         Panel(kinds.SECONDS, _in_colors([
-            Curve(phase, values, stack="seconds") for phase in PHASES if (values := _logged(run, PHASE + phase))
+            Curve(phase, values, stack="seconds") for phase in PHASES if (values := logged(PHASE + phase))
         ])),
     ]  # fmt: skip
-    drawn = [replace(panel, curves=_most([one for one in panel.curves if one.values])) for panel in every]
-    return [panel for panel in drawn if panel.curves]
+    return [Panel(panel.kind, _most(panel.curves)) for panel in with_data(every)]
 
 
 def _success(name: str, run: RunData, steps: Sequence[StepSummary], color: str, parameters: Mapping[str, str]) -> Curve:
@@ -217,7 +188,6 @@ def chart(runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step", smooth: in
 
     Args:
         runs: each run with its panel; with several runs, the names of the curves begin with the run's.
-        axis: quantity of the x axis.
         smooth: number of steps of the running mean, which has no interval; 1 for none.
 
     Returns:
@@ -277,12 +247,3 @@ def _line_type(curve: Curve, panel: Panel, runs: int) -> str:
     """Return the type of a line. With several runs, which have a color each, it tells the curves of a run apart."""
     types = ("solid", "dashed", "dotted")
     return types[list(panel.curves).index(curve) % 3] if runs > 1 else types[curve.dashed]
-
-
-def _logged(run: RunData, *names: str) -> dict[int, float]:
-    """Return the series of the first of these metrics that was logged."""
-    for name in names:
-        values = {step: values[name] for step, values in run.logged.items() if name in values}
-        if values:
-            return values
-    return {}

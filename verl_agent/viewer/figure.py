@@ -32,10 +32,8 @@ def add_chart(
     """Add a chart.
 
     Args:
-        title: title above it.
         options: axes and series of ECharts; other options replace those of this module.
         note: sentence below it, on what to look for.
-        on_point_click: called with the point that was clicked.
     """
     with ui.column().classes("w-full min-w-0 gap-1"):
         ui.label(title).classes("heading")

@@ -116,11 +116,7 @@ class Filter:
         return [column, "episodes.id"], value.startswith("-")
 
     def order(self) -> str:
-        """Return the order in SQL.
-
-        Raises:
-            ConfigError: see `order_by`.
-        """
+        """Return the order in SQL."""
         columns, descending = self.order_by()
         return ", ".join(f"{column} DESC" if descending else column for column in columns)
 

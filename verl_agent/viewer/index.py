@@ -18,9 +18,17 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import KEY_FIELDS, LabelFile
 from verl_agent.trace.record import EpisodeRecord, parse_record
 from verl_agent.viewer.parsing import BadLine, Line, read_lines
-from verl_agent.viewer.sources import Source
-from verl_agent.viewer.storage import FOLDER, READ_CACHE_KB, connect, explained, index_folder, open_index, transaction
-from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, summarize
+from verl_agent.viewer.sources import RunSource
+from verl_agent.viewer.storage import (
+    FOLDER,
+    READ_CACHE_KB,
+    explained,
+    index_folder,
+    open_connection,
+    open_index_file,
+    transaction,
+)
+from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, update_sums
 from verl_agent.viewer.tables import INSERT_EPISODE, storable
 
 BATCH = 4000
@@ -32,19 +40,14 @@ class RecordIndex:
 
     The file lies in `<folder>/.viewer/`. Where that cannot be written, it lies in a temporary folder.
 
-    Attributes:
-        source: source of the records.
-        path: path of the SQLite file.
-
     Args:
-        source: run, evaluation or file of records.
         folder: folder of the index instead of that beside the records.
 
     Raises:
         ConfigError: the index cannot be written, for example because the disk is full.
     """
 
-    def __init__(self, source: Source, folder: Path | None = None) -> None:
+    def __init__(self, source: RunSource, folder: Path | None = None) -> None:
         self.source = source
         self.path = (folder or index_folder(source)) / f"{source.name}.sqlite"
         self._temporary = folder is None and self.path.parent != source.folder / FOLDER
@@ -54,8 +57,8 @@ class RecordIndex:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         with explained(self.path):
-            self._db = open_index(self.path)
-            self._first = connect(self.path, READ_CACHE_KB)
+            self._db = open_index_file(self.path)
+            self._first = open_connection(self.path, READ_CACHE_KB)
         self._connections.append(self._first)
 
     @property
@@ -67,7 +70,7 @@ class RecordIndex:
         found: sqlite3.Connection | None = getattr(self._local, "db", None)
         if found is None:
             try:
-                found = connect(self.path, READ_CACHE_KB)
+                found = open_connection(self.path, READ_CACHE_KB)
                 self._connections.append(found)
             except sqlite3.OperationalError:  # the folder was deleted: what was indexed before is still shown
                 found = self._first
@@ -82,11 +85,9 @@ class RecordIndex:
             shutil.rmtree(self.path.parent, ignore_errors=True)
 
     def __enter__(self) -> Self:
-        """Return the index itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connection."""
         self.close()
 
     def update(self) -> int:
@@ -94,9 +95,6 @@ class RecordIndex:
 
         Returns:
             Number of new episodes.
-
-        Raises:
-            ConfigError: see `update_in_steps` and `update_labels`.
         """
         self.update_labels()
         before = self._count()
@@ -157,9 +155,6 @@ class RecordIndex:
 
     def read(self, episode: int) -> EpisodeRecord:
         """Read the whole record of an episode from its file.
-
-        Args:
-            episode: id in the index.
 
         Raises:
             ConfigError: no such episode, or the file changed since it was indexed.
@@ -238,7 +233,7 @@ class RecordIndex:
                     for line in islice(lines, BATCH):
                         steps |= self._add_line(int(row["id"]), line)
                         follows = line.offset + line.length
-                    summarize(self._db, steps)
+                    update_sums(self._db, steps)
                     self._db.execute("UPDATE files SET indexed = ? WHERE id = ?", (follows, row["id"]))
                 if follows == offset:
                     self._read_states[path] = state

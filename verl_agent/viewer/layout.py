@@ -17,7 +17,7 @@ from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.results.folder import REPORT
 from verl_agent.runs.control.server import SOCKET
 from verl_agent.viewer.state import OpenedSource, ViewerState
-from verl_agent.viewer.text import MAX_NAME, short_name, shorten
+from verl_agent.viewer.text import MAX_NAME, cut_text, short_name
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +63,7 @@ def run_path(opened: OpenedSource, rest: str = "") -> str:
 
 
 class Page:
-    """Page that is being laid out: the header and the links of its source stand above the content.
-
-    Args:
-        state: opened sources.
-    """
+    """Page that is being laid out: the header and the links of its source stand above the content."""
 
     def __init__(self, state: ViewerState) -> None:
         self.state = state
@@ -94,10 +90,6 @@ class Page:
 
     def open(self, key: str, title: str = "") -> OpenedSource:
         """Return the source that the page shows, and add its links, its keys and the progress of its index.
-
-        Args:
-            key: name of the source in the URL.
-            title: title of the browser's tab.
 
         Raises:
             ConfigError: no source has this key.
@@ -170,7 +162,7 @@ def _limit_unopened(client: Client) -> None:
 
 
 @contextmanager
-def frame(state: ViewerState) -> Iterator[Page]:
+def new_page(state: ViewerState) -> Iterator[Page]:
     """Lay out a page. An error is shown in place of the content; one of a later event in a notification."""
     page = Page(state)
     ui.on_exception(lambda error: ui.notify(_message(error), type="negative"))  # NiceGUI logs it
@@ -255,12 +247,12 @@ def show_error(error: Exception) -> None:
 
 def show_text(text: str, classes: str = "") -> None:
     """Show text of a model or an environment as it is: never as markup, long text cut with a button for the rest."""
-    shown, left_out = shorten(text)
+    shown, left_out = cut_text(text)
     label = ui.label(shown).classes(f"mono {classes}").style("unicode-bidi: plaintext; overflow-wrap: anywhere")
     if left_out:
 
         def show_all() -> None:
-            label.text = shorten(text, len(text))[0]
+            label.text = cut_text(text, len(text))[0]
             button.delete()
 
         button = ui.button(f"{left_out:,} more characters", on_click=show_all).props("dense flat size=sm")

@@ -18,9 +18,6 @@ class TaskSummary:
     """One task over training.
 
     Attributes:
-        env: name of the environment.
-        task: id of the task.
-        category: category of the task.
         episodes: number of valid episodes.
         success: share of solved episodes at each step, in order of steps.
     """
@@ -58,7 +55,7 @@ def list_groups(index: RecordIndex, chosen: Filter, limit: int, offset: int = 0)
     return [dict(row) for row in rows]
 
 
-def list_tasks(index: RecordIndex, chosen: Filter) -> list[TaskSummary]:
+def summarize_tasks(index: RecordIndex, chosen: Filter) -> list[TaskSummary]:
     """Return the tasks of the episodes that a filter selects, by environment and task."""
     where, bound = chosen.where()
     source = f"""SELECT env, task, category, step, count(*) AS episodes, sum(success) AS solved FROM episodes

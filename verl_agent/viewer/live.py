@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from verl_agent.errors import ConfigError
-from verl_agent.runs.control.server import SOCKET, send
+from verl_agent.runs.control.server import SOCKET, send_command
 from verl_agent.runs.hang_watch import PHASE_FILE, START
 from verl_agent.runs.identity import LOCK_FILE, read_plan
 from verl_agent.trace.progress import STEPS_FOR_ETA
@@ -32,7 +32,6 @@ def read_now(opened: OpenedSource, now: datetime) -> dict[str, str]:
     """Return what a running run does, by name; what it does not tell is left out.
 
     Args:
-        opened: source of the run.
         now: the time, with a time zone.
     """
     logged = opened.cached("run", partial(read_run, opened)).logged
@@ -57,7 +56,7 @@ def _status(opened: OpenedSource) -> Mapping[str, Any]:
     if not (opened.source.folder / SOCKET).exists():
         return {}
     try:
-        return send(opened.source.folder, {"command": "status"}, ANSWER_S)
+        return send_command(opened.source.folder, {"command": "status"}, ANSWER_S)
     except ConfigError:  # it ends, or is busy
         return {}
 

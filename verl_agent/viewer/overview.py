@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from verl_agent.config.keys import reference
+from verl_agent.config.keys import reference, value_at
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.findings import StepSummary
 from verl_agent.results.folder import REPORT, SETTINGS, model_name, read_report
@@ -61,24 +61,18 @@ def _settings(opened: OpenedSource) -> dict[str, str]:
     try:
         if opened.source.kind == "training":
             read = read_settings(folder, SETTINGS_FILE)
-            model = _at(read, "actor_rollout_ref", "model", "path")
-            algorithm = _at(read, "algorithm", "adv_estimator")
-            found = {"model": model_name(model), "environment": _at(read, "env", "name"), "algorithm": algorithm}
+            model, algorithm = value_at(read, "actor_rollout_ref.model.path"), value_at(read, "algorithm.adv_estimator")
+            found: dict[str, Any] = {"model": model, "environment": value_at(read, "env.name"), "algorithm": algorithm}
         elif (folder / REPORT).is_file():
             report = read_report(folder)
-            found = {"model": model_name(str(report["model"])), "environment": str(report["config"]["env"]["name"])}
+            found = {"model": report["model"], "environment": report["config"]["env"]["name"]}
         else:
             read = read_settings(folder, SETTINGS)
-            found = {"model": model_name(str(read.get("model") or "")), "environment": _at(read, "env", "name")}
+            found = {"model": read.get("model"), "environment": value_at(read, "env.name")}
     except (ConfigError, OSError, ValueError, KeyError, TypeError):  # of another version, or half written
         return {}
-    return {name: value for name, value in found.items() if value}
-
-
-def _at(settings: Any, *names: str) -> str:
-    for name in names:
-        settings = settings.get(name) if isinstance(settings, dict) else None
-    return "" if settings is None else str(settings)
+    found["model"] = model_name(str(found["model"] or ""))
+    return {name: str(value) for name, value in found.items() if value}
 
 
 def status_of(opened: OpenedSource) -> str:

@@ -19,9 +19,6 @@ class TaskPair:
     """One task in two sources.
 
     Attributes:
-        env: name of the environment.
-        task: id of the task.
-        category: category of the task.
         success: share of solved episodes in the first and in the second source.
         reward: mean return in the first and in the second source.
         episodes: number of episodes in the first and in the second source.
@@ -44,7 +41,7 @@ class TaskPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairedChanges:
     """Changes from the first to the second source, with intervals over tasks.
 
     Attributes:
@@ -74,8 +71,6 @@ def pair_tasks(first: RecordIndex, second: RecordIndex, chosen: tuple[Filter, Fi
     """Return the tasks that both sources hold, with their means in each; episodes that are not valid are left out.
 
     Args:
-        first: index of the first source.
-        second: index of the second source.
         chosen: filter of the first and of the second source, for example one step each.
     """
     one, two = _by_task(first, chosen[0]), _by_task(second, chosen[1])
@@ -96,16 +91,12 @@ def pair_tasks(first: RecordIndex, second: RecordIndex, chosen: tuple[Filter, Fi
     return pairs
 
 
-def compare(pairs: Sequence[TaskPair]) -> Comparison:
-    """Return the changes over all pairs.
-
-    Args:
-        pairs: at least one pair.
-    """
+def compare_pairs(pairs: Sequence[TaskPair]) -> PairedChanges:
+    """Return the changes over all pairs."""
     changes = [pair.change for pair in pairs]
     failed, solved = changes.count("failed") + changes.count("gained"), changes.count("solved") + changes.count("lost")
     occurring = [name for name in pairs[0].behaviors if any(any(pair.behaviors[name]) for pair in pairs)]
-    return Comparison(
+    return PairedChanges(
         success=_difference([pair.success for pair in pairs]),
         gained=wilson_interval(changes.count("gained"), failed) if failed else None,
         lost=wilson_interval(changes.count("lost"), solved) if solved else None,

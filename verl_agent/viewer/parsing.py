@@ -20,7 +20,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.recorded import fingerprint
 from verl_agent.trace.behaviors import behavior_turns
 from verl_agent.trace.record import EpisodeRecord, parse_line
-from verl_agent.viewer.tables import row_of, storable, words_of
+from verl_agent.viewer.tables import row_of, searched_text, storable
 
 LONG = 4_000_000
 """Bytes from which a process is worth its start. Less are parsed in 0.1 s, in which nothing else runs."""
@@ -39,9 +39,7 @@ class BadLine(NamedTuple):
     """Line that is not a valid record.
 
     Attributes:
-        file: path of the file.
         offset: position of the line in bytes.
-        message: reason.
     """
 
     file: Path
@@ -54,10 +52,8 @@ class Line(NamedTuple):
 
     Attributes:
         offset: position in bytes.
-        length: number of bytes.
         row: values of `verl_agent.viewer.tables.COLUMNS`; None if the line is not a valid record.
         text: words of the record, or the reason why it is invalid.
-        step: purpose and training step.
         head: parts of an episode of more than `PART` turns; None for others.
     """
 
@@ -73,8 +69,6 @@ def read_lines(path: Path, offset: int, long: int = LONG) -> Iterator[Line]:
     """Yield the complete lines of a file from a position on, up to the end that it has now.
 
     Args:
-        path: file of records.
-        offset: position of a line.
         long: bytes from which another process parses.
 
     Raises:
@@ -99,7 +93,7 @@ def _parse_line(offset: int, line: bytes) -> Line:
     try:
         record = parse_line(line)
         head = head_of(line, record) if len(record["turns"]) > PART else None
-        return Line(offset, len(line), row_of(record), words_of(record), (record["purpose"], record["step"]), head)
+        return Line(offset, len(line), row_of(record), searched_text(record), (record["purpose"], record["step"]), head)
     except (ValueError, RecursionError, ConfigError) as error:
         return Line(offset, len(line), None, str(storable(str(error))), ("", 0))
 

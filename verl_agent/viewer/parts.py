@@ -21,7 +21,6 @@ class EpisodePart:
 
     Attributes:
         record: record with these turns and their messages alone, after the prompt.
-        behaviors: names of the behaviors of each of these turns.
         first: number of the first of these turns, from 1.
         total: number of turns of the episode.
         long: True if no page reads the whole record, see `LONG`.
@@ -45,16 +44,7 @@ class EpisodePart:
 
 
 def read_part(index: RecordIndex, episode: int, turn: int = 1) -> EpisodePart:
-    """Read the part of an episode that has a turn; the last part if the episode has no such turn.
-
-    Args:
-        index: index of the records.
-        episode: id in the index.
-        turn: number of the turn, from 1.
-
-    Raises:
-        ConfigError: see `RecordIndex.read`.
-    """
+    """Read the part of an episode that has a turn; the last part if the episode has no such turn."""
     head = index.db.execute(
         "SELECT record, turns, length FROM heads JOIN episodes ON id = episode WHERE episode = ?", (episode,)
     ).fetchone()

@@ -38,16 +38,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class TaskStep:
-    """Episodes of one task at one step.
-
-    Attributes:
-        step: training step.
-        purpose: purpose of the episodes.
-        episodes: number of episodes.
-        success: share of solved episodes.
-        reward: mean return.
-        ids: ids of the episodes.
-    """
+    """Episodes of one task at one step."""
 
     step: int
     purpose: str
@@ -80,7 +71,7 @@ def count_episodes(index: RecordIndex, chosen: Filter) -> int:
     return int(index.db.execute(f"SELECT count(*) FROM episodes WHERE {where}", bound).fetchone()[0])
 
 
-def find_episode(index: RecordIndex, episode: int) -> Row | None:
+def find_row(index: RecordIndex, episode: int) -> Row | None:
     """Return the columns of one episode; None if the index does not have it."""
     row = index.db.execute(f"SELECT {_SHOWN} FROM episodes WHERE id = ?", (episode,)).fetchone()
     return dict(row) if row is not None else None
@@ -143,10 +134,7 @@ def find_group(
     """Return the last attempts of a group's episodes at one step.
 
     Args:
-        index: index of the records.
         group: name of the group; evaluations name it like its task, so several models may have it.
-        step: training step.
-        purpose: purpose of the episodes.
         env: name of the environment; None for that of the first episode.
         model: name of the policy; None for that of the first episode.
     """
@@ -188,7 +176,7 @@ def success_rates(index: RecordIndex) -> dict[tuple[str, int], Estimate]:
     return {at: clustered_wilson_interval(by_task) for at, by_task in solved.items()}
 
 
-def uniform_groups(index: RecordIndex) -> dict[int, tuple[int, int]]:
+def count_uniform_groups(index: RecordIndex) -> dict[int, tuple[int, int]]:
     """Return the number of training groups whose returns are all equal, and of all training groups, by step."""
     rows = index.db.execute(
         "SELECT step, sum(uniform) AS uniform, count(*) AS groups FROM groups WHERE purpose = 'train' GROUP BY step"
@@ -196,7 +184,7 @@ def uniform_groups(index: RecordIndex) -> dict[int, tuple[int, int]]:
     return {row["step"]: (row["uniform"], row["groups"]) for row in rows}
 
 
-def divergence_turns(index: RecordIndex) -> dict[int, float]:
+def mean_divergence(index: RecordIndex) -> dict[int, float]:
     """Return the mean first different turn, from 1, of the training groups whose actions differ, by step."""
     rows = index.db.execute("SELECT step, avg(divergence) AS turn FROM groups WHERE purpose = 'train' GROUP BY step")
     return {row["step"]: row["turn"] for row in rows if row["turn"] is not None}

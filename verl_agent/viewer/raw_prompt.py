@@ -28,7 +28,6 @@ class RawPrompts:
 
     Args:
         place: file of records and number of the line, from 1; None if the file no longer has the episode.
-        part: turns that the page shows.
         turn: turn that is shown first, from 1.
     """
 
@@ -52,7 +51,7 @@ class RawPrompts:
         try:
             if self._part.long:
                 raise RawPromptError(f"it is rendered for episodes whose record has at most {LONG / 1e6:g} MB.")
-            self._texts = await render(self._place, self._part.numbers)
+            self._texts = await render_prompts(self._place, self._part.numbers)
         except RawPromptError as error:
             self._content.clear()
             with self._content:
@@ -70,7 +69,7 @@ class RawPrompts:
                 show_text(self._texts[self._turn.value - self._part.first])
 
 
-async def render(place: tuple[Path, int] | None, turns: range, timeout_s: float = TIMEOUT_S) -> list[str]:
+async def render_prompts(place: tuple[Path, int] | None, turns: range, timeout_s: float = TIMEOUT_S) -> list[str]:
     """Return the text before the reply of some turns, counted from 1; one process at a time renders.
 
     Raises:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
-from verl_agent.trace.token_files import read_columns, read_tokens, token_files
+from verl_agent.trace.token_files import read_token_columns, read_tokens, token_files
 from verl_agent.viewer.queries import Row
 from verl_agent.viewer.state import OpenedSource
 from verl_agent.viewer.token_views import values_of
@@ -22,7 +22,7 @@ def file_with_tokens(opened: OpenedSource, row: Row) -> Path | None:
     Only the last attempt at an episode has tokens, and training records those of episodes that it trains on.
     """
     wanted = (row["step"], row["group"], row["sample"])
-    last = _last_attempt(opened, *wanted)
+    last = last_attempt(opened, *wanted)
     if last is None or last["id"] != row["id"]:
         return None
     return next((file for file in token_files(opened.source.folder, row["step"]) if wanted in _keys(file)), None)
@@ -49,11 +49,12 @@ def trained_advantage(opened: OpenedSource, row: Row) -> float | None:
 def episodes_with_tokens(opened: OpenedSource) -> list[Row]:
     """Return the columns of all episodes with recorded tokens, by step, group and sample."""
     keys = sorted({key for file in token_files(opened.source.folder) for key in _keys(file)})
-    rows = [_last_attempt(opened, *key) for key in keys]
+    rows = [last_attempt(opened, *key) for key in keys]
     return [row for row in rows if row is not None]
 
 
-def _last_attempt(opened: OpenedSource, step: int, group: str, sample: int) -> Row | None:
+def last_attempt(opened: OpenedSource, step: int, group: str, sample: int) -> Row | None:
+    """Return the columns of the last attempt at an episode that may have token data; None without one."""
     found = opened.index.db.execute(
         """SELECT * FROM episodes WHERE "group" = ? AND sample = ? AND step = ?
             AND purpose NOT IN ('validation', 'test') ORDER BY attempt DESC LIMIT 1""",
@@ -73,5 +74,5 @@ def _keys(file: Path) -> frozenset[Key]:
 @lru_cache(maxsize=1024)
 def _keys_of(file: Path, changed_at: int) -> frozenset[Key]:
     return frozenset(
-        (row["step"], row["group"], row["sample"]) for row in read_columns(file, ("step", "group", "sample"))
+        (row["step"], row["group"], row["sample"]) for row in read_token_columns(file, ("step", "group", "sample"))
     )

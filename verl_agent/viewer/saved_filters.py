@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
+from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.viewer.filters import Filter
 
 
@@ -53,10 +54,8 @@ class SavedFilters:
         filters.pop(name.strip(), None)
         if values is not None:
             filters[name.strip()] = dict(values)
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(filters, indent=1) + "\n", encoding="utf-8")
-            draft.replace(self.path)
+            write_json_atomically(self.path, filters)
         except OSError as error:
             raise ConfigError(f"the filter is not saved: {self.path} cannot be written ({error}).") from error

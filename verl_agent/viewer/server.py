@@ -9,35 +9,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Annotated
 
 import uvicorn
 from fastapi import FastAPI
 from nicegui import ui
-from pydantic import Field
-from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.errors import ConfigError
-from verl_agent.sections import STRICT
 from verl_agent.viewer.access import GuardRequests, is_unspecified
 from verl_agent.viewer.pages import add_pages
 from verl_agent.viewer.state import ViewerState
 
+LOCAL = "127.0.0.1"
+"""Address that only this machine reaches."""
 END_S = 1.5
 """Seconds from a signal to the end of the process."""
 
 
-@settings_class(frozen=True, slots=True, config=STRICT)
-class ServerSettings:
-    """Address of the viewer."""
-
-    host: str = "127.0.0.1"
-    """Address to listen at."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    """Port to listen at; 0 for any free one."""
-
-
-class Server(uvicorn.Server):
+class EndingServer(uvicorn.Server):
     """Server that ends in time after SIGTERM or Ctrl-C, also while a page or the index is busy."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -49,13 +37,11 @@ class Server(uvicorn.Server):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ViewerAddress:
     """Bound socket of the viewer.
 
     Attributes:
-        socket: listening socket.
         host: host and port for a browser.
-        token: token that every request needs.
     """
 
     socket: socket.socket
@@ -67,54 +53,48 @@ class Address:
         return f"http://{self.host}{path}{'&' if '?' in path else '?'}token={self.token}"
 
 
-def bind(settings: ServerSettings) -> Address:
-    """Bind the port.
+def listen(host: str, port: int) -> ViewerAddress:
+    """Bind the port; 0 for any free one.
 
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((settings.host, settings.port))
+        listening.bind((host, port))
         listening.listen()  # a bound port alone may be bound by another viewer too
     except OSError as error:
         listening.close()
         raise ConfigError(
-            f"cannot listen at {settings.host}:{settings.port}: {error.strerror}. Choose another --port (0 for any "
+            f"cannot listen at {host}:{port}: {error.strerror}. Choose another --port (0 for any "
             "free one), or end the process that uses it."
         ) from error
-    port = listening.getsockname()[1]
-    host = socket.gethostname() if is_unspecified(settings.host) else settings.host
-    shown = f"[{host}]" if ":" in host else host
-    return Address(listening, f"{shown}:{port}", secrets.token_urlsafe(16))
+    name = socket.gethostname() if is_unspecified(host) else host
+    shown = f"[{name}]" if ":" in name else name
+    return ViewerAddress(listening, f"{shown}:{listening.getsockname()[1]}", secrets.token_urlsafe(16))
 
 
-def serve(state: ViewerState, settings: ServerSettings, report: Callable[[str], None]) -> None:
+def serve_pages(state: ViewerState, host: str, port: int, report: Callable[[str], None]) -> None:
     """Serve the pages until SIGTERM or Ctrl-C.
 
     Args:
         state: opened sources; closed when this returns.
-        settings: address.
         report: called with the URL when the port is bound.
 
     Raises:
         ConfigError: the port is in use, or the address is not of this machine.
     """
-    with _serving(state, settings) as (address, server):
+    with _serving(state, host, port) as (address, server):
         report(address.link())
         server.run(sockets=[address.socket])
 
 
 @contextmanager
-def serving(state: ViewerState, settings: ServerSettings) -> Iterator[Address]:
-    """Serve the pages in a thread while the block runs; yield the address.
-
-    Raises:
-        ConfigError: see `serve`.
-    """
-    with _serving(state, settings) as (address, server):
+def serving_pages(state: ViewerState, port: int) -> Iterator[ViewerAddress]:
+    """Serve the pages in a thread while the block runs; yield the address."""
+    with _serving(state, LOCAL, port) as (address, server):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [address.socket]}, daemon=True)
         thread.start()
         try:
@@ -125,17 +105,17 @@ def serving(state: ViewerState, settings: ServerSettings) -> Iterator[Address]:
 
 
 @contextmanager
-def _serving(state: ViewerState, settings: ServerSettings) -> Iterator[tuple[Address, Server]]:
-    address = bind(settings)
+def _serving(state: ViewerState, host: str, port: int) -> Iterator[tuple[ViewerAddress, EndingServer]]:
+    address = listen(host, port)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each index has some files
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_pages(state)
     ui.run_with(app, title="verl-agent", dark=None, show_welcome_message=False, reconnect_timeout=30)
-    guarded = GuardRequests(app, settings.host, address.token)
+    guarded = GuardRequests(app, host, address.token)
     state.start()
     try:
-        yield address, Server(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
+        yield address, EndingServer(uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=1))
     finally:
         state.close()
         address.socket.close()

@@ -16,7 +16,7 @@ _START = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RunSource:
     """One folder or file of episode records.
 
     Attributes:
@@ -63,7 +63,7 @@ class Source:
         return sorted((self.path / "metrics").glob("*.jsonl")) if self.kind == "training" else []
 
 
-def open_source(path: Path | str) -> Source:
+def open_source(path: Path | str) -> RunSource:
     """Return the source at a path.
 
     Raises:
@@ -73,8 +73,8 @@ def open_source(path: Path | str) -> Source:
     if not path.exists():
         raise ConfigError(f"No run at '{path}': no such file or folder.")
     if path.is_dir() and (path / "metrics").is_dir():
-        return Source(path, "training")
-    source = Source(path, "evaluation" if (path / "episodes.jsonl").is_file() else "records")
+        return RunSource(path, "training")
+    source = RunSource(path, "evaluation" if (path / "episodes.jsonl").is_file() else "records")
     if not source.record_files():
         raise ConfigError(
             f"'{path}' is no run: it has neither metrics/ nor *.jsonl files with episode records. Give the folder of a "
@@ -83,12 +83,8 @@ def open_source(path: Path | str) -> Source:
     return source
 
 
-def open_sources(path: Path | str) -> list[Source]:
-    """Return the sources at a path; of a folder of runs and evaluations, each of them.
-
-    Raises:
-        ConfigError: see `open_source`.
-    """
+def open_sources(path: Path | str) -> list[RunSource]:
+    """Return the sources at a path; of a folder of runs and evaluations, each of them."""
     source = open_source(path)
     if source.kind != "records" or source.path.is_file():
         return [source]

@@ -18,14 +18,9 @@ class Stage:
     limits at the same steps.
 
     Attributes:
-        env: name of the environment.
-        max_turns: turn limit.
-        first: first step.
-        last: last step that is recorded.
         episodes: number of valid episodes.
         solved: number of them that solved their task.
         cut: number of them that the turn limit ended unsolved.
-        turns: number of turns of all episodes.
         by_need: episodes and solved episodes by the turns that their task needs; see `need_range`.
     """
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.sources import Source, open_sources
+from verl_agent.viewer.sources import RunSource, open_sources
 
 logger = logging.getLogger(__name__)
 
@@ -30,19 +30,15 @@ class OpenedSource:
 
     Attributes:
         key: name of the source in URLs, unique among the opened ones.
-        source: run, evaluation or file of records.
-        index: index of its records, for queries.
         progress: bytes of the record files that are indexed, and all bytes.
-        metrics_size: bytes of the metrics files.
         changes: number of updates that brought new episodes, metrics or labels; pages refresh when it changes.
         problem: message of the last failed update; empty if it worked.
         labels_problem: message of a file of labels that is not readable; the records are shown without it.
         invalid_lines: sentence on the lines that are not valid records; empty without such a line.
-        memo: results of `cached`, by name.
     """
 
     key: str
-    source: Source
+    source: RunSource
     index: RecordIndex
     progress: tuple[int, int] = (0, 0)
     metrics_size: int = 0
@@ -155,9 +151,6 @@ def short_keys(paths: Sequence[Path]) -> list[str]:
     """Return a key for each path: its last part, with as many parts before it as distinguish it from the others.
 
     Parts are joined by a colon, since a slash in the key would be one of the URL: `oracle:babyai`.
-
-    Args:
-        paths: different absolute paths.
     """
     keys: list[str] = []
     for path in paths:

@@ -19,13 +19,7 @@ TIMEOUT_S = 30.0
 
 
 class StatePanels:
-    """Places of the drawings of an episode, filled in when the adapter has computed them.
-
-    Args:
-        opened: source of the episode.
-        part: turns that the page shows.
-        read: reads the whole episode.
-    """
+    """Places of the drawings of an episode, filled in when the adapter has computed them."""
 
     def __init__(self, opened: OpenedSource, part: EpisodePart, read: Callable[[], EpisodeRecord]) -> None:
         self._opened, self._part, self._read = opened, part, read

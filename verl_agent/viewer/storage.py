@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from verl_agent.errors import ConfigError
-from verl_agent.viewer.sources import Source
+from verl_agent.viewer.sources import RunSource
 from verl_agent.viewer.summaries import add_functions
 from verl_agent.viewer.tables import INDEX_VERSION, TABLES
 
@@ -30,10 +30,10 @@ _STORAGE_ERRORS = (
 """Primary result codes that the machine causes, not the program."""
 
 
-def open_index(path: Path) -> sqlite3.Connection:
+def open_index_file(path: Path) -> sqlite3.Connection:
     """Open the file for writing, with its tables; a file of another version or a broken one is built anew."""
     try:
-        db = connect(path)
+        db = open_connection(path)
         if _version(db) not in (0, INDEX_VERSION):
             db.close()
             raise sqlite3.DatabaseError("another version")
@@ -43,7 +43,7 @@ def open_index(path: Path) -> sqlite3.Connection:
         logger.info("%s: build anew (%s)", path, error)
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        db = connect(path)
+        db = open_connection(path)
     add_functions(db)
     with transaction(db):
         if _version(db) != INDEX_VERSION:
@@ -53,7 +53,7 @@ def open_index(path: Path) -> sqlite3.Connection:
     return db
 
 
-def connect(path: Path, cache_kb: int = CACHE_KB) -> sqlite3.Connection:
+def open_connection(path: Path, cache_kb: int = CACHE_KB) -> sqlite3.Connection:
     """Open a connection whose rows are `sqlite3.Row`."""
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
@@ -63,7 +63,7 @@ def connect(path: Path, cache_kb: int = CACHE_KB) -> sqlite3.Connection:
     return db
 
 
-def index_folder(source: Source) -> Path:
+def index_folder(source: RunSource) -> Path:
     """Return the folder of the index: `.viewer/` beside the records, or a temporary one where that is not writable.
 
     Raises:

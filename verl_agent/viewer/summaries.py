@@ -1,6 +1,6 @@
 """Sums of the index by step, group and task, so that a page of a large run does not read every episode.
 
-Whatever changes an episode calls `summarize` for its purpose and step, which are then computed anew.
+Whatever changes an episode calls `update_sums` for its purpose and step, which are then computed anew.
 """
 
 import json
@@ -67,11 +67,11 @@ class _Divergence:
 
 
 def add_functions(db: sqlite3.Connection) -> None:
-    """Add the functions in SQL that `summarize` needs to a connection."""
+    """Add the functions in SQL that `update_sums` needs to a connection."""
     db.create_aggregate("divergence", 1, cast(Any, _Divergence))  # the stub of SQLite takes numbers only
 
 
-def summarize(db: sqlite3.Connection, steps: Iterable[Step]) -> None:
+def update_sums(db: sqlite3.Connection, steps: Iterable[Step]) -> None:
     """Mark the attempts that a later one followed, and compute the sums of some steps anew; in a transaction."""
     for step in steps:
         where = "purpose = ? AND step = ?"
@@ -92,14 +92,13 @@ def drop_file(db: sqlite3.Connection, file: int) -> None:
         db.execute(f"DELETE FROM {table} WHERE episode IN (SELECT id FROM episodes WHERE file = ?)", (file,))
     for table, column in (("episodes", "file"), ("bad_lines", "file"), ("files", "id")):
         db.execute(f"DELETE FROM {table} WHERE {column} = ?", (file,))
-    summarize(db, [(row["purpose"], row["step"]) for row in steps])
+    update_sums(db, [(row["purpose"], row["step"]) for row in steps])
 
 
 def mark_replaced(db: sqlite3.Connection, starts: Sequence[str], abandoned: Collection[str]) -> bool:
     """Mark the episodes of steps and groups that a later start of the run played again; in a transaction.
 
     Args:
-        db: connection to the index.
         starts: times at which the run was started, in order.
         abandoned: groups that were played again under other names, in any step.
 
@@ -125,5 +124,5 @@ def mark_replaced(db: sqlite3.Connection, starts: Sequence[str], abandoned: Coll
             )
             if cursor.rowcount:
                 changed.append(step)
-    summarize(db, changed)
+    update_sums(db, changed)
     return bool(changed)

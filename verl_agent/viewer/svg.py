@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
-from verl_agent.trace.panels import BLUE, GREY, PanelKind
-from verl_agent.viewer.charts import Curve
+from verl_agent.trace.panels import BLUE, GREY, Curve, PanelKind
 
 WIDTH, HEIGHT = 460, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 45, 10, 24, 20
@@ -29,7 +28,6 @@ def line_chart(kind: PanelKind, curves: Sequence[Curve], borders: Sequence[int] 
     """Return curves over steps with axes and a legend below; texts are escaped.
 
     Args:
-        kind: title and y axis.
         curves: curves; each has a point. Those of a stack are drawn as areas on each other.
         borders: steps at which a dotted line stands.
     """

@@ -70,7 +70,7 @@ def storable(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value
 
 
-def words_of(record: EpisodeRecord) -> str:
+def searched_text(record: EpisodeRecord) -> str:
     """Return each text of an episode once: error, prompt but its system messages, replies, observations.
 
     Of a long episode, the first `MAX_WORDS` characters are searched.

@@ -11,12 +11,7 @@ from verl_agent.viewer.token_views import Colored, alternatives, hover_values
 
 
 class TokenText(Element, component="token_text.js"):
-    """Text of a segment. The browser gets each token as text and never as markup.
-
-    Args:
-        row: tokens of the segment.
-        colors: colors that are shown first.
-    """
+    """Text of a segment. The browser gets each token as text and never as markup."""
 
     def __init__(self, row: TokenRow, colors: Colored) -> None:
         super().__init__()

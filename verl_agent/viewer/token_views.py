@@ -22,7 +22,6 @@ class TokenView:
 
     Attributes:
         name: name in the URL: a column of token data, `MASK` or `GAP`.
-        label: name on the page.
         signed: True for a scale with two colors, above and below 0; False for a scale from 0 on.
     """
 

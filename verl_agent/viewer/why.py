@@ -41,12 +41,10 @@ NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPlace:
     """Place of a record, and its identity in results.
 
     Attributes:
-        file: file of records.
-        line: number of the line, from 1.
         fingerprint: see `verl_agent.evaluation.what_if.recorded.fingerprint`.
     """
 
@@ -63,13 +61,8 @@ class Place:
         return f"verl-agent what-if {shlex.quote(f'{shown}:{self.line}')} --turn {turn}{options}"
 
 
-def place_of(index: RecordIndex, episode: int) -> Place | None:
-    """Return the place of an episode; None if the file no longer has it.
-
-    Args:
-        index: index of the records. Each line of a file is an episode or an invalid line.
-        episode: id in the index.
-    """
+def record_place(index: RecordIndex, episode: int) -> RecordPlace | None:
+    """Return the place of an episode; None if the file no longer has it."""
     row = index.db.execute(
         """SELECT path, offset, length, (SELECT fingerprint FROM heads WHERE episode = episodes.id) AS fingerprint,
             (SELECT count(*) FROM episodes AS e WHERE e.file = episodes.file AND e.offset <= episodes.offset)
@@ -80,11 +73,11 @@ def place_of(index: RecordIndex, episode: int) -> Place | None:
     if row is None:
         return None
     if row["fingerprint"] is not None:
-        return Place(Path(row["path"]), row["line"], row["fingerprint"])
+        return RecordPlace(Path(row["path"]), row["line"], row["fingerprint"])
     try:
         with Path(row["path"]).open("rb") as file:
             file.seek(row["offset"])
-            return Place(Path(row["path"]), row["line"], fingerprint(file.read(row["length"])))
+            return RecordPlace(Path(row["path"]), row["line"], fingerprint(file.read(row["length"])))
     except OSError:
         return None
 
@@ -96,7 +89,7 @@ class WhyPanels:
         place: place of the record; None if the file no longer has it.
     """
 
-    def __init__(self, place: Place | None) -> None:
+    def __init__(self, place: RecordPlace | None) -> None:
         self._place = place
         self._draw: list[Callable[[], None]] = []
         self._results: list[Result] = []
@@ -119,7 +112,7 @@ class WhyPanels:
 
         def draw() -> None:
             results = of_turn(self._results, place.fingerprint, turn)
-            panel.text = f"Why this action? {describe(results)}".rstrip()
+            panel.text = f"Why this action? {describe_samples(results)}".rstrip()
             content.clear()
             if not panel.value:
                 return
@@ -168,7 +161,7 @@ _OPTIONS = (
 """Question and options of each command."""
 
 
-def describe(results: list[Result]) -> str:
+def describe_samples(results: list[Result]) -> str:
     """Return the number of stored samples in words; empty without any."""
     replies = sum(len(one["replies"]) for one in results if one["kind"] == "replies")
     episodes = sum(len(one["episodes"]) for one in results if one["kind"] == "continuations")

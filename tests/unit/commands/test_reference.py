@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from verl_agent.commands.reference import explain, page
+from verl_agent.commands.reference import explain_setting, page
 from verl_agent.config.catalogue import rows
 from verl_agent.config.keys import leaves, reference
 from verl_agent.errors import ConfigError
@@ -44,10 +44,10 @@ def test_the_meaning_of_a_field_stands_under_it_alone():
 
 
 def test_a_setting_is_explained_by_its_field():
-    text = explain("credit.turn_lam", "agent_base").splitlines()
+    text = explain_setting("credit.turn_lam", "agent_base").splitlines()
     assert text[:2] == ["credit.turn_lam", "  default: `1.0`"]
     assert "  needs: algorithm.adv_estimator='turn_gae'" in text
-    assert "  resume: train, play" in explain("env.hosts.count", "agent_base")
-    assert "  meaning: learning rate" in explain("optim.lr", "agent_sft")
+    assert "  resume: train, play" in explain_setting("env.hosts.count", "agent_base")
+    assert "  meaning: learning rate" in explain_setting("optim.lr", "agent_sft")
     with pytest.raises(ConfigError, match=r"--explain 'env.retry' is not a setting of agent_base\. Did you mean"):
-        explain("env.retry", "agent_base")
+        explain_setting("env.retry", "agent_base")

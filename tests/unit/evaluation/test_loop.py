@@ -16,11 +16,11 @@ from tests.support.evaluated_games import recipe
 from tests.support.fakes import ScriptedPolicy, plain, talk_class
 from verl_agent.errors import ConfigError, EnvErrorLimitError, OverlongPromptError
 from verl_agent.evaluation import sglang_engine
-from verl_agent.evaluation.job import check_device, first_tasks, prepare_evaluation
+from verl_agent.evaluation.job import check_engine_device, first_tasks, prepare_evaluation
 from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, attempt_seed, pending_episodes, play_all
 from verl_agent.evaluation.settings import EngineSettings, EvaluationSettings
 from verl_agent.evaluation.training_differences import TrainingDifference, differences_table
-from verl_agent.evaluation.vllm_engine import Route, most_likely, request_options
+from verl_agent.evaluation.vllm_engine import Route, most_likely, vllm_options
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.folder import model_name
 from verl_agent.rollout.episode import EpisodeLimits
@@ -180,11 +180,11 @@ def test_an_error_of_the_policy_ends_the_evaluation(tmp_path):
 
 def test_the_engine_returns_log_probs_only_on_request():
     samplings = ({}, {"logprobs": False}, {"logprobs": True}, {"logprobs": 5})
-    assert [request_options(sampling)["logprobs"] for sampling in samplings] == [None, None, 0, 5]
+    assert [vllm_options(sampling)["logprobs"] for sampling in samplings] == [None, None, 0, 5]
 
 
 def test_sglang_gets_its_own_names_of_limits_seeds_and_log_probs():
-    options = sglang_engine.request_options({"temperature": 0.5, "max_tokens": 9, "seed": 3, "logprobs": 2})
+    options = sglang_engine.sglang_options({"temperature": 0.5, "max_tokens": 9, "seed": 3, "logprobs": 2})
     sampling = {"temperature": 0.5, "max_new_tokens": 9, "sampling_seed": 3}
     assert options == {"sampling_params": sampling, "return_logprob": True, "top_logprobs_num": 2}
 
@@ -192,7 +192,7 @@ def test_sglang_gets_its_own_names_of_limits_seeds_and_log_probs():
 def test_a_reply_of_sglang_without_tokens_has_no_log_probs():
     """SGLang returns a log-prob of a token that it does not return where the context is full."""
     meta = {"finish_reason": {"type": "length"}, "output_token_logprobs": [(-1.0, 5, None)]}
-    options = sglang_engine.request_options({"max_tokens": 1, "logprobs": True})
+    options = sglang_engine.sglang_options({"max_tokens": 1, "logprobs": True})
     found = sglang_engine.generation({"output_ids": [], "meta_info": meta}, options)
     assert (found.token_ids, found.log_probs, found.stop_reason) == ([], [], "length")
 
@@ -310,9 +310,9 @@ def test_unsupported_devices_and_lengths_raise_config_error(tmp_path, section, k
 
 def test_a_recipe_for_other_hardware_raises_config_error_with_a_remedy():
     here, elsewhere = ("cpu", "cuda") if use_cpu_device() else ("cuda", "cpu")
-    check_device(here)
+    check_engine_device(here)
     with pytest.raises(ConfigError, match=rf"^engine\.device='{elsewhere}': .* engine\.device={here}"):
-        check_device(elsewhere)
+        check_engine_device(elsewhere)
 
 
 def test_several_samples_at_temperature_0_raise_config_error(tmp_path):

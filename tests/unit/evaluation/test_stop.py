@@ -11,7 +11,7 @@ import pytest
 
 from tests import ROOT
 from verl_agent.results.folder import RECORDS, REPORT
-from verl_agent.runs.control.server import send
+from verl_agent.runs.control.server import send_command
 from verl_agent.runs.processes import DEADLINE_S
 
 RECIPES = ROOT / "recipes" / "textcraft"
@@ -21,7 +21,7 @@ def end(process: "subprocess.Popen[str]", folder: Path, by: str) -> None:
     if by == "sigterm":
         process.send_signal(signal.SIGTERM)
     else:
-        send(folder, {"command": "end"})
+        send_command(folder, {"command": "end"})
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_DFL, signal.SIG_IGN], ids=["interactive", "nohup"])

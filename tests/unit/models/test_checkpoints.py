@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.commands.export import export
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import (
     MANIFEST,
@@ -17,6 +16,7 @@ from verl_agent.models.checkpoints import (
     size_bytes,
 )
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.runs.model_export import export_model
 
 FSDP = (
     "actor/model_world_size_2_rank_0.pt",
@@ -105,4 +105,4 @@ def test_damaged_shards_are_not_exported(tmp_path):
     folder = write(tmp_path / "run/global_step_2", FSDP[:3])
     (folder / FSDP[0]).write_text("half")
     with pytest.raises(ConfigError, match=r"global_step_2 cannot be used: actor/model_world_size_2_rank_0\.pt has 4"):
-        export(tmp_path / "run", tmp_path / "model")
+        export_model(tmp_path / "run", tmp_path / "model")

@@ -13,7 +13,7 @@ from verl_agent.commands.cli import app
 from verl_agent.envs.base import EnvAdapter, SubGoal
 from verl_agent.errors import ConfigError
 from verl_agent.results.failures import carried_out, find_failures, leaves_plan, summarize_failures
-from verl_agent.results.failures_report import analyze_failures, read_failures, to_markdown, write_failures
+from verl_agent.results.failures_report import analyze_failures, failures_markdown, read_failures, write_failures
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
@@ -75,7 +75,7 @@ def test_failed_episodes_are_analyzed_by_category(failed):
     assert first.behaviors["repeated_action"] == (1.0, 0.0)
     assert (first.divergence_turn, first.left_for, first.taken) == (2, {"5": 9}, {"3": 9})
     assert first.sub_goals is not None and (first.sub_goals.mean, first.missed) == (0.5, {"GoalSay": 9})
-    text = to_markdown([first], failures)
+    text = failures_markdown([first], failures)
     assert "9 of 10 episodes failed. Ended by: turn_limit (9×)." in text
     assert "Due were: 5 (9×). Taken were: 3 (9×)." in text
     assert "| repeated_action | 100% | 0% |" in text and "turn 2: 3, due was 5 | 1 of 2 | say 5 |" in text
@@ -120,7 +120,7 @@ def test_actions_that_make_the_environment_fail_are_named(failed):
     failures = find_failures(records, Planned())
     first, _ = summarize_failures(records, failures)
     assert first.error_actions == {"3": 9}
-    assert "Actions that make the environment fail each time: 3 (9×)." in to_markdown([first], failures)
+    assert "Actions that make the environment fail each time: 3 (9×)." in failures_markdown([first], failures)
 
 
 def test_other_folders_and_categories_are_refused(failed, tmp_path):
@@ -142,8 +142,8 @@ def test_plans_longer_than_the_turn_limit_are_counted(failed):
     records = list(read_records(failed / "episodes.jsonl"))
     short, long = (summarize_failures(records, find_failures(records, env))[0] for env in (Planned(), Long()))
     assert (short.beyond_limit, long.beyond_limit, long.tasks) == (0, 9, 9)
-    assert ["does not finish" in to_markdown([one], []) for one in (short, long)] == [False, True]
-    text = to_markdown([long], find_failures(records, Long()))
+    assert ["does not finish" in failures_markdown([one], []) for one in (short, long)] == [False, True]
+    text = failures_markdown([long], find_failures(records, Long()))
     assert "has more actions than the turn limit in 9 of 9 tasks with a failed episode" in text
 
 
@@ -153,4 +153,4 @@ def test_replies_that_an_api_refused_are_counted_by_its_reason(failed):
         record["turns"][0]["usage"]["finish"] = "refusal"
         record["turns"][1]["usage"]["finish"] = "stop"
     (summary,) = summarize_failures(refused, find_failures(refused, Planned()))[:1]
-    assert "Replies that the API ended: refusal" in to_markdown([summary], [])
+    assert "Replies that the API ended: refusal" in failures_markdown([summary], [])

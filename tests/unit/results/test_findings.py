@@ -14,7 +14,7 @@ from verl_agent.results.findings import find_in_records, find_problems
 from verl_agent.trace.record_files import read_records
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.queries import needed_turns, summarize_steps, uniform_groups
+from verl_agent.viewer.queries import count_uniform_groups, needed_turns, summarize_steps
 from verl_agent.viewer.sources import open_source
 
 NONE = dict.fromkeys(("invalid_action", "no_action", "no_effect", "repeated_action", "loop"), 0.0)
@@ -99,7 +99,7 @@ def test_the_first_finding_on_a_played_run_is_its_cause(
     run = write(tmp_path / "run", 1)
     with RecordIndex(open_source(run)) as index:
         index.update()
-        found = find_problems(summarize_steps(index, Filter()), uniform_groups(index), needed_turns(index))
+        found = find_problems(summarize_steps(index, Filter()), count_uniform_groups(index), needed_turns(index))
     assert sentence in found[0].text
     assert find_in_records(read_records(run)) == found
 

@@ -15,11 +15,11 @@ from tests.support.evaluated_games import evaluated
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import prepare_evaluation
-from verl_agent.evaluation.run import report, run_evaluation
+from verl_agent.evaluation.run import report_results, run_evaluation
 from verl_agent.results.failures_report import analyze_failures
 from verl_agent.results.folder import REPORT, planned_records
 from verl_agent.results.leaderboard import make_boards
-from verl_agent.results.leaderboard_report import to_markdown
+from verl_agent.results.leaderboard_report import leaderboard_markdown
 from verl_agent.results.scaling_report import read_scaling
 from verl_agent.results.significance import EXACT, holm, sign_flip_p_value
 from verl_agent.results.statistics import pass_hat_k
@@ -108,7 +108,7 @@ def test_the_command_writes_json_markdown_and_a_plot(runs, tmp_path):
 def test_published_numbers_are_marked_and_beside_their_environment(runs):
     (board,) = make_boards([runs])
     assert board.published == {}
-    shown = to_markdown([type(board)("textcraft", "k", {}, board.rows, [], {"GPT-4o": 0.83})])
+    shown = leaderboard_markdown([type(board)("textcraft", "k", {}, board.rows, [], {"GPT-4o": 0.83})])
     assert "| GPT-4o (published) |  |  |  | 0.830 (100) |" in shown and "may differ" in shown
 
 
@@ -185,7 +185,7 @@ def test_a_row_without_a_category_is_marked_and_below_the_others(runs, tmp_path)
     (board,) = make_boards([runs, folder])
     assert [bool(row.unmeasured) for row in board.rows] == [False] * 4 + [True]
     assert board.rows[-1].overall.success is not None and board.rows[-1].overall.success.mean == 1.0
-    text = to_markdown([board])
+    text = leaderboard_markdown([board])
     assert "(10) ‡ |" in text and "oracle (broken): 1 to 7" in text
 
 
@@ -206,7 +206,7 @@ def test_a_comparison_with_an_unfinished_evaluation_says_how_much_of_it_was_play
         prepared = prepare_evaluation(OmegaConf.create(config))
         console = Console(file=StringIO(), width=400)
         run_evaluation(prepared, console)
-        report(prepared, console)
+        report_results(prepared, console)
         return " ".join(console.file.getvalue().split())
 
     assert "not finished" not in compared()

@@ -1,6 +1,7 @@
 """Test the results of an evaluation: rates, intervals, pass@k, comparison by task, report, and pending episodes."""
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from io import StringIO
 
@@ -9,10 +10,10 @@ from rich.console import Console
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import pending_episodes
-from verl_agent.evaluation.report import comparison_table, results_table, write_report
+from verl_agent.evaluation.report import comparison_table, results_table
 from verl_agent.results.results import ALL, compare, final_records, summarize
 from verl_agent.results.statistics import clustered_wilson_interval, wilson_interval
-from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit
+from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit, write_result
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_record
 from verl_agent.types import Episode, Reply, StepResult, StopReason, TaskItem, Turn
 
@@ -185,11 +186,11 @@ def test_the_comparison_table_shows_the_interval_of_the_difference():
 
 
 def test_the_report_is_written_as_json(tmp_path):
-    path = tmp_path / "evaluation.json"
     results = summarize([record("a", True, category="easy"), env_error("b")])
-    write_report(path, {"seed": 1}, results, compare([record("a")], [record("a", True)]))
-    report = json.loads(path.read_text())
-    assert report["seed"] == 1
+    comparison = compare([record("a")], [record("a", True)])
+    facts = {"results": list(map(asdict, results)), "comparison": list(map(asdict, comparison))}
+    report = json.loads(write_result(tmp_path / "evaluation.json", 2, facts).read_text())
+    assert report["version"] == 2 and report["provenance"]["command"]
     assert report["results"][-1]["success"] == {
         "mean": 1.0,
         "low": pytest.approx(0.2065, abs=1e-4),

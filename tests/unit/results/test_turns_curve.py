@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
-from verl_agent.evaluation.run import play_pending, report
+from verl_agent.evaluation.run import play_pending, report_results
 from verl_agent.results.results import summarize
 from verl_agent.results.scaling import success_within_turns
 from verl_agent.results.statistics import difference_of_shares
@@ -64,7 +64,7 @@ def evaluated(
     }
     evaluation = prepare_evaluation(OmegaConf.create(config))
     asyncio.run(play_pending(evaluation, Console(quiet=True)))
-    report(evaluation, Console(file=StringIO()))
+    report_results(evaluation, Console(file=StringIO()))
     return evaluation
 
 

@@ -14,8 +14,10 @@ import verl_agent.config.settings
 import verl_agent.evaluation.settings
 import verl_agent.training.offline.evolve.rounds  # noqa: F401  # these register the settings
 from verl_agent.config.catalogue import may_change
+from verl_agent.envs.tasks import task_ids
 from verl_agent.errors import ConfigError
-from verl_agent.runs.identity import claim, differences, make_folder, read_settings, task_ids, write_json_atomically
+from verl_agent.runs.identity import claim, differences, make_folder, read_settings
+from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.types import TaskItem
 
 HOLD = """

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.training_runs import marked_processes, run_environment, wait_for_end
 from verl_agent.errors import ConfigError
-from verl_agent.runs.child import Child, Stop
-from verl_agent.runs.control.server import SOCKET, send
+from verl_agent.runs.child import Child, StopRequest
+from verl_agent.runs.control.server import SOCKET, send_command
 from verl_agent.runs.deaths import Death, MemoryWatch, count_oom_kills, describe_status, name_actor, name_process
 from verl_agent.system.resources import Memory
 
@@ -166,9 +166,9 @@ def test_kill_switch_ends_a_run_that_ignores_the_interrupt_and_does_not_restart_
             assert time.monotonic() < deadline
             time.sleep(0.05)
         with pytest.raises(ConfigError, match="'pause' is not possible while a run trains"):
-            send(tmp_path, {"command": "pause"})
+            send_command(tmp_path, {"command": "pause"})
         began = time.monotonic()
-        assert send(tmp_path, {"command": "end"})["killed"] == 2
+        assert send_command(tmp_path, {"command": "end"})["killed"] == 2
         assert process.wait(timeout=5) in (130, -signal.SIGKILL)
         assert time.monotonic() - began < 5
     finally:
@@ -262,7 +262,7 @@ def test_a_child_that_ends_before_it_reads_an_answer_is_waited_for(answers_unrea
         else:
             other.sendall(b'{"leaving": true}\n')
         other.close()
-        assert child.wait(Stop()) is None and child.status == 0
+        assert child.wait(StopRequest()) is None and child.status == 0
     own.close()
 
 
@@ -286,7 +286,7 @@ def test_a_run_that_was_started_to_ignore_ctrl_c_ends_nevertheless(tmp_path, by)
     if by == "sigterm":
         process.send_signal(signal.SIGTERM)
     else:
-        send(tmp_path, {"command": "end"})
+        send_command(tmp_path, {"command": "end"})
     output = process.communicate(timeout=30)[0]
     assert process.returncode == 130 and marked_processes(tmp_path) == []
     assert by == "control" or output == "interrupted\n"

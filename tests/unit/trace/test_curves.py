@@ -6,8 +6,8 @@ import struct
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.curves import PANELS, Log, plot_curves
-from verl_agent.trace.metrics_log import ValidationScore, parse_line, read_metrics, validation_scores
+from verl_agent.trace.curves import logged_panels, plot_curves
+from verl_agent.trace.metrics_log import ValidationScore, parse_step, read_metrics, validation_scores
 from verl_agent.trace.panels import RETURN, running_mean
 
 
@@ -53,8 +53,7 @@ def test_a_panel_without_data_is_left_out(tmp_path):
 
 
 def test_a_run_with_only_validation_has_one_panel():
-    log = Log({0: {"val-core/guess/reward/mean@4": 0.5}})
-    assert [panel.kind for panel in PANELS if panel.has_data(log)] == [RETURN]
+    assert [panel.kind for panel in logged_panels({0: {"val-core/guess/reward/mean@4": 0.5}})] == [RETURN]
 
 
 def test_a_log_without_known_metrics_raises_config_error(tmp_path):
@@ -82,14 +81,14 @@ def test_an_unfinished_line_is_skipped(tmp_path, caplog):
 
 
 def test_values_that_are_not_finite_numbers_are_left_out():
-    logged = parse_line('{"step": 3, "data": {"a": null, "b": NaN, "c": "text", "d": 2}}')
+    logged = parse_step('{"step": 3, "data": {"a": null, "b": NaN, "c": "text", "d": 2}}')
     assert logged is not None
     assert (logged.step, logged.values) == (3, {"d": 2.0})
 
 
 @pytest.mark.parametrize("line", ["", "{", "[]", '{"step": 1}', '{"data": {}}', '{"step": "1", "data": {}}', b"\xff"])
 def test_a_line_that_logs_no_step_is_not_parsed(line):
-    assert parse_line(line) is None
+    assert parse_step(line) is None
 
 
 def test_validation_scores_are_read_from_the_metric_names_of_verl():

@@ -71,73 +71,43 @@ def test_notes_on_a_validation_stand_below_it_until_the_end_of_the_run_prints_it
     assert last == "validation after step 2: a reward 0.500"
 
 
-def test_each_step_is_shown_once(tmp_path):
+def test_each_complete_line_is_shown_once_also_after_a_restart_that_emptied_the_log(tmp_path):
     path = tmp_path / "m.jsonl"
     view, output = plain(path)
-    view.update()
-    assert output.getvalue() == ""
-    append(path, line(1))
-    view.update()
-    view.update()
-    assert output.getvalue().count("1/10") == 1
-
-
-def test_an_unfinished_line_is_shown_once_complete(tmp_path):
-    path = tmp_path / "m.jsonl"
-    view, output = plain(path)
-    append(path, line(1)[:40])
-    view.update()
-    assert output.getvalue() == ""
-    append(path, line(1)[40:])
-    view.update()
-    assert "1/10" in output.getvalue()
-
-
-def test_a_log_emptied_by_a_restart_is_read_from_its_start(tmp_path):
-    path = tmp_path / "m.jsonl"
-    view, output = plain(path)
-    append(path, line(1) + line(2))
+    for text, shown in (("", 0), (line(1)[:40], 0), (line(1)[40:], 1), ("", 1)):
+        append(path, text)
+        view.update()
+        assert output.getvalue().count("1/10") == shown
+    append(path, line(2))
     view.update()
     path.write_text(line(3))
     view.update()
     assert "3/10" in output.getvalue()
 
 
-def test_a_missing_value_is_shown_as_a_dash(tmp_path):
+VALIDATED = '{"step": 0, "data": {"val-core/guess/success/mean@1": 0.5, "val-aux/guess/reward/mean@1": 12}}\n'
+TESTED = '{"step": 8, "data": {"test-core/guess/reward/mean@1": 0.25, "val-core/guess/reward/mean@1": 0.5}}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "ends"),
+    [
+        ('{"step": 4, "data": {"actor/entropy": 0.5}}\n', 10, ["4/10 - - - - - 0.500 - - -"]),
+        (VALIDATED, 10, ["validation after step 0: guess reward 12.000, success 50.0%"]),
+        (TESTED, 10, ["validation after step 8: guess reward 0.500", "test after step 8: guess reward 0.250"]),
+        (line(9, **{"timing_s/testing": 30.0}), 10, ["0:01:30"]),
+        (line(0), 100, ["1:40:00"]),
+        (line(0), 1440, ["1d 0h"]),
+        (line(0), 20_000, ["13d 21h"]),
+    ],
+)
+def test_last_lines_have_results_dashes_for_missing_values_and_the_time_left(tmp_path, text, steps, ends):
     path = tmp_path / "m.jsonl"
-    path.write_text('{"step": 4, "data": {"actor/entropy": 0.5}}\n')
-    view, output = plain(path)
+    path.write_text(text)
+    view, output = plain(path, steps)
     view.update()
-    assert output.getvalue().splitlines()[1].split() == ["4/10", *"-----", "0.500", *"---"]
-
-
-def test_validation_results_are_printed_on_a_separate_line(tmp_path):
-    path = tmp_path / "m.jsonl"
-    path.write_text('{"step": 0, "data": {"val-core/guess/success/mean@1": 0.5, "val-aux/guess/reward/mean@1": 12}}\n')
-    view, output = plain(path)
-    view.update()
-    assert output.getvalue() == "validation after step 0: guess reward 12.000, success 50.0%\n"
-
-
-def test_results_on_the_test_tasks_are_told_from_those_on_the_development_tasks(tmp_path):
-    path = tmp_path / "m.jsonl"
-    path.write_text(
-        '{"step": 8, "data": {"test-core/guess/reward/mean@1": 0.25, "val-core/guess/reward/mean@1": 0.5}}\n'
-    )
-    view, output = plain(path)
-    view.update()
-    assert output.getvalue().splitlines() == [
-        "validation after step 8: guess reward 0.500",
-        "test after step 8: guess reward 0.250",
-    ]
-
-
-def test_the_remaining_time_includes_validation(tmp_path):
-    path = tmp_path / "m.jsonl"
-    path.write_text(line(9, **{"timing_s/testing": 30.0}))
-    view, output = plain(path)
-    view.update()
-    assert output.getvalue().split()[-1] == "0:01:30"
+    lines = [" ".join(one.split()) for one in output.getvalue().splitlines()]
+    assert [one[-len(end) :] for one, end in zip(lines[-len(ends) :], ends, strict=True)] == ends
 
 
 def test_start_up_phases_are_printed_once(tmp_path):
@@ -170,15 +140,6 @@ def test_a_terminal_of_80_columns_shows_all_names_and_the_time_left(tmp_path):
     shown = " ".join(output.getvalue().split())
     assert " ".join(TITLES) in shown
     assert "1000/1040 10 0.500 25.0% 7.4 3.1% 0.800 0.0031 1234.5 13:43:00" in shown
-
-
-@pytest.mark.parametrize(("steps", "text"), [(100, "1:40:00"), (1440, "1d 0h"), (20_000, "13d 21h")])
-def test_the_remaining_time_has_a_bounded_length(tmp_path, steps, text):
-    path = tmp_path / "m.jsonl"
-    path.write_text(line(0))
-    view, output = plain(path, steps)
-    view.update()
-    assert output.getvalue().splitlines()[-1].endswith(f" {text}") and len(text) <= 8
 
 
 @pytest.mark.parametrize("unit", ["episodes", "steps"])

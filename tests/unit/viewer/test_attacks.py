@@ -19,7 +19,7 @@ from tests.support.episodes import STARTED, played
 from tests.support.viewing import at, chromium, cli, viewing
 from tests.support.web import needs_chromium
 from verl_agent.trace.record import EpisodeMeta
-from verl_agent.viewer.export.write import export
+from verl_agent.viewer.export.write import export_episodes
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.parts import PART, read_part
@@ -149,9 +149,9 @@ def test_a_replaced_file_takes_its_parts_along(tmp_path: Path) -> None:
 def test_an_exported_page_names_the_turns_and_episodes_that_it_leaves_out(tmp_path: Path) -> None:
     words = json.dumps(played(("north", "hall" * 250_000)))
     run = write_run(tmp_path / "run", long_episode(1000), *[words] * 10)
-    export([run], tmp_path / "page.html", "step=1")
+    export_episodes([run], tmp_path / "page.html", "step=1")
     assert "950 more turns are left out" in (tmp_path / "page.html").read_text()
-    wrote = export([run], tmp_path / "page.html")
+    wrote = export_episodes([run], tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert f"{11 - wrote} more episodes are left out" in text and wrote < 11
     assert len(text) < 6_000_000

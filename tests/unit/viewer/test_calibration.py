@@ -12,7 +12,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_episode, to_record
 from verl_agent.trace.record_files import read_records
 from verl_agent.trace.token_files import TokenRow, TurnValue, read_turn_values, training_file, write_tokens
-from verl_agent.viewer.calibration import calibration_chart, describe
+from verl_agent.viewer.calibration import calibration_chart, describe_calibration
 from verl_agent.viewer.calibration_values import Calibration, Prediction, calibrate, predictions, read_values
 
 
@@ -160,5 +160,5 @@ def test_the_chart_shows_bins_intervals_and_the_line_of_a_perfect_critic():
     assert len(bins) == 4
     assert len(intervals) == 12
     assert all(x == y for x, y in perfect)
-    assert describe(found).startswith("2000 turns of 40 tasks: explained variance")
-    assert "predictions are 0.5 above the return" in describe(found)
+    assert describe_calibration(found).startswith("2000 turns of 40 tasks: explained variance")
+    assert "predictions are 0.5 above the return" in describe_calibration(found)

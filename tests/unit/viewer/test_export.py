@@ -12,15 +12,14 @@ import pytest
 
 import verl_agent as va
 from tests.support.episodes import STARTED, played, talk
-from verl_agent.trace.panels import PanelKind
+from verl_agent.trace.panels import Curve, PanelKind
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.trace.turn_record import ReviewRecord
-from verl_agent.viewer.charts import Curve
 from verl_agent.viewer.export.episode_html import episode_html
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import static_page
-from verl_agent.viewer.export.write import export
+from verl_agent.viewer.export.write import export_episodes
 from verl_agent.viewer.images import ImageBudget
 from verl_agent.viewer.pages.compare import word_difference
 from verl_agent.viewer.parts import first_part
@@ -45,7 +44,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_page_has_every_episode_and_no_markup_or_address_from_outside(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert export([run], page) == 4
+    assert export_episodes([run], page) == 4
     text = page.read_text()
     assert text.count("<template id=") == text.count("</template>") == 4
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
@@ -81,10 +80,10 @@ def test_a_page_holds_the_images_of_its_turns_and_none_of_other_folders(run: Pat
     record["turns"][0]["media"] = [{"path": path, "title": "<b>", "box": None} for path in paths]
     with EpisodeWriter(run / "episodes" / "b.jsonl") as writer:
         writer.write(record)
-    export([run], tmp_path / "page.html", "purpose=evaluation")
+    export_episodes([run], tmp_path / "page.html", "purpose=evaluation")
     found = re.findall(r'<img alt="&lt;b&gt;" src="data:image/png;base64,(.*?)">', (tmp_path / "page.html").read_text())
     assert [base64.b64decode(one) for one in found] == [image]
-    assert export([run], tmp_path / "all.parquet") == 5
+    assert export_episodes([run], tmp_path / "all.parquet") == 5
 
 
 def test_images_beyond_the_limit_of_a_page_are_counted(run: Path) -> None:
@@ -102,9 +101,9 @@ def test_images_beyond_the_limit_of_a_page_are_counted(run: Path) -> None:
 
 def test_a_filter_and_a_limit_choose_the_episodes(run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    assert export([run], page, "success=yes&step=2..") == 1
+    assert export_episodes([run], page, "success=yes&step=2..") == 1
     assert "Filter: success=yes&amp;step=2.." in page.read_text()
-    assert export([run], page, limit=3) == 3
+    assert export_episodes([run], page, limit=3) == 3
     assert "The first 3 of 4 are shown." in page.read_text()
 
 
@@ -121,12 +120,12 @@ def test_a_filter_and_a_limit_choose_the_episodes(run: Path, tmp_path: Path) -> 
 def test_an_invalid_export_is_refused_and_leaves_no_file(run: Path, name: str, where: str, message: str) -> None:
     before = sorted(run.parent.rglob("*"))
     with pytest.raises(va.ConfigError, match=message):
-        export([run], run.parent / name, where)
+        export_episodes([run], run.parent / name, where)
     assert [path for path in sorted(run.parent.rglob("*")) if ".viewer" not in str(path)] == before
 
 
 def test_a_log_of_inspect_has_a_sample_for_each_episode(run: Path, tmp_path: Path) -> None:
-    assert export([run], tmp_path / "log.eval") == 4
+    assert export_episodes([run], tmp_path / "log.eval") == 4
     with zipfile.ZipFile(tmp_path / "log.eval") as file:
         header = json.loads(file.read("header.json"))
         (name,) = [
@@ -159,9 +158,13 @@ def test_parquet_holds_whole_records_and_jsonl_is_read_again(run: Path, tmp_path
     import pandas
 
     first, *_ = records = list(va.read_records(run))
-    assert export([run], tmp_path / "some.jsonl") == 4
+    assert export_episodes([run], tmp_path / "some.jsonl") == 4
     assert list(va.read_records(tmp_path / "some.jsonl")) == records
-    assert export([run], tmp_path / "all.parquet") == va.read_records(run).to_parquet(tmp_path / "same.parquet") == 4
+    assert (
+        export_episodes([run], tmp_path / "all.parquet")
+        == va.read_records(run).to_parquet(tmp_path / "same.parquet")
+        == 4
+    )
     table = pandas.read_parquet(tmp_path / "all.parquet")
     assert table.equals(pandas.read_parquet(tmp_path / "same.parquet"))
     assert table["success"].tolist() == [False, True, False, True]

@@ -9,7 +9,7 @@ from tests.support.episodes import STARTED, played
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.trace.returns import is_uniform
 from verl_agent.viewer import queries
-from verl_agent.viewer.export.write import export
+from verl_agent.viewer.export.write import export_episodes
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.listings import count_groups, list_groups
@@ -44,7 +44,7 @@ def test_a_filter_chooses_groups_and_leaves_their_verdict_as_it_is(file: Path, p
 
 def test_an_exported_page_has_the_same_verdict_with_a_filter_or_a_limit(file: Path, tmp_path: Path) -> None:
     for where, limit in (("success=yes", None), ("", 1)):
-        export([file], tmp_path / "page.html", where, limit)
+        export_episodes([file], tmp_path / "page.html", where, limit)
         text = (tmp_path / "page.html").read_text()
         assert "<td>4</td><td>0.5</td><td>yes: spread 1</td>" in text
         assert "1 group." in text
@@ -61,5 +61,5 @@ def test_viewer_and_trainer_agree_on_equal_returns(tmp_path: Path, values: tuple
         expected = is_uniform(values)
         assert count_groups(index, Filter()) == (1, int(expected))
         assert list_groups(index, Filter(), 1)[0]["uniform"] == int(expected)
-        assert queries.uniform_groups(index) == {1: (int(expected), 1)}
+        assert queries.count_uniform_groups(index) == {1: (int(expected), 1)}
         assert queries.find_group(index, "g", 1, "train").uniform == expected

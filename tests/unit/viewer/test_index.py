@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.listings import count_groups, list_groups, list_tasks
-from verl_agent.viewer.pairs import an_evaluation, compare, pair_tasks
+from verl_agent.viewer.listings import count_groups, list_groups, summarize_tasks
+from verl_agent.viewer.pairs import an_evaluation, compare_pairs, pair_tasks
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.stages import find_stages, need_range, needs_of
 from verl_agent.viewer.storage import explained
@@ -46,6 +48,14 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
+@contextmanager
+def indexed(path: Path) -> Iterator[RecordIndex]:
+    """Open the index of a run or file, and read its records."""
+    with RecordIndex(open_source(path)) as index:
+        index.update()
+        yield index
+
+
 def tasks(index: RecordIndex, **parameters: str) -> list[str]:
     return [row["task"] for row in queries.find_episodes(index, Filter.parse(parameters))]
 
@@ -61,8 +71,7 @@ def test_the_index_reads_only_what_was_appended(run: Path) -> None:
 
 
 def test_a_poll_of_unchanged_files_writes_nothing(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         before = index._db.total_changes
         assert index.update() == 0
         assert index._db.total_changes == before
@@ -89,15 +98,13 @@ def test_an_invalid_line_is_listed_and_the_rest_is_read(run: Path) -> None:
 
 def test_half_a_surrogate_pair_does_not_stop_the_index(run: Path) -> None:
     write(run / "episodes" / "a.jsonl", episode("3", turns=[("say \ud83d", "odd \udc80")]), episode("4"))
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         assert tasks(index) == ["1", "2", "3", "4"]
         assert tasks(index, text="odd") == ["3"]
 
 
 def test_a_truncated_file_is_read_anew(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         write(run / "episodes" / "a.jsonl", episode("9"), mode="w")
         index.update()
         assert tasks(index) == ["9"]
@@ -105,8 +112,7 @@ def test_a_truncated_file_is_read_anew(run: Path) -> None:
 
 
 def test_a_replaced_file_of_the_same_size_is_read_anew(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         other = write(run / "episodes" / "new", episode("8"), episode("9"))
         os.replace(other, run / "episodes" / "a.jsonl")
         index.update()
@@ -114,8 +120,7 @@ def test_a_replaced_file_of_the_same_size_is_read_anew(run: Path) -> None:
 
 
 def test_a_file_cut_behind_its_first_line_or_replaced_behind_it_is_read_anew(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         write(run / "episodes" / "a.jsonl", episode("1"), mode="w")
         index.update()
         assert tasks(index) == ["1"]
@@ -126,16 +131,14 @@ def test_a_file_cut_behind_its_first_line_or_replaced_behind_it_is_read_anew(run
 
 def test_a_deleted_file_is_forgotten(run: Path) -> None:
     write(run / "episodes" / "b.jsonl", episode("4"))
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         (run / "episodes" / "b.jsonl").unlink()
         index.update()
         assert tasks(index) == ["1", "2"]
 
 
 def test_an_index_of_another_version_or_a_broken_one_is_built_anew(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         index.db.execute("PRAGMA user_version = 999")
         path = index.path
     with RecordIndex(open_source(run)) as index:
@@ -153,8 +156,7 @@ def test_two_viewers_share_an_index(run: Path) -> None:
 
 
 def test_the_whole_record_is_read_from_its_file(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         (row,) = queries.find_episodes(index, Filter.parse({"task": "2"}))
         assert index.read(row["id"]) == episode("2")
         write(run / "episodes" / "a.jsonl", end="", mode="w")
@@ -181,8 +183,7 @@ def test_the_whole_record_is_read_from_its_file(run: Path) -> None:
 def test_filters_select_episodes(tmp_path: Path, parameters: dict[str, str], expected: list[str]) -> None:
     third = episode("3", step=3, reward=1.0, turns=[("north", "hall"), ("north", "attic")])
     file = write(tmp_path / "episodes.jsonl", episode("1"), episode("2", step=2), third)
-    with RecordIndex(open_source(file)) as index:
-        index.update()
+    with indexed(file) as index:
         assert tasks(index, **parameters) == expected
 
 
@@ -212,8 +213,7 @@ def test_steps_count_the_last_attempt_and_leave_environment_errors_out(tmp_path:
         lost,
         episode("2", step=2),
     )
-    with RecordIndex(open_source(file)) as index:
-        index.update()
+    with indexed(file) as index:
         first, second = queries.summarize_steps(index, Filter())
     assert (first.step, first.episodes, first.env_errors, first.success) == (1, 1, 1, 1.0)
     assert first.stops == {"terminated": 0.5, "env_error": 0.5}
@@ -223,10 +223,9 @@ def test_steps_count_the_last_attempt_and_leave_environment_errors_out(tmp_path:
 def test_a_group_shows_where_its_samples_part(tmp_path: Path) -> None:
     other = [("north", "hall"), ("west", "yard")]
     file = write(tmp_path / "episodes.jsonl", episode("1"), episode("1", sample=1, turns=other))
-    with RecordIndex(open_source(file)) as index:
-        index.update()
+    with indexed(file) as index:
         group = queries.find_group(index, "1-1", 1, "train")
-        assert queries.divergence_turns(index) == {1: 2.0}
+        assert queries.mean_divergence(index) == {1: 2.0}
         (listed,) = list_groups(index, Filter(), 10)
         assert queries.count_episodes(index, Filter.parse({"divergence_turn": "2"})) == 2
         assert queries.count_episodes(index, Filter.parse({"divergence_turn": "..1"})) == 0
@@ -244,15 +243,14 @@ def test_sums_of_steps_groups_and_tasks_follow_a_file_that_grows_and_shrinks(tmp
             for one in (index, anew):
                 everything = Filter.parse({"sample": "0.."})  # as no table of sums knows samples, episodes are read
                 assert queries.summarize_steps(one, Filter()) == queries.summarize_steps(one, everything)
-                assert list_tasks(one, Filter()) == list_tasks(one, everything)
+                assert summarize_tasks(one, Filter()) == summarize_tasks(one, everything)
             assert list_groups(index, Filter(), 10) == list_groups(anew, Filter(), 10)
             assert find_stages(index) == find_stages(anew)
         return [at.episodes for at in queries.summarize_steps(index, Filter())]
 
     first = [episode("1"), episode("1", sample=1, reward=1.0), episode("2", step=2)]
     file = write(tmp_path / "episodes.jsonl", *first)
-    with RecordIndex(open_source(file)) as index:
-        index.update()
+    with indexed(file) as index:
         assert sums(index) == [2, 1]
         write(file, episode("1", sample=1, attempt=2), episode("2", step=2, sample=1))
         index.update()
@@ -271,8 +269,7 @@ def test_the_next_episode_is_that_below_in_the_table(tmp_path: Path, sort: str) 
         for record, value in zip(records, returns, strict=True)
     ]
     chosen = Filter.parse({"sort": sort, "task": "0"} if sort == "-turns" else {"sort": sort})
-    with RecordIndex(open_source(write(tmp_path / "episodes.jsonl", *records))) as index:
-        index.update()
+    with indexed(write(tmp_path / "episodes.jsonl", *records)) as index:
         ids = queries.find_ids(index, chosen)
         assert [row["id"] for row in queries.find_episodes(index, chosen)] == ids
         for before, here, after in zip([None, *ids], ids, [*ids[1:], None], strict=False):
@@ -299,8 +296,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_labels_are_a_filter_and_follow_their_file(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         assert tasks(index, label="*") == []
         LabelFile.of(run).change(key_of(episode("1")), Label(("good", "lucky")))
         assert index.update_labels()
@@ -314,8 +310,7 @@ def test_labels_are_a_filter_and_follow_their_file(run: Path) -> None:
 
 def test_episodes_have_neighbors_in_the_order_of_a_filter(tmp_path: Path) -> None:
     file = write(tmp_path / "episodes.jsonl", *(episode(str(number), reward=number / 4) for number in range(1, 5)))
-    with RecordIndex(open_source(file)) as index:
-        index.update()
+    with indexed(file) as index:
         chosen = Filter.parse({"reward": "0.5..", "sort": "-reward"})
         assert queries.find_neighbors(index, 3, chosen) == (4, 2)
         assert queries.find_neighbors(index, 4, chosen) == (None, 3)
@@ -332,8 +327,7 @@ def test_stages_count_cut_episodes_and_success_by_needed_turns(tmp_path: Path) -
         episode("2", step=2, turns=long, reward=1.0) | {"max_turns": 3},
         episode("3", step=3, turns=long) | {"max_turns": 3},
     )
-    with RecordIndex(open_source(file)) as index:
-        index.update()
+    with indexed(file) as index:
         first, second = stages = find_stages(index)
         assert queries.needed_turns(index) == {1: 1, 3: 1}
     assert (first.first, first.last, first.max_turns, first.episodes, first.solved, first.cut) == (1, 1, 1, 2, 1, 1)
@@ -345,8 +339,7 @@ def test_stages_count_cut_episodes_and_success_by_needed_turns(tmp_path: Path) -
 
 def test_two_limits_of_a_mixture_at_the_same_steps_are_two_stages(tmp_path: Path) -> None:
     records = [episode("1", step, limit) | {"max_turns": limit} for step in (1, 2, 3) for limit in (4, 8)]
-    with RecordIndex(open_source(write(tmp_path / "episodes.jsonl", *records))) as index:
-        index.update()
+    with indexed(write(tmp_path / "episodes.jsonl", *records)) as index:
         stages = find_stages(index)
     assert [(one.max_turns, one.first, one.last, one.episodes) for one in stages] == [(4, 1, 3, 3), (8, 1, 3, 3)]
 
@@ -355,12 +348,11 @@ def test_groups_tell_whether_they_teach_and_tasks_when_they_were_forgotten(tmp_p
     records = [episode("1", sample=sample, reward=float(sample)) for sample in range(2)]
     records += [episode("1", step=2, sample=sample) for sample in range(2)]
     broken = episode("1", step=2, sample=2, reward=1.0) | {"stop": "overlong_prompt"}
-    with RecordIndex(open_source(write(tmp_path / "episodes.jsonl", *records, broken))) as index:
-        index.update()
+    with indexed(write(tmp_path / "episodes.jsonl", *records, broken)) as index:
         assert [row["spread"] for row in list_groups(index, Filter(), 10)] == [1.0, 0.0]
         assert count_groups(index, Filter()) == (2, 1)
-        assert queries.uniform_groups(index) == {1: (0, 1), 2: (1, 1)}
-        (task,) = list_tasks(index, Filter())
+        assert queries.count_uniform_groups(index) == {1: (0, 1), 2: (1, 1)}
+        (task,) = summarize_tasks(index, Filter())
     assert (task.episodes, task.first_solved, task.forgotten) == (4, 1, 2)
 
 
@@ -373,7 +365,7 @@ def test_a_comparison_counts_gained_and_lost_tasks_with_intervals(tmp_path: Path
         second.update()
         pairs = pair_tasks(first, second, (Filter(), Filter()))
     assert [pair.change for pair in pairs] == ["lost", "gained", "failed"]
-    result = compare(pairs)
+    result = compare_pairs(pairs)
     assert (result.success.mean, result.success.tasks) == (0.0, 3)
     assert result.gained is not None and (result.gained.mean, result.gained.tasks) == (0.5, 2)
     assert result.lost is not None and (result.lost.mean, result.lost.low < 0.3) == (1.0, True)
@@ -395,16 +387,15 @@ def test_the_last_evaluation_is_the_last_validated_step(tmp_path: Path) -> None:
 
 def test_the_temporary_index_of_a_folder_that_is_not_writable_is_removed(run: Path) -> None:
     (run / ".viewer").write_text("a file where the folder should be")
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         assert tasks(index) == ["1", "2"] and index.path.parent.is_dir()
     assert not index.path.parent.exists()
 
 
 def test_a_folder_beside_the_records_keeps_its_index(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
-    assert index.path.is_file()
+    with indexed(run) as index:
+        path = index.path
+    assert path.is_file()
 
 
 def test_an_index_that_is_damaged_while_it_is_open_is_explained(tmp_path: Path) -> None:
@@ -415,8 +406,7 @@ def test_an_index_that_is_damaged_while_it_is_open_is_explained(tmp_path: Path) 
 
 
 def test_a_deleted_run_is_reported_and_not_created_again(run: Path) -> None:
-    with RecordIndex(open_source(run)) as index:
-        index.update()
+    with indexed(run) as index:
         shutil.rmtree(run)
         with pytest.raises(ConfigError, match="was deleted"):
             index.update()

@@ -9,11 +9,10 @@ import pytest
 from tests.support.episodes import played, talk
 from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import Label, LabelFile, key_of
-from verl_agent.viewer.export.write import export
+from verl_agent.viewer.export.write import export_episodes
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.numbers import whole_number
-from verl_agent.viewer.pages.paging import page_number
+from verl_agent.viewer.pages.paging import page_number, whole_number
 from verl_agent.viewer.parsing import read_lines
 from verl_agent.viewer.queries import count_episodes, find_episodes
 from verl_agent.viewer.sources import open_source
@@ -62,7 +61,7 @@ def test_half_of_a_surrogate_pair_in_any_text_is_indexed_found_and_exported(tmp_
         for parameters in ({"category": "c\ud800"}, {"text": "x\ud800y"}, {"label": "good"}, {"model": "\ud800"}):
             assert count_episodes(index, Filter.parse(parameters)) == 1, parameters
     for name in ("page.html", "log.eval", "all.parquet", "all.jsonl"):
-        assert export([run], tmp_path / name, "label=good") == 1, name
+        assert export_episodes([run], tmp_path / name, "label=good") == 1, name
 
 
 def test_labels_that_cannot_be_read_are_a_message_beside_the_episodes(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from verl_agent.evaluation.what_if.results import SampledReply, append_results, 
 from verl_agent.results.failures_report import analyze_failures, write_failures
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.trace.token_files import TokenRow, training_file, write_tokens
-from verl_agent.viewer.export.write import export
+from verl_agent.viewer.export.write import export_episodes
 
 pytestmark = needs_chromium
 
@@ -158,7 +158,7 @@ def test_the_keyboard_alone_reads_labels_and_filters_episodes(pages, run: Path) 
 
 def test_an_exported_page_opens_without_a_network(pages, tmp_path: Path) -> None:
     append(tmp_path / "episodes.jsonl", record(1, 0, 0.0, HOSTILE), record(1, 1, 1.0))
-    export([tmp_path / "episodes.jsonl"], tmp_path / "page.html")
+    export_episodes([tmp_path / "episodes.jsonl"], tmp_path / "page.html")
     page = pages((tmp_path / "page.html").as_uri(), offline=True)
     page.get_by_label("search").fill("terminated")
     page.get_by_text("2 of 2 episodes").wait_for()
@@ -242,7 +242,7 @@ def evaluations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.parametrize("width", [400, 1400])
 def test_no_page_scrolls_sideways_and_no_text_is_cut(pages, url, evaluations, run: Path, tmp_path: Path, width) -> None:
     file = tmp_path / "page.html"
-    export([run], file)
+    export_episodes([run], file)
     episode, group = "/run/run/episode/4", "/run/run/group?group=1-0&step=1&purpose=train"
     shown = ["/", "/run/run", "/run/run/episodes", episode, "/run/run/group", group, "/run/run/task", "/compare"]
     shown += ["/run/run/task?env=talk&task=1", "/run/run/horizon", "/run/run/labels", "/run/run/tokens", "/leaderboard"]

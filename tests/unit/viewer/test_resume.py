@@ -46,7 +46,7 @@ def test_a_step_that_a_resumed_run_plays_again_counts_once(tmp_path: Path) -> No
     write(run / "episodes" / "a.jsonl", episode("a", 0, 1.0), episode("a", 1, 1.0), episode("b", 0, 1.0, step=4))
     with RecordIndex(open_source(run)) as index:
         index.update()
-        assert queries.uniform_groups(index) == {5: (1, 1)}
+        assert queries.count_uniform_groups(index) == {5: (1, 1)}
         start(run, LATER)
         workers = [episode("c", number, float(number), LATER + timedelta(minutes=number)) for number in (0, 1)]
         for number, record in enumerate(workers):
@@ -55,7 +55,7 @@ def test_a_step_that_a_resumed_run_plays_again_counts_once(tmp_path: Path) -> No
         four, five = queries.summarize_steps(index, Filter())
         assert (four.step, four.episodes, four.reward) == (4, 1, 1.0)
         assert (five.step, five.episodes, five.reward) == (5, 2, 0.5)
-        assert queries.uniform_groups(index) == {5: (0, 1)}
+        assert queries.count_uniform_groups(index) == {5: (0, 1)}
         assert [row["group"] for row in list_groups(index, Filter(), 9)] == ["c"]
         rows = queries.find_episodes(index, Filter.parse({"step": "5"}))
         assert {row["group"]: row["replaced"] for row in rows} == {"a": 1, "c": 0}

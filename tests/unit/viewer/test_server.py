@@ -26,18 +26,18 @@ from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.hang_watch import mark_phase
 from verl_agent.runs.identity import LOCK_FILE, write_plan
 from verl_agent.trace.labels import Label, LabelFile
-from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS
+from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS, Curve, Panel
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
-from verl_agent.viewer.charts import MOST_CURVES, Curve, Panel, RunData, chart, panels
+from verl_agent.viewer.charts import MOST_CURVES, RunData, chart, panels
 from verl_agent.viewer.layout import MAX_UNOPENED
 from verl_agent.viewer.live import WINDOW_S, read_now
 from verl_agent.viewer.overview import read_overview, status_of
 from verl_agent.viewer.queries import TaskStep, success_rates
 from verl_agent.viewer.saved_filters import SavedFilters
-from verl_agent.viewer.server import ServerSettings, bind, serving
+from verl_agent.viewer.server import LOCAL, listen, serving_pages
 from verl_agent.viewer.state import ViewerState, short_keys
-from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
+from verl_agent.viewer.text import MAX_NAME, cut_text, make_visible, short_name, split_reply
 
 
 def test_control_and_direction_characters_are_visible() -> None:
@@ -54,8 +54,8 @@ def test_a_name_in_a_line_is_cut_visible_and_keeps_its_direction() -> None:
 
 
 def test_long_text_is_cut_and_the_rest_is_counted() -> None:
-    assert shorten("abcdef", 4) == ("abcd", 2)
-    assert shorten("abc", 4) == ("abc", 0)
+    assert cut_text("abcdef", 4) == ("abcd", 2)
+    assert cut_text("abc", 4) == ("abc", 0)
 
 
 def test_a_reply_is_split_at_its_last_mention_of_the_action() -> None:
@@ -85,7 +85,7 @@ def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
 
     def shown(**logged: float) -> dict[str, float]:
         found = panels(RunData("run", [step(1)], {1: logged}))
-        return {panel.title: panel.curves[0].values[1] for panel in found if panel.title.startswith("Engine")}
+        return {panel.kind.title: panel.curves[0].values[1] for panel in found if panel.kind.title.startswith("Engine")}
 
     of_probabilities = {"Engine against trainer (mean |Δ probability|)": 0.1}
     for logged in ({present: 0.1}, {probability: 0.1}, {present: 0.1, probability: 0.3}):
@@ -100,14 +100,14 @@ def test_charts_of_several_runs_name_the_run_of_each_curve() -> None:
 
 
 def test_a_task_tells_when_it_was_solved_and_forgotten() -> None:
-    from verl_agent.viewer.pages.task import describe
+    from verl_agent.viewer.pages.task import describe_history
 
     history = [TaskStep(number, "train", 4, success, 0.0, []) for number, success in ((1, 0.0), (2, 0.5), (3, 0.0))]
     assert (
-        describe(history)
+        describe_history(history)
         == "First solved at step 2, solved at 1 of 3 steps. Not solved at 1 later step, last at step 3."
     )
-    assert describe(history[:1]) == "Not solved at any of 1 step."
+    assert describe_history(history[:1]) == "Not solved at any of 1 step."
 
 
 def answer(guard: GuardRequests, url: str = "http://127.0.0.1:8080/", **headers: str) -> httpx.Response:
@@ -250,10 +250,10 @@ def test_replies_of_an_api_are_no_episodes(tmp_path: Path) -> None:
 
 
 def test_a_port_that_another_viewer_has_is_refused() -> None:
-    first = bind(ServerSettings(port=0))
+    first = listen(LOCAL, 0)
     port = first.socket.getsockname()[1]
     with pytest.raises(ConfigError, match=rf"cannot listen at 127.0.0.1:{port}.*Choose another --port"):
-        bind(ServerSettings(port=port))
+        listen(LOCAL, port)
     first.socket.close()
 
 
@@ -415,7 +415,7 @@ def test_pages_that_no_browser_opens_are_forgotten(tmp_path: Path) -> None:
     """A program that requests pages would otherwise fill the memory: NiceGUI keeps each for a minute."""
     (tmp_path / "episodes.jsonl").touch()
     with (
-        serving(ViewerState([tmp_path]), ServerSettings(port=0)) as address,
+        serving_pages(ViewerState([tmp_path]), 0) as address,
         httpx.Client(follow_redirects=True, timeout=60) as program,
     ):
         for _ in range(MAX_UNOPENED + 5):

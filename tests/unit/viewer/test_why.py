@@ -9,7 +9,7 @@ from verl_agent.evaluation.what_if.recorded import find_episode
 from verl_agent.evaluation.what_if.results import SampledReply
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.sources import open_source
-from verl_agent.viewer.why import describe, place_of
+from verl_agent.viewer.why import describe_samples, record_place
 
 
 def test_the_viewer_names_an_episode_as_the_command_reads_it(tmp_path: Path):
@@ -20,13 +20,13 @@ def test_the_viewer_names_an_episode_as_the_command_reads_it(tmp_path: Path):
     with RecordIndex(open_source(tmp_path)) as index:
         index.update()
         for row in index.db.execute("SELECT id, task FROM episodes").fetchall():
-            place = place_of(index, row["id"])
+            place = record_place(index, row["id"])
             assert place is not None
             found = find_episode(f"{place.file}:{place.line}")
             assert (found.record["task"], found.fingerprint) == (row["task"], place.fingerprint)
-        assert place_of(index, 99) is None
+        assert record_place(index, 99) is None
         (tmp_path / "b.jsonl").unlink()
-        assert place_of(index, 5) is None
+        assert record_place(index, 5) is None
 
 
 def test_a_command_quotes_the_path(tmp_path: Path):
@@ -35,7 +35,7 @@ def test_a_command_quotes_the_path(tmp_path: Path):
     (folder / "a.jsonl").write_text(json.dumps(talk()) + "\n")
     with RecordIndex(open_source(folder)) as index:
         index.update()
-        place = place_of(index, 1)
+        place = record_place(index, 1)
     assert place is not None
     assert place.command(3, " --oracle") == f"verl-agent what-if '{folder}/a.jsonl:1' --turn 3 --oracle"
 
@@ -43,6 +43,6 @@ def test_a_command_quotes_the_path(tmp_path: Path):
 def test_stored_answers_are_counted(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text(json.dumps(talk()) + "\n")
     recorded = find_episode(f"{tmp_path}/a.jsonl:1")
-    assert describe([]) == ""
+    assert describe_samples([]) == ""
     one = SampledReply(text="a", action="a", tokens=1)
-    assert describe([replies_of(recorded, 1, [one, one]), replies_of(recorded, 1, [one])]) == "(3 replies)"
+    assert describe_samples([replies_of(recorded, 1, [one, one]), replies_of(recorded, 1, [one])]) == "(3 replies)"

@@ -12,10 +12,10 @@ from typing import Any
 from typing_extensions import override
 
 from verl_agent.evaluation.api.chat import (
-    Answer,
+    ApiDialect,
+    ApiReply,
     ChatMessage,
     ChatRequest,
-    Dialect,
     call_id,
     call_text,
     count,
@@ -29,7 +29,7 @@ EMPTY = "(empty)"
 """Text in place of an empty one, which the protocol does not allow."""
 
 
-class AnthropicDialect(Dialect):
+class AnthropicDialect(ApiDialect):
     """Requests and responses of Anthropic's messages."""
 
     path = "/v1/messages"
@@ -57,7 +57,7 @@ class AnthropicDialect(Dialect):
         return body | dict(request.options or {})
 
     @override
-    def answer(self, value: Any) -> Answer:
+    def answer(self, value: Any) -> ApiReply:
         """Of several function calls the first one is kept: agents take one action in a reply."""
         blocks: list[Mapping[str, Any]] = []
         text, call = "", ""
@@ -77,7 +77,7 @@ class AnthropicDialect(Dialect):
         truncated = finish in ("max_tokens", "model_context_window_exceeded")
         original = {"role": "assistant", "content": blocks}
         usage = replace(_usage(value.get("usage"), value.get("model")), finish=finish)
-        return Answer(with_call(text, call), original, truncated, usage)
+        return ApiReply(with_call(text, call), original, truncated, usage)
 
 
 def _split(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatMessage]]:

@@ -31,7 +31,6 @@ class ChatRequest:
     Attributes:
         sampling: temperature, top_p and seed, as far as they are set.
         tools: functions in OpenAI's format, or None.
-        options: further fields of the request.
     """
 
     messages: Sequence[ChatMessage]
@@ -42,7 +41,7 @@ class ChatRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiReply:
     """Reply of a server.
 
     Attributes:
@@ -67,7 +66,7 @@ class Answer:
         return cls(value["text"], value["original"], value["truncated"], Usage(**usage))
 
 
-class Dialect(Protocol):
+class ApiDialect(Protocol):
     """Protocol of a server: rendering of requests and reading of answers."""
 
     path: str
@@ -87,7 +86,7 @@ class Dialect(Protocol):
         """
         ...
 
-    def answer(self, value: Any) -> Answer:
+    def answer(self, value: Any) -> ApiReply:
         """Return the reply in the decoded body of an answer, with a usage that has neither cost nor `dropped`.
 
         Raises:

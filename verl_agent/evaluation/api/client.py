@@ -21,8 +21,8 @@ from urllib.request import getproxies, proxy_bypass
 
 from verl_agent.errors import ConfigError, OverlongPromptError, ReplyUnavailableError, counted
 from verl_agent.evaluation.api.anthropic_dialect import AnthropicDialect
-from verl_agent.evaluation.api.chat import Answer, ChatRequest, Dialect
-from verl_agent.evaluation.api.failures import Failure, Meaning, explain_status
+from verl_agent.evaluation.api.chat import ApiDialect, ApiReply, ChatRequest
+from verl_agent.evaluation.api.failures import Meaning, RequestFailure, explain_status
 from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
 from verl_agent.evaluation.api.prices import Budget, PriceList
 from verl_agent.evaluation.api.reply_log import ReplyLog, request_key
@@ -80,7 +80,7 @@ class ApiClient:
         self, settings: ApiSettings, log: ReplyLog, max_usd: float | None = None, first_wait_s: float = FIRST_WAIT_S
     ) -> None:
         self._settings, self._log, self._first_wait_s = settings, log, first_wait_s
-        self._dialect: Dialect = OpenAiDialect() if settings.kind == "openai" else AnthropicDialect()
+        self._dialect: ApiDialect = OpenAiDialect() if settings.kind == "openai" else AnthropicDialect()
         self._key = read_key(settings)
         self._prices, self._budget = PriceList(settings), Budget(max_usd, log.spent_usd)
         self._refused = set(self._dialect.unsupported) | log.dropped
@@ -89,7 +89,6 @@ class ApiClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the connections."""
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(self._settings.timeout_s, sock_connect=CONNECT_TIMEOUT_S)
@@ -99,11 +98,10 @@ class ApiClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Close the connections."""
         if self._session is not None:
             await self._session.close()
 
-    async def ask(self, request: ChatRequest, position: int) -> Answer:
+    async def ask(self, request: ChatRequest, position: int) -> ApiReply:
         """Return the reply to a request; one that was answered before is not sent again.
 
         Args:
@@ -118,7 +116,7 @@ class ApiClient:
         retries = 0
         while (answer := self._log.get(key)) is None:
             outcome = await self._attempt(key, request)
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, ApiReply):
                 return outcome
             if outcome.meaning is Meaning.REFUSED_FIELD:
                 self._drop(outcome)
@@ -132,7 +130,7 @@ class ApiClient:
             retries += 1
         return answer
 
-    async def _attempt(self, key: str, request: ChatRequest) -> Answer | Failure:
+    async def _attempt(self, key: str, request: ChatRequest) -> ApiReply | RequestFailure:
         """Send a request once, within the budget; record what it cost."""
         await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
         body = self._dialect.body(self._settings.name or "", request, self._refused)
@@ -143,7 +141,7 @@ class ApiClient:
         self._log.begin(key, most_usd)
         try:
             outcome, lost = await self._send(data, body)
-            if isinstance(outcome, Answer):
+            if isinstance(outcome, ApiReply):
                 answer = outcome = self._priced(outcome, request)
                 self._answered = True
             cost = None if answer is None else answer.usage.cost_usd
@@ -153,7 +151,7 @@ class ApiClient:
             self._log.end(key, charged, answer, lost)
             await self._budget.settle(most_usd, charged)
 
-    async def _send(self, data: bytes, body: Mapping[str, Any]) -> tuple[Answer | Failure, bool]:
+    async def _send(self, data: bytes, body: Mapping[str, Any]) -> tuple[ApiReply | RequestFailure, bool]:
         """Send a body; return the reply or the failure, and True if the server may have charged a lost reply."""
         import aiohttp
 
@@ -167,18 +165,22 @@ class ApiClient:
                 status, answered = response.status, response.headers
                 text = (await response.read()).decode(errors="replace")
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            return Failure(Meaning.RETRY, f"it cannot be reached ({_reason(error)}). {UNREACHABLE}"), False
+            return RequestFailure(Meaning.RETRY, f"it cannot be reached ({_reason(error)}). {UNREACHABLE}"), False
         except TimeoutError:
-            return Failure(Meaning.RETRY, f"no answer within model.api.timeout_s={self._settings.timeout_s:g}"), True
+            return RequestFailure(
+                Meaning.RETRY, f"no answer within model.api.timeout_s={self._settings.timeout_s:g}"
+            ), True
         except aiohttp.InvalidURL as error:
             raise ConfigError(f"model.api.base_url={self._settings.base_url!r} is not a URL: {error}.") from error
         except aiohttp.ClientError as error:
-            return Failure(Meaning.RETRY, f"the connection broke: {type(error).__name__} {error}".rstrip()), True
+            return RequestFailure(Meaning.RETRY, f"the connection broke: {type(error).__name__} {error}".rstrip()), True
         if status != 200:
             return self._explain(status, answered, text, body), False
         return self._read(text, answered, body)
 
-    def _read(self, text: str, headers: Mapping[str, str], body: Mapping[str, Any]) -> tuple[Answer | Failure, bool]:
+    def _read(
+        self, text: str, headers: Mapping[str, str], body: Mapping[str, Any]
+    ) -> tuple[ApiReply | RequestFailure, bool]:
         """Return the reply in a body of status 200, or the failure; see `_send`."""
         try:
             value = json.loads(text)
@@ -187,24 +189,26 @@ class ApiClient:
                 return self._explain(code if isinstance(code, int) else 500, headers, text, body), False
             return self._dialect.answer(value), False
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
-            return Failure(Meaning.RETRY, f"its answer is not of this protocol: {type(error).__name__} {error}"), True
+            return RequestFailure(
+                Meaning.RETRY, f"its answer is not of this protocol: {type(error).__name__} {error}"
+            ), True
 
-    def _explain(self, status: int, headers: Mapping[str, str], text: str, body: Mapping[str, Any]) -> Failure:
+    def _explain(self, status: int, headers: Mapping[str, str], text: str, body: Mapping[str, Any]) -> RequestFailure:
         return explain_status(status, headers, redact(text, self._key), body, self._settings.key_variable)
 
-    def _priced(self, answer: Answer, request: ChatRequest) -> Answer:
+    def _priced(self, answer: ApiReply, request: ChatRequest) -> ApiReply:
         """Return an answer with its cost and the settings that its request left out."""
         dropped = tuple(sorted(SETTINGS & self._refused & set(request.sampling)))
         cost = self._prices.cost(answer.usage)
         return replace(answer, usage=replace(answer.usage, cost_usd=cost, dropped=dropped))
 
-    def _drop(self, failure: Failure) -> None:
+    def _drop(self, failure: RequestFailure) -> None:
         """Leave a refused field out of all further requests."""
         if failure.field not in self._refused:  # a concurrent request may have met the same refusal
             logger.warning("%s refuses %s, which is left out: %s", self._where, failure.field, failure.message)
         self._refused.add(failure.field)
 
-    def _stop_if_final(self, failure: Failure) -> None:
+    def _stop_if_final(self, failure: RequestFailure) -> None:
         """Raise the error for a failure that no retry can change.
 
         A request that the server refuses before it answered any other one points to a wrong setting.
@@ -218,13 +222,13 @@ class ApiClient:
         if failure.wait_s is not None and failure.wait_s > MAX_ASKED_WAIT_S:
             raise ReplyUnavailableError(f"{self._where} asks to wait for {failure.wait_s:g} s: {failure.message}")
 
-    def _hint(self, failure: Failure) -> str:
+    def _hint(self, failure: RequestFailure) -> str:
         if failure.meaning is Meaning.STOP:
             return ""
         end = " A base URL of this protocol usually ends with /v1." if self._settings.kind == "openai" else ""
         return f". Check model.api.name, model.api.base_url and model.api.options.{end}"
 
-    async def _wait(self, retries: int, failure: Failure) -> None:
+    async def _wait(self, retries: int, failure: RequestFailure) -> None:
         """Wait before a retry; if the server asked to wait, no other request is sent before, either."""
         wait_s = min(MAX_WAIT_S, self._first_wait_s * 2**retries) * random.uniform(0.5, 1.0)
         if failure.wait_s is not None:

@@ -42,7 +42,7 @@ class Meaning(Enum):
     RETRY = auto()
     """The same request may succeed later."""
     REFUSED_FIELD = auto()
-    """The server refuses one field of the request, `Failure.field`; the request is repeated without it."""
+    """The server refuses one field of the request, `RequestFailure.field`; the request is repeated without it."""
     CONTEXT = auto()
     """The conversation does not fit into the model's context."""
     STOP = auto()
@@ -52,7 +52,7 @@ class Meaning(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RequestFailure:
     """Failure of one request.
 
     Attributes:
@@ -68,7 +68,7 @@ class Failure:
 
 def explain_status(
     status: int, headers: Mapping[str, str], text: str, body: Collection[str], key_variable: str | None
-) -> Failure:
+) -> RequestFailure:
     """Return the meaning of an answer with an error.
 
     Args:
@@ -77,23 +77,23 @@ def explain_status(
     message, codes, parameter = _read_error(text)
     said = f"status {status}: {shorten(message, MAX_CHARS)}" if message else f"status {status}"
     if status == 402 or any(map(QUOTA.search, codes)) or (status in (400, 403) and BILLING.search(message)):
-        return Failure(Meaning.STOP, f"the account has no quota left ({said}). Add credit, or use another key.")
+        return RequestFailure(Meaning.STOP, f"the account has no quota left ({said}). Add credit, or use another key.")
     if status in (401, 403):
         sent = f"the key in {key_variable}" if key_variable else "a request without a key; set model.api.key_env"
-        return Failure(Meaning.STOP, f"the server refuses {sent} ({said}).")
+        return RequestFailure(Meaning.STOP, f"the server refuses {sent} ({said}).")
     if status in RETRIED or status >= 500:
-        return Failure(Meaning.RETRY, said, _wait_s(headers))
+        return RequestFailure(Meaning.RETRY, said, _wait_s(headers))
     if status == 413 or "context_length_exceeded" in codes or CONTEXT.search(message):
-        return Failure(Meaning.CONTEXT, said)
+        return RequestFailure(Meaning.CONTEXT, said)
     if field := _refused_field(message, parameter, body):
-        return Failure(Meaning.REFUSED_FIELD, said, field=field)
+        return RequestFailure(Meaning.REFUSED_FIELD, said, field=field)
     if "tools" in body and (parameter in ("tools", "tool_choice") or TOOLS.search(message)):
-        return Failure(
+        return RequestFailure(
             Meaning.STOP,
             f"the model does not call functions, which agent.name=tools needs ({said}). Choose another agent, such as "
             "agent.name=react, or start the server with function calling.",
         )
-    return Failure(Meaning.REFUSED, said)
+    return RequestFailure(Meaning.REFUSED, said)
 
 
 def _refused_field(message: str, parameter: str, body: Collection[str]) -> str:

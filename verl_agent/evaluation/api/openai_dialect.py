@@ -10,10 +10,10 @@ from typing import Any
 from typing_extensions import override
 
 from verl_agent.evaluation.api.chat import (
-    Answer,
+    ApiDialect,
+    ApiReply,
     ChatMessage,
     ChatRequest,
-    Dialect,
     call_id,
     call_text,
     count,
@@ -22,7 +22,7 @@ from verl_agent.evaluation.api.chat import (
 from verl_agent.types import Usage
 
 
-class OpenAiDialect(Dialect):
+class OpenAiDialect(ApiDialect):
     """Requests and responses of OpenAI's chat completions."""
 
     path = "/chat/completions"
@@ -45,7 +45,7 @@ class OpenAiDialect(Dialect):
         return body | dict(request.options or {})
 
     @override
-    def answer(self, value: Any) -> Answer:
+    def answer(self, value: Any) -> ApiReply:
         """Of several function calls the first one is kept: agents take one action in a reply."""
         choice = value["choices"][0]
         message = choice["message"]
@@ -61,7 +61,7 @@ class OpenAiDialect(Dialect):
         if finish == "stop" and message.get("refusal"):
             finish = "refusal"
         usage = replace(_usage(value.get("usage"), value.get("model")), finish=finish)
-        return Answer(with_call(text, call), original, finish == "length", usage)
+        return ApiReply(with_call(text, call), original, finish == "length", usage)
 
 
 def _messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import override
 
 from verl_agent.errors import ConfigError, OverlongPromptError
-from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
+from verl_agent.evaluation.api.chat import ApiReply, ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import ApiClient, ContextLimitError
 from verl_agent.evaluation.api.prices import PriceList
 from verl_agent.evaluation.api.settings import ApiSettings, read_key
@@ -39,7 +39,7 @@ class ApiPolicy(Policy):
     send_seed: bool = True
     tools: Sequence[Mapping[str, Any]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    _answers: list[Answer] = field(default_factory=list)
+    _answers: list[ApiReply] = field(default_factory=list)
 
     @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
@@ -77,7 +77,7 @@ class ApiPolicy(Policy):
         reply = (last.output_tokens or 0) - (last.reasoning_tokens or 0)
         return self.budget.episode - (last.input_tokens - first.input_tokens) - reply
 
-    def _to_reply(self, answer: Answer, limit: int) -> Reply:
+    def _to_reply(self, answer: ApiReply, limit: int) -> Reply:
         truncated_by, force_closed = None, False
         if answer.truncated:
             truncated_by = StopReason.TURN_TOKENS if limit == self.budget.turn else StopReason.EPISODE_TOKENS
@@ -89,7 +89,7 @@ class ApiPolicy(Policy):
         return Reply(answer.text, truncated_by, tokens, force_closed, answer.usage)
 
 
-def with_originals(messages: Sequence[Message], answers: Sequence[Answer]) -> list[ChatMessage]:
+def with_originals(messages: Sequence[Message], answers: Sequence[ApiReply]) -> list[ChatMessage]:
     """Return the messages of a request, in which the episode's own replies are as the server sent them.
 
     A context window may remove early replies, a prompt may contain examples of replies, and a person may have played

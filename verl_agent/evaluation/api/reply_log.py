@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from verl_agent.evaluation.api.chat import Answer, ChatRequest
+from verl_agent.evaluation.api.chat import ApiReply, ChatRequest
 from verl_agent.trace.record_files import REPLIES, remove_unfinished_line
 
 FILE = REPLIES
@@ -58,7 +58,7 @@ class ReplyLog:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_unfinished_line(path)
-        self._answers: dict[str, Answer] = {}
+        self._answers: dict[str, ApiReply] = {}
         self._begun: set[str] = set()
         self.spent_usd = 0.0
         """US dollars charged by earlier starts. A request that they sent and did not settle costs what it reserved."""
@@ -72,7 +72,7 @@ class ReplyLog:
             open_usd.pop(key, None)
             self.spent_usd += line["charged_usd"]
             if line["answer"] is not None:
-                self._answers[key] = Answer.from_json(line["answer"])
+                self._answers[key] = ApiReply.from_json(line["answer"])
         self.spent_usd += sum(open_usd.values())
         self._file = path.open("a", encoding="utf-8")
 
@@ -84,7 +84,7 @@ class ReplyLog:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str) -> ApiReply | None:
         """Return the reply to an equal request; None without one."""
         return self._answers.get(key)
 
@@ -94,7 +94,7 @@ class ReplyLog:
             self._begun.add(key)
             self._write({"key": key, "reserved_usd": reserved_usd})
 
-    def end(self, key: str, charged_usd: float, answer: Answer | None = None, lost: bool = False) -> None:
+    def end(self, key: str, charged_usd: float, answer: ApiReply | None = None, lost: bool = False) -> None:
         """Record the outcome of a request, if it changes anything.
 
         Args:

@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from verl_agent.evaluation.suite.run import Outcome, outcome_of_report
+from verl_agent.evaluation.report import plain_table
+from verl_agent.evaluation.suite.run import SuiteOutcome, outcome_of_report
 from verl_agent.evaluation.suite.settings import Suite
 from verl_agent.evaluation.training_differences import run_of_model
 from verl_agent.results.folder import REPORT, planned_records, read_report
 from verl_agent.results.leaderboard import SOURCE, published_rates
-from verl_agent.results.leaderboard_report import FEW, escaped, line, to_cell
+from verl_agent.results.leaderboard_report import FEW, to_cell
+from verl_agent.results.markdown import escaped, markdown_table
 from verl_agent.results.results import ALL, CategoryResult, summarize
 from verl_agent.results.statistics import MIN_TASKS, Estimate, macro_mean
-from verl_agent.runs.identity import read_settings, write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.runs.identity import read_settings
+from verl_agent.trace.provenance import write_result
 
 SUITE_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -69,7 +70,7 @@ class ModelSummary:
     by_evaluation: Mapping[str, Estimate]
 
 
-def suite_rows(suite: Suite, outcomes: Sequence[Outcome]) -> list[SuiteRow]:
+def suite_rows(suite: Suite, outcomes: Sequence[SuiteOutcome]) -> list[SuiteRow]:
     """Return the rows of a suite, in the order of its evaluations; categories that it does not list follow."""
     rows = []
     for outcome in outcomes:
@@ -82,7 +83,7 @@ def suite_rows(suite: Suite, outcomes: Sequence[Outcome]) -> list[SuiteRow]:
     return rows
 
 
-def summarize_models(rows: Sequence[SuiteRow], outcomes: Sequence[Outcome]) -> list[ModelSummary]:
+def summarize_models(rows: Sequence[SuiteRow], outcomes: Sequence[SuiteOutcome]) -> list[ModelSummary]:
     """Return the means of each model."""
     summaries = []
     for model in dict.fromkeys(outcome.model for outcome in outcomes):
@@ -100,28 +101,26 @@ def summarize_models(rows: Sequence[SuiteRow], outcomes: Sequence[Outcome]) -> l
     return summaries
 
 
-def write_suite_report(suite: Suite, outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
+def write_suite_report(suite: Suite, outcomes: Sequence[SuiteOutcome], folder: Path) -> list[Path]:
     """Write JSON and Markdown into the folder of a suite, and return their paths."""
     rows = suite_rows(suite, outcomes)
     models = summarize_models(rows, outcomes)
     folder.mkdir(parents=True, exist_ok=True)
-    value = {
-        "version": SUITE_VERSION,
+    facts = {
         "suite": suite.file.stem,
-        "provenance": asdict(Provenance.collect()),
         "published_source": SOURCE,
         "rows": [asdict(row) for row in rows],
         "models": [asdict(model) for model in models],
     }
-    write_json_atomically(folder / JSON, value)
-    (folder / MARKDOWN).write_text(to_markdown(suite, rows, models, outcomes), encoding="utf-8")
+    write_result(folder / JSON, SUITE_VERSION, facts)
+    (folder / MARKDOWN).write_text(suite_markdown(suite, rows, models, outcomes), encoding="utf-8")
     return [folder / JSON, folder / MARKDOWN]
 
 
 def suite_table(suite: Suite, rows: Sequence[SuiteRow]) -> Table:
     """Return the table of a suite for the terminal: a row for each category, a column for each model."""
     names = list(dict.fromkeys(row.model for row in rows))
-    table = Table(title=suite.file.stem, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = plain_table(suite.file.stem)
     for heading in ("evaluation", "category"):
         table.add_column(heading, no_wrap=True)
     for name in names:
@@ -140,8 +139,8 @@ def _text(row: SuiteRow | None) -> str:
     return row.status if row.success is None else f"{row.success} ({row.success.tasks})"
 
 
-def to_markdown(
-    suite: Suite, rows: Sequence[SuiteRow], models: Sequence[ModelSummary], outcomes: Sequence[Outcome]
+def suite_markdown(
+    suite: Suite, rows: Sequence[SuiteRow], models: Sequence[ModelSummary], outcomes: Sequence[SuiteOutcome]
 ) -> str:
     """Return the tables of a suite: categories, substitutes, skipped evaluations and transfer."""
     names = [model.model for model in models]
@@ -150,15 +149,15 @@ def to_markdown(
         chosen = [row for row in rows if row.substitute is substitute]
         if not chosen:
             continue
-        lines += [f"## {title}\n", line(["evaluation", "category", *names]), line(["---"] * (2 + len(names)))]
         cells = {(row.evaluation, row.category, row.model): _cell(row) for row in chosen}
-        for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in chosen):
-            lines.append(line([evaluation, category, *(cells.get((evaluation, category, name), "") for name in names)]))
+        table = [
+            [evaluation, category, *(cells.get((evaluation, category, name), "") for name in names)]
+            for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in chosen)
+        ]
         if not substitute:
-            lines.append(line(["", "mean", *(to_cell(model.mean) for model in models)]))
-            measured = (f"{model.measured} of {model.categories} categories" for model in models)
-            lines.append(line(["", "measured", *measured]))
-        lines.append("")
+            table.append(["", "mean", *(to_cell(model.mean) for model in models)])
+            table.append(["", "measured", *(f"{one.measured} of {one.categories} categories" for one in models)])
+        lines += [f"## {title}\n", *markdown_table(["evaluation", "category", *names], table)]
     if any(row.success and row.success.too_few for row in rows):
         lines.append(f"{escaped(FEW)} fewer than {MIN_TASKS} tasks: too few for a reliable interval.\n")
     if incomplete := _incomplete(outcomes):
@@ -166,7 +165,7 @@ def to_markdown(
     return "\n".join([*lines, *_transfer(models, outcomes)])
 
 
-def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[Outcome]) -> list[str]:
+def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[SuiteOutcome]) -> list[str]:
     """Return the table with the success of each model on all tasks of each evaluation, and published rates."""
     played = [
         name
@@ -176,22 +175,21 @@ def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[Outcome]) -> li
     if not played:
         return []
     envs = {outcome.evaluation: outcome.env for outcome in outcomes}
-    lines = ["## Models by evaluation\n", line(["model", "trained on", *played]), line(["---"] * (2 + len(played)))]
-    for model in models:
-        rates = (to_cell(model.by_evaluation.get(name)) for name in played)
-        lines.append(line([model.model, ", ".join(model.trained_on), *rates]))
+    rows = [
+        [model.model, ", ".join(model.trained_on), *(to_cell(model.by_evaluation.get(name)) for name in played)]
+        for model in models
+    ]
     by_evaluation = {name: published_rates(envs[name]) for name in played if envs[name] == name}
     for model_name in dict.fromkeys(name for rates in by_evaluation.values() for name in rates):
-        cells = [by_evaluation.get(name, {}).get(model_name) for name in played]
-        lines.append(
-            line([f"{model_name} (published)", "", *("" if rate is None else f"{rate:.3f}" for rate in cells)])
-        )
+        rates = [by_evaluation.get(name, {}).get(model_name) for name in played]
+        rows.append([f"{model_name} (published)", "", *("" if rate is None else f"{rate:.3f}" for rate in rates)])
+    lines = ["## Models by evaluation\n", *markdown_table(["model", "trained on", *played], rows)]
     if by_evaluation:
-        lines += ["", f"Published: {SOURCE}. Its tasks, prompts and budgets may differ."]
-    return [*lines, ""]
+        lines += [f"Published: {SOURCE}. Its tasks, prompts and budgets may differ.", ""]
+    return lines
 
 
-def _incomplete(outcomes: Sequence[Outcome]) -> list[str]:
+def _incomplete(outcomes: Sequence[SuiteOutcome]) -> list[str]:
     """Return a line for each evaluation, status and reason that is not complete, with the models that it concerns."""
     models: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for one in outcomes:
@@ -208,14 +206,14 @@ def _cell(row: SuiteRow) -> str:
     return to_cell(row.success) or row.status
 
 
-def _results(outcome: Outcome) -> list[CategoryResult]:
+def _results(outcome: SuiteOutcome) -> list[CategoryResult]:
     if outcome.status not in ("played", "partial"):
         return []
     count_operated = read_report(outcome.folder)["config"]["evaluation"].get("count_operated", False)
     return summarize(planned_records(outcome.folder), count_operated)
 
 
-def _trained_on(outcome: Outcome) -> list[str]:
+def _trained_on(outcome: SuiteOutcome) -> list[str]:
     """Return the environments of the run that trained the model of an evaluation; empty if it is not known."""
     run = run_of_model(str(read_report(outcome.folder)["model"]))
     env = read_settings(run).get("env", {}) if run else {}
@@ -224,7 +222,7 @@ def _trained_on(outcome: Outcome) -> list[str]:
     return list(dict.fromkeys(str(one["name"]) for one in entries if isinstance(one, Mapping) and one.get("name")))
 
 
-def with_earlier(suite: Suite, outcomes: Sequence[Outcome], into: Path) -> list[Outcome]:
+def with_earlier(suite: Suite, outcomes: Sequence[SuiteOutcome], into: Path) -> list[SuiteOutcome]:
     """Return the outcomes of a run and, for all other evaluations and models, those that the folder holds.
 
     Results are read again from the folders of the evaluations. `suite.json` has the reasons for which the others were
@@ -251,13 +249,13 @@ def with_earlier(suite: Suite, outcomes: Sequence[Outcome], into: Path) -> list[
     return [found[model, name] for name in suite.listed for model in models if (model, name) in found]
 
 
-def _without_result(into: Path) -> dict[tuple[str, str], Outcome]:
+def _without_result(into: Path) -> dict[tuple[str, str], SuiteOutcome]:
     """Return the skipped and failed outcomes of the last run, by the names of model and evaluation."""
     if not (into / JSON).is_file():
         return {}
     rows = json.loads((into / JSON).read_text(encoding="utf-8"))["rows"]
     return {
-        (row["model"], row["evaluation"]): Outcome(
+        (row["model"], row["evaluation"]): SuiteOutcome(
             row["model"], row["evaluation"], "", into / row["model"] / row["evaluation"], row["status"], row["reason"]
         )
         for row in rows

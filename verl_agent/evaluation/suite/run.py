@@ -21,12 +21,11 @@ Status = Literal["played", "partial", "skipped", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SuiteOutcome:
     """Outcome of one evaluation of a suite.
 
     Attributes:
         env: name of the environment; empty if the evaluation does not compose.
-        folder: output folder of the evaluation.
         status: `played`: all planned episodes; `partial`: some of them; `skipped`: what it needs is missing;
             `failed`: no episode, because of an error.
         reason: reason for which the evaluation was skipped or is not complete; else empty.
@@ -88,7 +87,7 @@ def compose_suite(
     return composed
 
 
-def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, console: Console) -> list[Outcome]:
+def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, console: Console) -> list[SuiteOutcome]:
     """Play all evaluations for all models; each resumes in its folder `<into>/<model>/<evaluation>`.
 
     The settings of all evaluations are checked first. A failed evaluation does not stop the others.
@@ -111,7 +110,7 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
         if reason is not None:
             text = f"needs {needs}. {reason}"
             console.print(f"{name} is skipped: {text}", markup=False, highlight=False, soft_wrap=True)
-            outcomes.append(Outcome(model, name, env, folder, "skipped", text))
+            outcomes.append(SuiteOutcome(model, name, env, folder, "skipped", text))
             continue
         recipe, overrides = suite.recipe(name), [*suite.common, *models[model]]
         location = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
@@ -138,13 +137,13 @@ def missing_need(config: EvaluationConfig) -> str | None:
     return None
 
 
-def outcome_of_report(model: str, name: str, env: str, folder: Path, code: int = 0) -> Outcome:
+def outcome_of_report(model: str, name: str, env: str, folder: Path, code: int = 0) -> SuiteOutcome:
     """Return the outcome of an evaluation that has ended, from its report and its exit status."""
     error = f"it ended with status {code}; its error is above" if code else ""
     if not (folder / REPORT).is_file():
-        return Outcome(model, name, env, folder, "failed", error or "it recorded no episode")
+        return SuiteOutcome(model, name, env, folder, "failed", error or "it recorded no episode")
     report = read_report(folder)
     complete = report["played"] >= report["planned"] and not code
     played = f"{report['played']} of {report['planned']} episodes"
     reason = "" if complete else ": ".join(filter(None, [played, error]))
-    return Outcome(model, name, env, folder, "played" if complete else "partial", reason)
+    return SuiteOutcome(model, name, env, folder, "played" if complete else "partial", reason)

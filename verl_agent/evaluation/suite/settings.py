@@ -47,8 +47,6 @@ class Suite:
     Attributes:
         listed: all evaluations of the file by name.
         entries: evaluations to play by name, a part of `listed`.
-        common: overrides of all evaluations.
-        own: overrides of one evaluation, by its name.
     """
 
     file: Path

@@ -1,1 +1,1 @@
-"""Questions to a recorded turn: other replies at the same place, and the effect of another action."""
+"""Questions to a recorded turn, counted from 1: other replies there, and the effect of another action."""

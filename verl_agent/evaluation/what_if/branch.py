@@ -44,9 +44,7 @@ class Players:
     """Factories of what plays an episode, with the settings of the recorded run.
 
     Attributes:
-        new_agent: factory of agents.
         new_policy: factory of policies, from the index of the sample.
-        new_session: factory of sessions.
         retries: retries after an environment error, see `EpisodeLimits`.
         on_action_error: see `EnvSettings`.
         timeout_s: most seconds of one call into the environment; None if sessions limit their calls themselves.
@@ -68,9 +66,7 @@ class RecordedReviews(Overseer):
     """Overseer that rejects in a replay what was rejected in the recorded episode, before a turn.
 
     Args:
-        recorded: the recorded episode.
         turn: number of the turn from which on the other overseer decides, from 1.
-        then: the other overseer.
     """
 
     def __init__(self, recorded: RecordedEpisode, turn: int, then: Overseer | None) -> None:
@@ -92,11 +88,8 @@ class BranchPolicy:
     Before each reply it checks that the model would read what it read in the recorded episode.
 
     Args:
-        recorded: the recorded episode.
         turn: number of the turn in which the other reply is given, from 1.
         agent: agent with the settings of the recorded one; it selects the visible messages.
-        given: the other reply.
-        policy: policy of the turns after it.
     """
 
     def __init__(self, recorded: RecordedEpisode, turn: int, agent: Agent, given: Reply, policy: Policy) -> None:
@@ -174,10 +167,6 @@ async def sample_replies(
     """Return replies of a policy at the place of a recorded turn; no environment is played.
 
     Args:
-        recorded: the recorded episode.
-        turn: number of the turn, from 1.
-        players: factories.
-        samples: indexes of the samples.
         with_thought: False to begin each reply with the mark of the action, so that no thought precedes it (zero
             tokens of early answering: Lanham et al., arXiv 2307.13702, section 2.3).
 
@@ -219,14 +208,6 @@ async def play_on(
 
     The environment must answer as it did in the record. What was rejected there is rejected again
     (`RecordedReviews`). After an environment error the actions are replayed once more (`ReplayingSession`).
-
-    Args:
-        recorded: the recorded episode.
-        turn: number of the turn, from 1.
-        given: reply of that turn.
-        players: factories.
-        samples: indexes of the episodes.
-        max_turns: turn limit of an episode.
 
     Returns:
         The last attempt at each episode, from its first turn on; those with an environment error are not valid.

@@ -8,12 +8,10 @@ from verl_agent.evaluation.what_if.summary import comparable
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TurnQuestion:
     """Question to one turn of a recorded episode.
 
     Attributes:
-        recorded: the recorded episode.
-        turn: number of the turn, from 1.
         samples: number of replies, or of episodes after each action, >= 1.
         action: action to take instead of the recorded one; None for none.
         oracle: take the action of the environment's oracle.

@@ -40,10 +40,10 @@ def raw_prompts(recorded: RecordedEpisode, turns: Iterable[int]) -> list[str]:
     config = settings_of(recorded, [f"model.path={name}"]).config
     agent = config.run.new_agent()
     tokenizer, options = load_tokenizer(_at(name), "model.path"), dict(config.data.apply_chat_template_kwargs)
-    return [render(tokenizer, visible_messages(recorded, turn, agent), agent.tools, options) for turn in turns]
+    return [render_messages(tokenizer, visible_messages(recorded, turn, agent), agent.tools, options) for turn in turns]
 
 
-def render(
+def render_messages(
     tokenizer: Any, messages: Sequence[Message], tools: list[dict[str, Any]] | None, options: Mapping[str, Any]
 ) -> str:
     """Return messages as text, with the beginning of the reply.

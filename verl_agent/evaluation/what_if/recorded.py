@@ -22,10 +22,7 @@ class RecordedEpisode:
     """One line of a file of records.
 
     Attributes:
-        file: file of records.
-        line: number of the line, from 1.
         fingerprint: identity of the episode, see `fingerprint`.
-        record: the record.
     """
 
     file: Path

@@ -25,7 +25,7 @@ Source = Literal["recorded", "given", "oracle"]
 """Origin of an action: the recorded turn, the command line, or the environment's oracle."""
 
 
-class Place(TypedDict):
+class SampledTurn(TypedDict):
     """Fields of both kinds of results: the turn, the policy, and the samples' indexes among those of one seed.
 
     `settings` is a checksum of the other settings with which the samples were drawn; see `Sampling`. `indexes` has the
@@ -63,7 +63,7 @@ class PlayedEpisode(TypedDict):
 
 
 @with_config(ConfigDict(strict=True))
-class Replies(Place):
+class Replies(SampledTurn):
     """Replies that a policy gave at the place of a recorded turn.
 
     `with_thought` is false if the beginning of the action was given, so that the reply has no thought before it.
@@ -75,7 +75,7 @@ class Replies(Place):
 
 
 @with_config(ConfigDict(strict=True))
-class Continuations(Place):
+class Continuations(SampledTurn):
     """Episodes that a policy played on after an action at a recorded turn.
 
     `reply` is the text in which the action stood; `failed` has the indexes of the episodes that are left out, because

@@ -1,48 +1,47 @@
 """Answer to one question: start the policy and the environment, draw the samples, and return the turn's results."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from verl_agent.agents.base import Agent
+from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.api.policy import check_api
-from verl_agent.evaluation.job import resolve_for_engine
-from verl_agent.evaluation.policies import check_policy, is_model, start_policies, start_sessions
+from verl_agent.evaluation.job import playable_policy
+from verl_agent.evaluation.policies import start_policies, start_sessions
 from verl_agent.evaluation.what_if.branch import Players
-from verl_agent.evaluation.what_if.oracle import oracle_action
-from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.question import TurnQuestion
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode
 from verl_agent.evaluation.what_if.results import Result, check_writable, read_results, results_file
 from verl_agent.evaluation.what_if.samples import Sampling, draw_continuations, draw_replies
 from verl_agent.evaluation.what_if.settings import Settings
 from verl_agent.evaluation.what_if.summary import comparable, of_turn
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.rollout.approval import Approval, asks_person
-from verl_agent.rollout.oracle import ORACLE
+from verl_agent.rollout.oracle import ORACLE, demonstration_actions
+from verl_agent.rollout.sessions import GuardedSession
 from verl_agent.runs.processes import run_ending_all_children
+from verl_agent.types import DemoAction
 
 REPLIES = "what_if_replies"
 """Folder beside the records with the replies of an API, so that those of the evaluation stay as they are."""
 
 
-def ask(question: Question, settings: Settings, report: Callable[[str], None]) -> list[Result]:
+def answer_question(question: TurnQuestion, settings: Settings, report: Callable[[str], None]) -> list[Result]:
     """Answer a question, store the samples, and return all results of the turn.
-
-    Args:
-        question: the question.
-        settings: settings of the samples.
-        report: called with lines of progress.
 
     Raises:
         ConfigError: a setting is not allowed, a replay differs from the record, or the results cannot be written.
     """
     model = check(question, settings)
     os.environ |= worker_environment(question.recorded.file.parent)
-    run_ending_all_children(answer(question, settings, model, report))
+    run_ending_all_children(draw_samples(question, settings, model, report))
     stored = read_results(results_file(question.recorded.file))
     return of_turn(stored, question.recorded.fingerprint, question.turn)
 
 
-def check(question: Question, settings: Settings) -> str:
+def check(question: TurnQuestion, settings: Settings) -> str:
     """Check what would fail later, and return the model or policy that is asked, as the engine loads it.
 
     Raises:
@@ -73,21 +72,11 @@ def check(question: Question, settings: Settings) -> str:
         raise ConfigError(
             "model.path='oracle': an oracle has one reply at each turn. Name the policy to ask: model.path=MODEL."
         )
-    if is_model(path):
-        return resolve_for_engine(path, config)
-    check_policy(path, config.run.live, [question.recorded.episode.item])
-    return path
+    return playable_policy(path, config, [question.recorded.episode.item])
 
 
-async def answer(question: Question, settings: Settings, model: str, report: Callable[[str], None]) -> None:
-    """Draw the samples of a question and store them; see `ask`.
-
-    Args:
-        question: the question.
-        settings: settings of the samples.
-        model: result of `check`.
-        report: called with lines of progress.
-    """
+async def draw_samples(question: TurnQuestion, settings: Settings, model: str, report: Callable[[str], None]) -> None:
+    """Draw the samples of a question and store them; see `answer_question`."""
     config, run, item = settings.config, settings.config.run, question.recorded.episode.item
     sampling = Sampling(model, config.evaluation, run.horizon.turns_for_evaluation(), settings.checksum())
     async with start_sessions(model, config) as new_session:
@@ -95,7 +84,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
         if question.oracle:
             action = await _oracle_action(question, settings, new_session)
             report(f"the oracle takes: {action}")
-        report(estimate(question, config.run.horizon.turns_for_evaluation(), config.evaluation.concurrency))
+        report(estimate_effort(question, config.run.horizon.turns_for_evaluation(), config.evaluation.concurrency))
         report(f"starting {model}")
         async with start_policies(
             model, config, [item], results_file(question.recorded.file).parent / REPLIES
@@ -115,7 +104,7 @@ async def answer(question: Question, settings: Settings, model: str, report: Cal
                 await draw_continuations(question, sampling, players, action, report)
 
 
-def estimate(question: Question, max_turns: int, concurrency: int) -> str:
+def estimate_effort(question: TurnQuestion, max_turns: int, concurrency: int) -> str:
     """Return the most replies that a question needs, and about how many seconds and dollars they take as recorded."""
     turns = question.recorded.record["turns"]
     seconds = sum(turn["generate_s"] + turn["env_s"] for turn in turns) / len(turns)
@@ -129,7 +118,7 @@ def estimate(question: Question, max_turns: int, concurrency: int) -> str:
     return f"up to {replies} replies; {about}{usd} after the start of the model"
 
 
-async def _oracle_action(question: Question, settings: Settings, new_session: Callable[[], Session]) -> str:
+async def _oracle_action(question: TurnQuestion, settings: Settings, new_session: Callable[[], Session]) -> str:
     run, recorded = settings.config.run, question.recorded
     max_turns = run.horizon.turns_for_evaluation()
     try:
@@ -139,3 +128,59 @@ async def _oracle_action(question: Question, settings: Settings, new_session: Ca
     if comparable(action) == comparable(question.recorded_action):
         raise ConfigError(f"the oracle takes the recorded action {action!r}, so there is nothing to compare.")
     return action
+
+
+async def oracle_action(
+    recorded: RecordedEpisode,
+    turn: int,
+    env: EnvAdapter,
+    agent: Agent,
+    new_session: Callable[[], Session],
+    max_turns: int,
+) -> str:
+    """Return the action that the oracle takes at a turn.
+
+    An oracle that follows observations reads those of the episode. A demonstration is a fixed list of actions from
+    the start of the task; the shortest end of it that solves the task from this turn is searched by playing, and its
+    first action is returned.
+
+    Args:
+        agent: agent with the settings of the recorded one.
+
+    Raises:
+        ConfigError: the environment has no oracle, or no end of its demonstration solves the task in the turns left.
+        EnvError: the environment fails.
+    """
+    episode = recorded.episode
+    if follow := env.oracle(episode.item):
+        before = range(episode.prompt_length - 1, episode.prompt_length + 2 * turn - 2, 2)
+        texts = [agent.without_turns_left(episode.messages[index]["content"]) for index in before]
+        return [follow(text) for text in texts][-1].action
+    actions = demonstration_actions(env, episode.item)
+    left = max_turns - turn + 1
+    for length in range(1, min(len(actions), left) + 1):
+        if await _solves(recorded, turn, actions[len(actions) - length :], new_session):
+            return actions[len(actions) - length].action
+    raise ConfigError(
+        f"no end of the oracle's {len(actions)} actions solves {episode.item.id!r} from turn {turn} in the {left} "
+        "turns left: the earlier turns left the oracle's path. Name an action with --action, or choose an earlier turn."
+    )
+
+
+async def _solves(
+    recorded: RecordedEpisode, turn: int, rest: Sequence[DemoAction], new_session: Callable[[], Session]
+) -> bool:
+    """Return True if the actions solve the task after the recorded turns before `turn`."""
+    session = GuardedSession(new_session(), None)
+    earlier = [played.action for played in recorded.episode.turns[: turn - 1] if played.action is not None]
+    reward = 0.0
+    try:
+        await session.reset(recorded.episode.item)
+        for action in [*earlier, *(demo.action for demo in rest)]:
+            result = await session.step(action)
+            reward += result.reward
+            if result.terminated:
+                break
+    finally:
+        await session.close()
+    return reward >= session.success_reward

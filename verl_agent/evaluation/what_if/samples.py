@@ -8,15 +8,15 @@ from verl_agent.agents.base import Agent
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EvaluationSettings
 from verl_agent.evaluation.what_if.branch import Players, play_on, reply_with, sample_replies
-from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.question import TurnQuestion
 from verl_agent.evaluation.what_if.results import (
     VERSION,
     Continuations,
-    Place,
     PlayedEpisode,
     Replies,
     Result,
     SampledReply,
+    SampledTurn,
     Source,
     append_results,
     read_results,
@@ -32,9 +32,7 @@ class Sampling:
     """Policy and limits of the samples, as results record them.
 
     Attributes:
-        model: name of the policy.
         settings: section `evaluation`: temperature, top-p and seed.
-        max_turns: turn limit of an episode.
         others: checksum of the other settings on which samples depend. Those of different settings are never pooled.
     """
 
@@ -48,7 +46,9 @@ class Sampling:
         return EpisodeSeed(self.settings.seed, "what_if", item.env, item.id, step=0, sample=sample)
 
 
-async def draw_replies(question: Question, sampling: Sampling, players: Players, report: Callable[[str], None]) -> None:
+async def draw_replies(
+    question: TurnQuestion, sampling: Sampling, players: Players, report: Callable[[str], None]
+) -> None:
     """Draw replies at the turn, and as many without a thought if the question asks for them; store each kind.
 
     Raises:
@@ -66,7 +66,7 @@ async def draw_replies(question: Question, sampling: Sampling, players: Players,
 
 
 async def draw_continuations(
-    question: Question, sampling: Sampling, players: Players, action: str, report: Callable[[str], None]
+    question: TurnQuestion, sampling: Sampling, players: Players, action: str, report: Callable[[str], None]
 ) -> None:
     """Play episodes on after the recorded action and after another one, and store each side.
 
@@ -104,7 +104,7 @@ async def draw_continuations(
 
 
 def _continuations(
-    question: Question, sampling: Sampling, action: str | None, reply: Reply, source: Source
+    question: TurnQuestion, sampling: Sampling, action: str | None, reply: Reply, source: Source
 ) -> Continuations:
     """Return a result without samples."""
     return {
@@ -119,7 +119,7 @@ def _continuations(
     }
 
 
-def _place(question: Question, sampling: Sampling) -> Place:
+def _place(question: TurnQuestion, sampling: Sampling) -> SampledTurn:
     return {
         "version": VERSION,
         "episode": question.recorded.fingerprint,
@@ -135,13 +135,13 @@ def _place(question: Question, sampling: Sampling) -> Place:
     }
 
 
-def _stored(question: Question, like: Result) -> set[int]:
+def _stored(question: TurnQuestion, like: Result) -> set[int]:
     """Return the indexes of the stored samples of the same kind, policy, seed and action as a result."""
     stored = read_results(results_file(question.recorded.file))
     return stored_samples(of_turn(stored, question.recorded.fingerprint, question.turn), like)
 
 
-def _new_samples(question: Question, like: Result) -> list[int]:
+def _new_samples(question: TurnQuestion, like: Result) -> list[int]:
     """Return the indexes of new samples, after those that are stored, so that a further command draws other ones."""
     first = max(_stored(question, like), default=-1) + 1
     return list(range(first, first + question.samples))

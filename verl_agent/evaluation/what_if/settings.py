@@ -37,7 +37,6 @@ class Settings:
     """Settings of new samples.
 
     Attributes:
-        config: sections of an evaluation.
         folder: folder whose settings were taken; None if a recipe was given.
         rules: rules of the approval policy under which the episode was played; empty for none.
     """
@@ -63,7 +62,6 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
     or those that the evaluation recorded. The turn limit is that of the episode.
 
     Args:
-        recorded: the recorded episode.
         overrides: `KEY=VALUE` with keys of an evaluation recipe.
         recipe: evaluation recipe in place of the recorded settings; None for these.
 

@@ -21,7 +21,6 @@ class ActionShare:
 
     Attributes:
         action: the action, with runs of white space as one space; None for replies without an action.
-        replies: number of replies with it.
         share: that number over all replies, with Wilson's interval.
         recorded: True if the recorded turn has this action.
         example: first reply with it.
@@ -39,10 +38,7 @@ class ReplySummary:
     """Replies of one policy at one turn.
 
     Attributes:
-        policy: see `Key`.
         with_thought: False if the replies were made to begin with the action.
-        replies: number of replies.
-        actions: shares, the largest first.
         changed: share of replies whose action is not the recorded one.
     """
 
@@ -73,14 +69,9 @@ class ActionEffect:
     """Episodes after one action at a turn, compared with those after the recorded action.
 
     Attributes:
-        policy: see `Key`.
-        max_turns: turn limit of the episodes.
         action: the action; None for a recorded reply without one.
-        source: origin of the action.
         episodes: number of valid episodes.
         env_errors: number of episodes that are left out.
-        success: share of solved episodes.
-        reward: mean return.
         turns: mean number of turns from the action on.
         difference: success minus that after the recorded action; None for the recorded action itself.
     """
@@ -115,9 +106,7 @@ def of_turn(results: Iterable[Result], episode: str, turn: int) -> list[Result]:
     """Return the results of one turn of an episode.
 
     Args:
-        results: results of a file.
         episode: fingerprint of the episode.
-        turn: number of the turn, from 1.
     """
     return [result for result in results if result["episode"] == episode and result["turn"] == turn]
 
@@ -126,7 +115,6 @@ def summarize_replies(results: Iterable[Result], recorded: str | None) -> list[R
     """Return one summary for each policy, ordinary replies before those without a thought.
 
     Args:
-        results: results of one turn.
         recorded: action of the recorded turn.
     """
     pooled: dict[tuple[Key, bool], list[Replies]] = defaultdict(list)
@@ -174,7 +162,6 @@ def summarize_continuations(results: Iterable[Result], recorded: str | None) -> 
     """Return one effect for each policy and action, the recorded action first.
 
     Args:
-        results: results of one turn.
         recorded: action of the recorded turn.
     """
     pooled: dict[tuple[Key, int], dict[str | None, list[Continuations]]] = defaultdict(lambda: defaultdict(list))
@@ -210,7 +197,6 @@ def stored_samples(results: Iterable[Result], like: Result) -> set[int]:
     """Return the indexes of the samples that are stored, also of those that failed.
 
     Args:
-        results: results of the same turn.
         like: a result of the same kind, policy, seed and action; its samples do not count.
     """
     same = [result for result in results if _series(result) == _series(like)]

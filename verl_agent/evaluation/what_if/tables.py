@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from verl_agent.envs.parsing import shorten
+from verl_agent.evaluation.report import plain_table
 from verl_agent.evaluation.what_if.results import Result
 from verl_agent.evaluation.what_if.summary import (
     ActionEffect,
@@ -27,7 +27,6 @@ def result_tables(results: Sequence[Result], recorded: str | None) -> list[Rende
     """Return the tables of all results of one turn, each with its title and its notes.
 
     Args:
-        results: results of the turn.
         recorded: action of the recorded turn.
     """
     replies = summarize_replies(results, recorded)
@@ -67,7 +66,7 @@ def _effects_table(effects: Sequence[ActionEffect]) -> RenderableType:
 
 
 def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table()
     table.add_column("action", overflow="fold")
     for heading in headings:
         table.add_column(escape(heading), justify="right", no_wrap=True)

@@ -3,7 +3,7 @@
 import getpass
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.person import Answer, read_line
-from verl_agent.runs.control.server import Connection, connect
+from verl_agent.runs.control.server import ControlConnection, connect_to_run
 
 
 class Attendance:
@@ -22,8 +22,8 @@ class Attendance:
     """
 
     def __init__(self, folder: Path, episode: int, name: str) -> None:
-        self._stream = connect(folder)
-        self._connection = Connection(self._stream)
+        self._stream = connect_to_run(folder)
+        self._connection = ControlConnection(self._stream)
         self._connection.send({"command": "attend", "episode": episode, "name": name})
 
     def receive(self) -> dict[str, Any] | None:
@@ -42,10 +42,15 @@ class Attendance:
         """True if `receive` returns at once."""
         return self._connection.ready
 
-    def answer(self, answer: Answer) -> None:
-        """Answer the last question."""
+    def answer(self, answer: str | Mapping[str, Any]) -> None:
+        """Answer the last question by a line that a person typed, or by the fields of an `Answer`.
+
+        Raises:
+            ConfigError: the line is no answer, or the run has ended.
+        """
+        values = asdict(read_line(answer)) if isinstance(answer, str) else answer
         try:
-            self._connection.send(asdict(answer))
+            self._connection.send(values)
         except OSError as error:
             raise ConfigError("the run has ended.") from error
 
@@ -56,7 +61,9 @@ class Attendance:
         self._stream.close()
 
 
-def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: Callable[[str], None]) -> None:
+def attend_at_terminal(
+    folder: Path, episode: int, ask: Callable[[str], str | None], show: Callable[[str], None]
+) -> None:
     """Attend an episode at a terminal until it ends or the person leaves.
 
     Raises:
@@ -74,7 +81,7 @@ def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: C
             show(str(message["refusal"] or message["question"]))
             if (answer := _read(ask, show)) is None:
                 return
-            attendance.answer(answer)
+            attendance.answer(asdict(answer))
     finally:
         attendance.close()
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
 from verl_agent.rollout.person import Answer, Person
-from verl_agent.runs.terminal_person import prompt_of, question
+from verl_agent.runs.terminal_person import prompt_of, question_text
 
 MAX_HISTORY = 40
 """Messages of the history of an episode that a page shows, the last ones."""
@@ -39,7 +39,7 @@ class Seat(Person):
     async def ask(self, proposal: Proposal, refusal: str) -> Answer:
         """Send the question, and wait for the person's decision."""
         self._answer = asyncio.get_running_loop().create_future()
-        text = question(proposal, self.commands(proposal), told=self._told)
+        text = question_text(proposal, self.commands(proposal), told=self._told)
         self._told = True
         self.messages.put({"question": text, "refusal": refusal} | self._describe(proposal))
         try:

@@ -28,7 +28,7 @@ Handler = Callable[[Mapping[str, Any]], dict[str, Any]]
 """Carries a command out and returns the answer; raises ConfigError to refuse it. Called in the connection's thread."""
 
 
-class Connection:
+class ControlConnection:
     """One connection of a client: lines of JSON in both directions."""
 
     def __init__(self, stream: socket.socket) -> None:
@@ -86,7 +86,7 @@ class _Server(socketserver.ThreadingUnixStreamServer):
 
 @contextmanager
 def control_socket(
-    folder: Path, handle: Handler, attend: Callable[[Connection, Mapping[str, Any]], None] | None = None
+    folder: Path, handle: Handler, attend: Callable[[ControlConnection, Mapping[str, Any]], None] | None = None
 ) -> Iterator[None]:
     """Take commands at the socket in the folder of a run while the block runs.
 
@@ -99,7 +99,7 @@ def control_socket(
 
     class Serve(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            connection = Connection(self.request)
+            connection = ControlConnection(self.request)
             try:
                 command = connection.receive(IDLE_S)
                 if command is None:
@@ -142,7 +142,7 @@ def control_socket(
 
 def _is_served(folder: Path) -> bool:
     try:
-        connect(folder).close()
+        connect_to_run(folder).close()
     except ConfigError:
         return False
     return True
@@ -158,7 +158,7 @@ def _directory(folder: Path) -> Iterator[str]:
         os.close(descriptor)
 
 
-def connect(folder: Path) -> socket.socket:
+def connect_to_run(folder: Path) -> socket.socket:
     """Connect to the control socket of a run.
 
     Raises:
@@ -178,14 +178,14 @@ def connect(folder: Path) -> socket.socket:
     return stream
 
 
-def send(folder: Path, command: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+def send_command(folder: Path, command: Mapping[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
     """Send one command to a run and return its answer.
 
     Raises:
         ConfigError: no run is active in the folder, the run refuses the command, or does not answer.
     """
-    with connect(folder) as stream:
-        connection = Connection(stream)
+    with connect_to_run(folder) as stream:
+        connection = ControlConnection(stream)
         try:
             connection.send(command)
             answer = connection.receive(timeout_s)

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_agent.rollout.person import Answer
+from verl_agent.rollout.person import parse_answer
 from verl_agent.runs.control.seat import Seat
-from verl_agent.runs.control.server import Connection, control_socket
-from verl_agent.runs.control.state import RunControl, name_of
-from verl_agent.sections import section
+from verl_agent.runs.control.server import ControlConnection, control_socket
+from verl_agent.runs.control.state import RunControl, sender_of
 
 POLL_S = 0.2
 """Seconds between two checks that a person who waits for a question is still there."""
@@ -36,11 +35,11 @@ def controlled(folder: Path, control: RunControl) -> Iterator[None]:
 
 def _serve_seat(
     control: RunControl, loop: asyncio.AbstractEventLoop
-) -> Callable[[Connection, Mapping[str, Any]], None]:
+) -> Callable[[ControlConnection, Mapping[str, Any]], None]:
     """Return the function that serves the connection of a person who attends an episode."""
 
-    def attend(connection: Connection, command: Mapping[str, Any]) -> None:
-        seat = _in_loop(loop, lambda: control.attend(command.get("episode"), name_of(command)))
+    def attend(connection: ControlConnection, command: Mapping[str, Any]) -> None:
+        seat = _in_loop(loop, lambda: control.attend(command.get("episode"), sender_of(command)))
         try:
             connection.send({"attending": command.get("episode")})
             while (message := _next(connection, seat)) is not None:
@@ -50,14 +49,14 @@ def _serve_seat(
                 answer = connection.receive(None)
                 if answer is None:
                     return
-                _in_loop(loop, partial(seat.answer, section("answer", Answer, answer)))
+                _in_loop(loop, partial(seat.answer, parse_answer(answer)))
         finally:
             _in_loop(loop, lambda: control.leave(seat))
 
     return attend
 
 
-def _next(connection: Connection, seat: Seat) -> dict[str, Any] | None:
+def _next(connection: ControlConnection, seat: Seat) -> dict[str, Any] | None:
     """Return the next message for the person; None if the person has gone."""
     while True:
         try:

@@ -52,7 +52,7 @@ class LiveEpisode:
         }
 
 
-def name_of(command: Mapping[str, Any]) -> str:
+def sender_of(command: Mapping[str, Any]) -> str:
     """Return the name of the person who sent a command."""
     return str(command.get("name") or "a person")
 
@@ -130,7 +130,7 @@ class RunControl(Overseer):
         name, number = command["command"], command.get("episode")
         chosen = list(self._live.values()) if number is None else [self.find(number)]
         if name == "end-episode":
-            self._end(self.find(number), str(command.get("reason") or f"{name_of(command)} ended the episode."))
+            self._end(self.find(number), str(command.get("reason") or f"{sender_of(command)} ended the episode."))
         elif name == "step":
             waiting = [live for live in chosen if live.paused or self._paused]
             if not waiting:
@@ -139,7 +139,7 @@ class RunControl(Overseer):
                 live.steps = 1
         elif name in ("pause", "resume"):
             if number is None:
-                self._paused, self._paused_by = name == "pause", name_of(command)
+                self._paused, self._paused_by = name == "pause", sender_of(command)
             if number is not None and name == "resume" and self._paused:
                 raise ConfigError("the whole run is paused. Resume it without the number of an episode, or use step.")
             for live in chosen:

@@ -15,7 +15,8 @@ from verl.utils.device import get_device_name
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from verl_agent.models.resolve import weights_on_disk
-from verl_agent.runs.identity import read_settings, write_json_atomically
+from verl_agent.runs.identity import read_settings
+from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.training.offline.encoding import PairDataset, collate_pairs
 from verl_agent.training.offline.selection import content_hash
 from verl_agent.training.offline.sft_trainer import SupervisedTrainer

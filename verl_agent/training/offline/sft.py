@@ -5,10 +5,10 @@ from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.config.settings import AgentEnv
-from verl_agent.envs.tasks import check_disjoint, sample_tasks
+from verl_agent.envs.tasks import check_disjoint, sample_tasks, task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.oracle import demonstration_actions
-from verl_agent.runs.identity import TASK_IDS, task_ids
+from verl_agent.runs.identity import TASK_IDS
 from verl_agent.sections import section
 from verl_agent.training.offline.plan import RunPlan, check_files
 from verl_agent.training.offline.run import Method

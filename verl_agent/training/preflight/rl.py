@@ -18,12 +18,12 @@ from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.settings import RunEnv
 from verl_agent.envs.settings import AUTO, EnvSettings
-from verl_agent.envs.tasks import check_disjoint
+from verl_agent.envs.tasks import check_disjoint, task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.worker_environment import worker_environment
-from verl_agent.runs.identity import TASK_IDS, task_ids
+from verl_agent.runs.identity import TASK_IDS
 from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.installation import check_installation
 from verl_agent.training.preflight.condition_table import CONDITIONS, SEPARATE

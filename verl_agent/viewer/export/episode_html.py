@@ -38,11 +38,7 @@ STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class EpisodeView:
-    """Episode that a notebook shows as HTML.
-
-    Attributes:
-        record: record of the episode.
-    """
+    """Episode that a notebook shows as HTML."""
 
     record: EpisodeRecord
 
@@ -51,11 +47,7 @@ class EpisodeView:
 
 
 def show_episode(record: EpisodeRecord) -> EpisodeView:
-    """Return a view of a recorded episode that a notebook shows turn by turn.
-
-    Args:
-        record: record, for example one of `read_records`.
-    """
+    """Return a view of a recorded episode that a notebook shows turn by turn."""
     return EpisodeView(record)
 
 

@@ -25,7 +25,6 @@ def write_inspect_log(records: Iterable[EpisodeRecord], path: Path, name: str) -
     """Write a log and return the number of its samples.
 
     Args:
-        records: episodes.
         path: path of the file, which ends with `.eval`.
         name: name of the task in Inspect, for example that of the run.
     """

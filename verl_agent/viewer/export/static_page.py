@@ -102,7 +102,6 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
     """Return the page and the number of its episodes.
 
     Args:
-        parts: runs.
         chosen: description of the filter; empty for all episodes.
         images: limit of the images of all runs.
     """

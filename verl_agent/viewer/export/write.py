@@ -41,7 +41,7 @@ def parse_where(where: str) -> Filter:
     return Filter.parse(dict(pairs))
 
 
-def export(paths: Sequence[Path], to: Path, where: str = "", limit: int | None = None) -> int:
+def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int | None = None) -> int:
     """Write the episodes that a filter selects to a file and return their number.
 
     Args:

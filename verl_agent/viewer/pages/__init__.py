@@ -1,6 +1,5 @@
-"""Pages of the viewer. Each module has one page and keeps its whole state in the URL."""
+"""Pages of the viewer. Each module has one page, or its images, and keeps its whole state in the URL."""
 
-from verl_agent.viewer import media
 from verl_agent.viewer.pages import (
     attend,
     compare,
@@ -13,33 +12,16 @@ from verl_agent.viewer.pages import (
     horizon,
     labels,
     leaderboard,
+    media,
     run,
     task,
     tokens,
 )
 from verl_agent.viewer.state import ViewerState
 
-PAGES = (
-    home,
-    run,
-    episodes,
-    episode,
-    group,
-    task,
-    horizon,
-    labels,
-    tokens,
-    compare,
-    leaderboard,
-    failures,
-    control,
-    attend,
-)
-"""Modules with a function `add(state)`."""
-
 
 def add_pages(state: ViewerState) -> None:
     """Register all pages with NiceGUI, and the images that they show."""
-    media.add(state)
-    for page in PAGES:
+    of_a_run = (run, episodes, episode, group, task, horizon, labels, tokens, failures, control, attend)
+    for page in (home, *of_a_run, compare, leaderboard, media):
         page.add(state)

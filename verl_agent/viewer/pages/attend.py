@@ -7,10 +7,9 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.rollout.person import Answer, read_line
 from verl_agent.runs.control.attend import Attendance
 from verl_agent.types import Message
-from verl_agent.viewer.layout import NO_NAME, ActingPerson, frame, show_text, url_of
+from verl_agent.viewer.layout import NO_NAME, ActingPerson, new_page, show_text, url_of
 from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.text import make_visible
 
@@ -34,20 +33,14 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/control/{episode}")
     def attend(key: str, episode: int, request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: episode {episode}")
             desk = _Desk(opened.source.folder, episode, ActingPerson(request))
             ui.context.client.on_disconnect(desk.leave)
 
 
 class _Desk:
-    """Questions about one episode, and the person's answers.
-
-    Args:
-        folder: folder of the run.
-        episode: number of the episode.
-        person: person who acts.
-    """
+    """Questions about one episode, and the person's answers."""
 
     def __init__(self, folder: Path, episode: int, person: ActingPerson) -> None:
         self._folder, self._episode, self._person = folder, episode, person
@@ -119,7 +112,7 @@ class _Desk:
         self._candidates.clear()
         with self._candidates:
             for number, one in enumerate(message["candidates"], start=1):
-                answer = Answer("edit", candidate=number)
+                answer = {"decision": "edit", "candidate": number}
                 label = f"{one['share']:.0%} {one['action']}"
                 ui.button(label, on_click=lambda _, chosen=answer: self._answer(chosen)).props("outline no-caps")
         self._enable(TAKEN if taken else PROPOSED)
@@ -135,27 +128,26 @@ class _Desk:
                 show_text(message["content"])
 
     def _enter(self) -> None:
-        try:
-            self._answer(read_line(self._text.value or ""))
-        except ConfigError as error:
-            ui.notify(str(error), type="negative")
+        self._answer(self._text.value or "")
 
     def _click(self, decision: str) -> None:
         text = (self._text.value or "").strip()
-        if decision in ("edit", "take_over"):
-            self._answer(Answer(decision, text))  # type: ignore[arg-type]
-        else:
-            self._answer(Answer(decision, reason=text if decision in ("reject", "end") else ""))  # type: ignore[arg-type]
+        field = {"edit": "action", "take_over": "action", "reject": "reason", "end": "reason"}.get(decision)
+        self._answer({"decision": decision, **({field: text} if field else {})})
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: str | dict[str, Any]) -> None:
         if self._attendance is None or not any(button.enabled for button in self._buttons.values()):
             ui.notify("Nothing is asked at the moment.", type="warning")
+            return
+        try:
+            self._attendance.answer(answer)
+        except ConfigError as error:
+            ui.notify(str(error), type="negative")
             return
         self._enable(())
         self._candidates.clear()
         self._text.value = ""
         self._status.text = "Waiting for the next turn."
-        self._attendance.answer(answer)
 
     def _enable(self, decisions: tuple[str, ...]) -> None:
         for decision, button in self._buttons.items():

@@ -12,11 +12,10 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
-from verl_agent.viewer.numbers import whole_number
+from verl_agent.viewer.layout import link_to, new_page, run_path, show_text, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
-from verl_agent.viewer.pages.paging import add_turn_pager
-from verl_agent.viewer.pairs import Comparison, TaskPair, an_evaluation, compare, pair_tasks
+from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
+from verl_agent.viewer.pairs import PairedChanges, TaskPair, an_evaluation, compare_pairs, pair_tasks
 from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import find_episodes
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
@@ -58,7 +57,7 @@ def add(state: ViewerState) -> None:
 
     @url_of("/compare")
     async def compare_page(request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             page.set_title("compare")
             await _show(state, dict(request.query_params))
 
@@ -83,7 +82,7 @@ async def _show(state: ViewerState, query: dict[str, str]) -> None:
         ui.label(f"{side}: {opened.key}, {short_name(shown) or 'all episodes'}")
     pairs = await _pairs(sides, chosen)
     if pairs:
-        _summary(pairs, await in_thread(partial(compare, pairs)), query)
+        _summary(pairs, await in_thread(partial(compare_pairs, pairs)), query)
     else:
         ui.label("No task occurs on both sides. Choose other runs, steps or purposes.")
     _table([pair for pair in pairs if query.get("change", pair.change) == pair.change], query)
@@ -110,7 +109,7 @@ def _choices(state: ViewerState, sides: list[OpenedSource], given: list[dict[str
     ui.button("Compare", on_click=go).props("unelevated")
 
 
-def _summary(pairs: list[TaskPair], result: Comparison, query: dict[str, str]) -> None:
+def _summary(pairs: list[TaskPair], result: PairedChanges, query: dict[str, str]) -> None:
     counts = {change: sum(pair.change == change for pair in pairs) for change in CHANGES}
     ui.label(
         f"{counted(len(pairs), 'task')} on both sides. Success of B minus A: {result.success} (95 % interval over "

@@ -6,8 +6,8 @@ from nicegui import run, ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.runs.control.server import send
-from verl_agent.viewer.layout import NO_NAME, ActingPerson, frame, link_to, run_path, url_of
+from verl_agent.runs.control.server import send_command
+from verl_agent.viewer.layout import NO_NAME, ActingPerson, link_to, new_page, run_path, url_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 REFRESH_S = 1.0
@@ -20,17 +20,12 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/control")
     def control(key: str, request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             _Buttons(page.open(key, f"{key}: control"), ActingPerson(request))
 
 
 class _Buttons:
-    """State of a run, with buttons for the run and for each of its episodes.
-
-    Args:
-        opened: source of the run.
-        person: person who acts.
-    """
+    """State of a run, with buttons for the run and for each of its episodes."""
 
     def __init__(self, opened: OpenedSource, person: ActingPerson) -> None:
         self._opened, self._folder, self._person = opened, opened.source.folder, person
@@ -49,7 +44,7 @@ class _Buttons:
             ui.notify(NO_NAME, type="warning")
             return
         try:
-            answer = await run.io_bound(send, self._folder, command | {"name": self._person.name}, TIMEOUT_S)
+            answer = await run.io_bound(send_command, self._folder, command | {"name": self._person.name}, TIMEOUT_S)
         except ConfigError as error:
             if quiet:
                 self._show(str(error), [])

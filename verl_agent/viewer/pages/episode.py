@@ -12,18 +12,17 @@ from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import StopReason
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import add_keys, frame, link_to, run_path, show_text, url_of
-from verl_agent.viewer.numbers import whole_number
+from verl_agent.viewer.layout import add_keys, link_to, new_page, run_path, show_text, url_of
 from verl_agent.viewer.pages.labels import add_label_editor
-from verl_agent.viewer.pages.paging import add_turn_pager
+from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
 from verl_agent.viewer.parts import EpisodePart, read_part
-from verl_agent.viewer.queries import Row, find_episode, find_episodes, find_neighbors
+from verl_agent.viewer.queries import Row, find_episodes, find_neighbors, find_row
 from verl_agent.viewer.raw_prompt import RawPrompts
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.state_panels import StatePanels
 from verl_agent.viewer.text import describe_decision, short_name, split_reply
-from verl_agent.viewer.why import WhyPanels, place_of
+from verl_agent.viewer.why import WhyPanels, record_place
 
 ENDINGS = {
     StopReason.TERMINATED: "The environment ended the task.",
@@ -46,19 +45,19 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/episode/{number}")
     async def episode(key: str, number: str, request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key)
             episode_id = whole_number("episode", number)
             turn = whole_number("turn", request.query_params.get("turn") or "0")
             part = await in_thread(lambda: read_part(opened.index, episode_id, turn))
             record = part.record
             around = Filter.parse({name: value for name, value in request.query_params.items() if name != "turn"})
-            row = find_episode(opened.index, episode_id) or {}
+            row = find_row(opened.index, episode_id) or {}
             page.set_title(f"{short_name(record['task'])} · step {record['step']}")
             await _facts(opened, row, record)
             await _neighbors(opened, episode_id, around)
             add_label_editor(opened, row)
-            place = await in_thread(lambda: place_of(opened.index, episode_id))
+            place = await in_thread(lambda: record_place(opened.index, episode_id))
             why, states = WhyPanels(place), StatePanels(opened, part, lambda: opened.index.read(episode_id))
             url = run_path(opened, f"/episode/{episode_id}")
             await _turns(part, turn, lambda number: link_to(url, {**around.values, "turn": number}), why, states)

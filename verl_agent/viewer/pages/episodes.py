@@ -8,7 +8,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.viewer.filters import DIVERGENCE, SORT, Filter
-from verl_agent.viewer.layout import Page, add_keys, frame, link_to, run_path, show_error, url_of
+from verl_agent.viewer.layout import Page, add_keys, link_to, new_page, run_path, show_error, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import count_episodes, find_episodes
@@ -51,7 +51,7 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/episodes")
     async def episodes(key: str, request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: episodes")
             number = page_number(request)
             given = {name: value for name, value in request.query_params.items() if name != "page"}

@@ -2,9 +2,9 @@
 
 from nicegui import ui
 
-from verl_agent.results.failures import CategoryFailures, Failure
+from verl_agent.results.failures import CategoryFailures, FailedEpisode
 from verl_agent.results.failures_report import EPISODE_COLUMNS, JSON, episode_cells, read_failures, summary_lines
-from verl_agent.viewer.layout import frame, link_to, run_path, url_of
+from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import make_visible
@@ -15,7 +15,7 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/failures")
     async def failures(key: str) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: failures")
             found = await opened.fetch("failures", lambda: read_failures(opened.source.folder))
             if found is None:
@@ -25,7 +25,7 @@ def add(state: ViewerState) -> None:
                 _show(opened, summary, [one for one in found[1] if one.category == summary.category])
 
 
-def _show(opened: OpenedSource, summary: CategoryFailures, failures: list[Failure]) -> None:
+def _show(opened: OpenedSource, summary: CategoryFailures, failures: list[FailedEpisode]) -> None:
     ui.label(summary.category or "no category").classes("heading")
     for text in summary_lines(summary):
         ui.label(make_visible(text)).classes("break-words")

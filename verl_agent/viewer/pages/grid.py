@@ -27,7 +27,6 @@ def add_grid(
     """Add a table.
 
     Args:
-        columns: names of the columns.
         rows: values by column; values of other names are not shown.
         open_row: called with the row and the name of the column.
         sortable: True if the rows are all there are, so that the browser may sort and filter them.

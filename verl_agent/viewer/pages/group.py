@@ -14,11 +14,10 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import Page, frame, link_to, run_path, show_text, url_of
+from verl_agent.viewer.layout import Page, link_to, new_page, run_path, show_text, url_of
 from verl_agent.viewer.listings import count_groups, list_groups
-from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.pages.grid import add_grid, focus_first_row
-from verl_agent.viewer.pages.paging import add_pager, add_turn_pager, page_number
+from verl_agent.viewer.pages.paging import add_pager, add_turn_pager, page_number, whole_number
 from verl_agent.viewer.parsing import PART
 from verl_agent.viewer.queries import GroupSummary, Row, find_group
 from verl_agent.viewer.recorded_tokens import trained_advantage
@@ -39,7 +38,7 @@ def add(state: ViewerState) -> None:
     @url_of("/run/{key}/group")
     async def group(key: str, request: Request) -> None:
         query = request.query_params
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: groups")
             if "group" not in query:
                 await _list_page(page, opened, request)

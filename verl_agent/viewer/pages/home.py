@@ -4,7 +4,7 @@ from functools import partial
 
 from nicegui import ui
 
-from verl_agent.viewer.layout import frame, link_to, run_path, url_of
+from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
 from verl_agent.viewer.overview import Overview, read_overview, status_of
 from verl_agent.viewer.state import ViewerState, in_thread
 from verl_agent.viewer.svg import sparkline
@@ -19,7 +19,7 @@ def add(state: ViewerState) -> None:
 
     @url_of("/")
     async def home() -> None:
-        with frame(state), ui.element("div").classes("sides"):
+        with new_page(state), ui.element("div").classes("sides"):
             cards = [(await one.fetch("overview", partial(read_overview, one)), one) for one in state.opened.values()]
             for overview, opened in sorted(cards, key=lambda card: card[0].facts.get("started", ""), reverse=True):
                 with ui.card().classes("w-full gap-2 min-w-0"):

@@ -5,7 +5,7 @@ from nicegui import ui
 from verl_agent.types import StopReason
 from verl_agent.viewer.axes import SHARES, axis_of
 from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.layout import frame, link_to, run_path, url_of
+from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.stages import Stage, find_stages, needs_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -16,7 +16,7 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/horizon")
     async def horizon(key: str) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: horizon")
             box = ui.column().classes("w-full gap-4")
 

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError
 from verl_agent.trace.labels import Label, LabelFile, key_of, parse_tags
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import Page, frame, link_to, run_path, show_error, show_text, url_of
+from verl_agent.viewer.layout import Page, link_to, new_page, run_path, show_error, show_text, url_of
 from verl_agent.viewer.queries import Row, find_episodes, find_labels
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
@@ -20,18 +20,13 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/labels")
     async def labels(key: str, request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: labels")
             await _list(page, opened, Filter.parse({"label": request.query_params.get("label", "*")}))
 
 
 def add_label_editor(opened: OpenedSource, row: Row) -> None:
-    """Add fields for the tags and the note of an episode; Enter, or leaving a field, saves both.
-
-    Args:
-        opened: source of the episode.
-        row: columns of the episode.
-    """
+    """Add fields for the tags and the note of an episode; Enter, or leaving a field, saves both."""
     file = LabelFile.of(opened.source.path)
     try:
         label = file.read().get(key_of(row), Label())

@@ -14,8 +14,8 @@ from verl_agent.results.leaderboard_report import (
     columns,
     condition_texts,
     conditions,
+    difference_cells,
     notes,
-    pairs,
     short_conditions,
 )
 from verl_agent.results.scaling import ScalingCurve
@@ -23,7 +23,7 @@ from verl_agent.results.scaling_report import describe_selection, read_scaling
 from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
 from verl_agent.viewer.charts import MOST_CURVES
 from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.layout import frame, link_to, run_path, show_text, url_of
+from verl_agent.viewer.layout import link_to, new_page, run_path, show_text, url_of
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.text import make_visible
@@ -35,7 +35,7 @@ def add(state: ViewerState) -> None:
     @url_of("/leaderboard")
     async def leaderboard() -> None:
         evaluations = [one for one in state.opened.values() if (one.source.folder / REPORT).is_file()]
-        with frame(state) as page:
+        with new_page(state) as page:
             page.set_title("leaderboard")
             if not evaluations:
                 ui.label("No evaluation is open. Open the output folders of `verl-agent eval`, or a folder of them.")
@@ -55,7 +55,7 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/scaling")
     async def scaling(key: str) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: scaling")
             found = await opened.fetch("scaling", lambda: read_scaling(opened.source.folder))
             with ui.element("div").classes("sides"):
@@ -83,18 +83,17 @@ def _show_board(board: Board, others: Sequence[Board]) -> None:
     with ui.expansion("All conditions").props("dense").classes("w-full"):
         show_text(conditions(board), "muted")
     add_table(columns(board), cells(board)).mark(f"board {board.env}")
-    priced = [row for row in board.rows if row.cost_usd is not None and row.overall.success is not None]
+    priced = [(row, *row.priced) for row in board.rows if row.priced]
     if priced:
-        most = max(row.cost_usd or 0.0 for row in priced)
+        most = max(cost for _, cost, _ in priced)
         points = [
             {
                 "name": row.label,
-                "value": [row.cost_usd, row.overall.success.mean],
+                "value": [cost, success.mean],
                 "symbolSize": 14 if row.pareto else 8,
-                "label": {"position": "left" if row.cost_usd > most / 2 else "right"},
+                "label": {"position": "left" if cost > most / 2 else "right"},
             }
-            for row in priced
-            if row.overall.success is not None and row.cost_usd is not None
+            for row, cost, success in priced
         ]
         marks = {"show": True, "formatter": "{b}", "width": 180, "overflow": "break", "lineHeight": 15}
         options = {
@@ -105,7 +104,7 @@ def _show_board(board: Board, others: Sequence[Board]) -> None:
         }
         add_chart("Cost against success", options, "Large points: no other is better at a cost that is not higher.")
     if board.differences:
-        add_table(PAIR_COLUMNS, pairs(board))
+        add_table(PAIR_COLUMNS, difference_cells(board))
     for note in notes(board):
         ui.label(note).classes("muted")
 

@@ -5,10 +5,29 @@ from collections.abc import Callable
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import counted
+from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.layout import add_keys
-from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.parsing import PART
+
+LARGEST = 10**15 - 1
+"""Largest number that a URL may have: SQLite holds it, also times the rows of a page."""
+
+
+def whole_number(name: str, value: str, least: int = 0) -> int:
+    """Return the number in a part of a URL.
+
+    Args:
+        name: name of the part, for the message.
+        value: text of the part.
+        least: smallest number that is allowed.
+
+    Raises:
+        ConfigError: the text is not a whole number from `least` to `LARGEST`.
+    """
+    if value.isascii() and value.isdecimal() and len(value) <= len(str(LARGEST)) and int(value) >= least:
+        return int(value)
+    shown = value if len(value) <= 40 else f"{value[:40]}..."
+    raise ConfigError(f"{name}={shown!r} is not allowed. Allowed: whole numbers from {least} to {LARGEST}.")
 
 
 def page_number(request: Request) -> int:
@@ -25,9 +44,6 @@ def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Cal
 
     Args:
         page: number of the page, from 1.
-        size: rows of a page.
-        noun: name of one row.
-        url: function that returns the URL of a page.
 
     Returns:
         Function to call with the number of all rows, whenever it changes.

@@ -19,12 +19,12 @@ from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels, read_run
 from verl_agent.viewer.figure import add_chart, with_look
-from verl_agent.viewer.layout import Page, frame, link_to, run_path, url_of
+from verl_agent.viewer.layout import Page, link_to, new_page, run_path, url_of
 from verl_agent.viewer.live import read_now
-from verl_agent.viewer.numbers import whole_number
 from verl_agent.viewer.overview import changed_settings, read_overview, status_of
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.pages.home import show_overview, show_status
+from verl_agent.viewer.pages.paging import whole_number
 from verl_agent.viewer.queries import needed_turns
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
@@ -43,10 +43,10 @@ def add(state: ViewerState) -> None:
     @url_of("/run/{key}")
     async def run(key: str, request: Request) -> None:
         query = request.query_params
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, key)
             others = other_runs(state, query)
-            axis, smooth = _axis(query.get("x", "step")), _smooth(query.get("smooth", "1"))
+            axis, smooth = _axis(query.get("x", "step")), whole_number("smooth", query.get("smooth", "1"), 1)
             await _summary(page, opened)
             await _findings(page, opened)
             await _evaluation(opened)
@@ -105,10 +105,6 @@ def _axis(value: str) -> Axis:
         if axis == value:
             return axis
     raise ConfigError(f"x={value!r} is not allowed. {did_you_mean(value, AXES)}")
-
-
-def _smooth(value: str) -> int:
-    return whole_number("smooth", value, 1)
 
 
 def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int) -> None:
@@ -194,7 +190,7 @@ async def _findings(page: Page, opened: OpenedSource) -> None:
 
 def _options(runs: Sequence[RunData], axis: Axis, smooth: int) -> dict[str, tuple[PanelKind, dict[str, Any]]]:
     """Return the kind and the options of each chart, by title."""
-    of_runs = [{panel.title: panel for panel in panels(run)} for run in runs]
+    of_runs = [{panel.kind.title: panel for panel in panels(run)} for run in runs]
     found = {}
     for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
         drawn = [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of]

@@ -10,13 +10,13 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted, did_you_mean
-from verl_agent.trace.panels import SUCCESS
+from verl_agent.trace.panels import SUCCESS, Curve, Panel
 from verl_agent.viewer.axes import COLORS
-from verl_agent.viewer.charts import Curve, Panel, chart, read_run
+from verl_agent.viewer.charts import chart, read_run
 from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import frame, link_to, run_path, url_of
-from verl_agent.viewer.listings import TaskSummary, list_tasks
+from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
+from verl_agent.viewer.listings import TaskSummary, summarize_tasks
 from verl_agent.viewer.pages.grid import add_plain_table, link_cell, text_cell
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
@@ -40,7 +40,7 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/task")
     async def task(key: str, request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: tasks")
             if "task" not in request.query_params:
                 await _list_page(opened, request)
@@ -51,7 +51,7 @@ def add(state: ViewerState) -> None:
                 raise ConfigError(f"task {name!r} of environment {env!r} has no valid episode in {key!r}.")
             page.set_title(f"task {name}")
             ui.label(f"{env} {short_name(name)}").classes("heading")
-            ui.label(describe(history))
+            ui.label(describe_history(history))
             purposes = sorted({at.purpose for at in history})
             curves = [
                 Curve(purpose, {at.step: at.success for at in history if at.purpose == purpose}, color)
@@ -72,7 +72,7 @@ async def _list_page(opened: OpenedSource, request: Request) -> None:
     chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
 
     def by_condition() -> dict[str, list[TaskSummary]]:
-        tasks = list_tasks(opened.index, chosen)
+        tasks = summarize_tasks(opened.index, chosen)
         return {name: list(filter(condition, tasks)) for name, condition in SHOW.items()}
 
     tasks = await opened.fetch(("tasks", *chosen.values.items()), by_condition)
@@ -101,7 +101,7 @@ def _task_row(opened: OpenedSource, task: TaskSummary) -> list[str]:
     return [link_cell(f"{task.env} {short_name(task.task)}", url), curve, *map(text_cell, facts)]
 
 
-def describe(history: list[TaskStep]) -> str:
+def describe_history(history: list[TaskStep]) -> str:
     """Return a sentence on when the task was first solved and when it was last not solved after that."""
     solved = [at.step for at in history if at.success > 0]
     if not solved:

@@ -8,10 +8,10 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
-from verl_agent.viewer.layout import frame, link_to, run_path, url_of
-from verl_agent.viewer.numbers import whole_number
+from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
 from verl_agent.viewer.pages.grid import add_grid, add_table
-from verl_agent.viewer.queries import Row, find_episode
+from verl_agent.viewer.pages.paging import whole_number
+from verl_agent.viewer.queries import Row, find_row
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
@@ -56,15 +56,15 @@ def add(state: ViewerState) -> None:
 
     @url_of("/run/{key}/tokens")
     async def recorded(key: str) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened = page.open(key, f"{key}: tokens")
             _list(opened, await in_thread(lambda: episodes_with_tokens(opened)))
 
     @url_of("/run/{key}/episode/{number}/tokens")
     async def tokens(key: str, number: str, request: Request) -> None:
-        with frame(state) as page:
+        with new_page(state) as page:
             opened, chosen = page.open(key), TokenRequest.of(request)
-            row = find_episode(opened.index, whole_number("episode", number))
+            row = find_row(opened.index, whole_number("episode", number))
             if row is None:
                 raise ConfigError(f"no episode {number} in {key!r}.")
             file = await in_thread(lambda: file_with_tokens(opened, row))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.model_server import KEY, Fault, ModelServer, error
 from verl_agent.errors import AgentError, ConfigError, ReplyUnavailableError
-from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
+from verl_agent.evaluation.api.chat import ApiReply, ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import ApiClient, ContextLimitError
 from verl_agent.evaluation.api.reply_log import ReplyLog, totals
 from verl_agent.evaluation.api.settings import ApiSettings, Prices, api_settings
@@ -32,10 +32,10 @@ def settings(server: ModelServer, kind: str = "openai", **api) -> ApiSettings:
 
 def ask(
     server: ModelServer, folder: Path, api: ApiSettings, max_usd: float | None = None, count: int = 1
-) -> list[Answer | AgentError]:
+) -> list[ApiReply | AgentError]:
     """Ask `count` different requests at once, in a client of its own; return replies and errors."""
 
-    async def run() -> list[Answer | AgentError]:
+    async def run() -> list[ApiReply | AgentError]:
         log = ReplyLog(folder / "replies.jsonl")
         try:
             async with ApiClient(api, log, max_usd, first_wait_s=0.01) as client:
@@ -43,8 +43,8 @@ def ask(
                 found = await asyncio.gather(*asked, return_exceptions=True)
         finally:
             log.close()
-        assert all(isinstance(one, Answer | AgentError) for one in found), found
-        return [one for one in found if isinstance(one, Answer | AgentError)]
+        assert all(isinstance(one, ApiReply | AgentError) for one in found), found
+        return [one for one in found if isinstance(one, ApiReply | AgentError)]
 
     return asyncio.run(run())
 
@@ -68,7 +68,7 @@ BROKEN = [
 def test_a_failure_that_may_pass_is_asked_again(tmp_path, kind, fault):
     with ModelServer(faults=[fault, fault]).running() as server:
         (answer,) = ask(server, tmp_path, settings(server, kind))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ApiReply)
     assert answer.text == "Action: 5"
     assert len(server.all_bodies) == 3
     assert server.all_bodies[0] == server.all_bodies[2]
@@ -87,7 +87,7 @@ def test_a_server_that_hangs_is_left_after_the_time_limit(tmp_path):
     with ModelServer(faults=[Fault(hang_s=2.0)]).running() as server:
         started = time.monotonic()
         (answer,) = ask(server, tmp_path, settings(server, timeout_s=0.2))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ApiReply)
     assert time.monotonic() - started < 2.0
 
 
@@ -118,7 +118,7 @@ def test_a_wait_of_hours_is_not_waited_for(tmp_path):
 def test_refused_settings_are_dropped_for_all_requests_and_recorded(tmp_path, kind):
     with ModelServer(refused=["temperature", "seed", "top_p"]).running() as server:
         (first,) = ask(server, tmp_path, settings(server, kind))
-        assert isinstance(first, Answer)
+        assert isinstance(first, ApiReply)
         assert first.usage.dropped == ("seed", "temperature", "top_p")
         refusals = len(server.all_bodies) - 1
         ask(server, tmp_path, settings(server, kind), count=2)
@@ -137,7 +137,7 @@ def test_settings_that_are_not_refused_are_sent(tmp_path):
         "max_tokens": 8,
         **SAMPLING,
     }
-    assert isinstance(answer, Answer) and answer.usage.dropped == ()
+    assert isinstance(answer, ApiReply) and answer.usage.dropped == ()
 
 
 def test_a_model_that_wants_the_new_name_of_the_limit_gets_it(tmp_path):
@@ -145,7 +145,7 @@ def test_a_model_that_wants_the_new_name_of_the_limit_gets_it(tmp_path):
     with ModelServer(faults=[fault]).running() as server:
         (answer,) = ask(server, tmp_path, settings(server))
     assert server.bodies[0]["max_completion_tokens"] == 8 and "max_tokens" not in server.bodies[0]
-    assert isinstance(answer, Answer) and answer.usage.dropped == ()
+    assert isinstance(answer, ApiReply) and answer.usage.dropped == ()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_the_right_key_is_sent_and_nowhere_written(tmp_path, monkeypatch, kind):
     monkeypatch.setenv("MY_KEY", KEY)
     with ModelServer(key=KEY).running() as server:
         (answer,) = ask(server, tmp_path, settings(server, kind, key_env="MY_KEY"))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ApiReply)
     assert KEY not in (tmp_path / "replies.jsonl").read_text()
 
 
@@ -234,7 +234,7 @@ PRICES = Prices(input=1000.0, output=2000.0)
 def test_a_reply_has_its_tokens_and_its_cost(tmp_path):
     with ModelServer().running() as server:
         (answer,) = ask(server, tmp_path, settings(server, prices=PRICES))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ApiReply)
     read, written = answer.usage.input_tokens, answer.usage.output_tokens
     assert read and written and answer.usage.cost_usd == pytest.approx(read * 1e-3 + written * 2e-3)
     assert answer.usage.model == "fake-2026"
@@ -245,7 +245,7 @@ def test_a_cost_without_usage_or_prices_is_unknown_and_not_0(tmp_path):
         answers = ask(server, tmp_path / "a", settings(server, prices=PRICES))
     with ModelServer().running() as server:
         answers += ask(server, tmp_path / "b", settings(server))
-    assert [one.usage.cost_usd for one in answers if isinstance(one, Answer)] == [None, None]
+    assert [one.usage.cost_usd for one in answers if isinstance(one, ApiReply)] == [None, None]
     assert totals(tmp_path / "a" / "replies.jsonl").cost_usd is None
     assert totals(tmp_path / "a" / "replies.jsonl").unknown_costs == 1
 
@@ -261,7 +261,7 @@ def test_the_budget_reserves_what_requests_in_flight_may_cost(tmp_path):
     """One request may cost 1.2 USD and costs about 0.06; two at once do not fit into 1.5 USD."""
     with ModelServer(delay_s=0.02).running() as server:
         found = ask(server, tmp_path, settings(server, prices=PRICES), max_usd=1.5, count=20)
-    answers, errors = ([one for one in found if isinstance(one, kind)] for kind in (Answer, ConfigError))
+    answers, errors = ([one for one in found if isinstance(one, kind)] for kind in (ApiReply, ConfigError))
     assert server.most_in_flight == 1
     assert len(answers) > 1 and errors and len(answers) + len(errors) == 20
     assert str(errors[0]).startswith("evaluation.max_usd=1.5 is reached: ")
@@ -278,7 +278,7 @@ def test_a_second_start_counts_what_the_first_one_spent(tmp_path):
         assert 0 < spent["charged_usd"] < reserved["reserved_usd"]
         max_usd = reserved["reserved_usd"] + spent["charged_usd"] / 2
         found = ask(server, tmp_path, api, max_usd, count=2)
-    assert [type(one) for one in found] == [Answer, ConfigError]
+    assert [type(one) for one in found] == [ApiReply, ConfigError]
 
 
 @pytest.mark.parametrize("fault", [Fault(hang_s=0.5), Fault(body="{", cut=True), Fault(body="{")])
@@ -293,7 +293,7 @@ def test_a_request_without_an_answer_is_charged_in_full(tmp_path, fault):
 def test_a_refused_request_is_not_charged(tmp_path):
     with ModelServer(faults=[error(500, "Error")] * 2).running() as server:
         found = ask(server, tmp_path, settings(server, prices=PRICES), max_usd=2.0)
-    assert isinstance(found[0], Answer)
+    assert isinstance(found[0], ApiReply)
 
 
 def test_a_request_that_a_kill_interrupted_is_charged_in_full(tmp_path):
@@ -311,7 +311,7 @@ def test_requests_in_flight_when_an_evaluation_was_killed_are_lost(tmp_path):
             log.begin(key, 0.5)
         log.close()
     log = ReplyLog(file)
-    log.end("a", 0.1, Answer("go", {}, truncated=False, usage=Usage(cost_usd=0.1, finish="content_filter")))
+    log.end("a", 0.1, ApiReply("go", {}, truncated=False, usage=Usage(cost_usd=0.1, finish="content_filter")))
     log.close()
     found = totals(file)
     assert found.lost == 4  # a of the first start, b, c and d

@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.support.model_server import KEY, Fault, ModelServer, Said, binary_search, error
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
-from verl_agent.evaluation.run import play_pending, report
+from verl_agent.evaluation.run import play_pending, report_results
 
 KINDS = ("openai", "anthropic")
 
@@ -159,7 +159,7 @@ def test_a_budget_that_ends_keeps_the_episodes_and_a_higher_one_goes_on(tmp_path
         with pytest.raises(ConfigError, match=r"^evaluation\.max_usd=2 is reached"):
             evaluated(tmp_path, server, api={"prices": prices}, max_usd=2.0, max_tasks=None)
         evaluation = evaluated(tmp_path, server, api={"prices": prices}, max_usd=99.0, max_tasks=None)
-    report(evaluation, console := Console(record=True, width=120, file=StringIO()))
+    report_results(evaluation, console := Console(record=True, width=120, file=StringIO()))
     assert len(evaluation.records()) == evaluation.planned
     costs = [turn["usage"]["cost_usd"] for record in evaluation.records() for turn in record["turns"]]
     shown = console.export_text()
@@ -182,7 +182,7 @@ def test_an_interrupted_evaluation_resumes_inside_its_episodes_and_leaks_no_key(
         asyncio.run(stop_after(first, server, replies=7))
         assert 0 < len(first.records()) < 8
         evaluation = evaluated(tmp_path / "out", server, api=api, concurrency=2, max_tasks=8)
-        report(evaluation, console := Console(record=True, file=StringIO()))
+        report_results(evaluation, console := Console(record=True, file=StringIO()))
     assert [record["success"] for record in evaluation.records()] == [True] * 8
     distinct = {str((body["messages"], body["seed"])) for body in server.bodies}
     assert len(server.bodies) - len(distinct) <= 2, "only the two requests in flight are asked twice"

@@ -9,7 +9,7 @@ import pytest
 
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.anthropic_dialect import AnthropicDialect
-from verl_agent.evaluation.api.chat import Answer, ChatMessage, ChatRequest
+from verl_agent.evaluation.api.chat import ApiReply, ChatMessage, ChatRequest
 from verl_agent.evaluation.api.client import redact
 from verl_agent.evaluation.api.failures import Meaning, explain_status
 from verl_agent.evaluation.api.openai_dialect import OpenAiDialect
@@ -31,7 +31,7 @@ THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "act", "input": {"action": "go"}}
 
 
-def anthropic_answer(*blocks: Mapping[str, Any], **fields: Any) -> Answer:
+def anthropic_answer(*blocks: Mapping[str, Any], **fields: Any) -> ApiReply:
     return AnthropicDialect().answer({"content": list(blocks), "stop_reason": "end_turn", **fields})
 
 
@@ -127,8 +127,8 @@ def test_a_usage_that_makes_no_sense_is_unknown(usage):
     assert (found.input_tokens, found.output_tokens) == (None, None)
 
 
-def answer_of(text: str, number: int) -> Answer:
-    return Answer(text, {"number": number}, False, Usage())
+def answer_of(text: str, number: int) -> ApiReply:
+    return ApiReply(text, {"number": number}, False, Usage())
 
 
 def test_own_replies_are_matched_from_the_last_one_where_a_window_removed_early_turns():

@@ -13,14 +13,14 @@ from tests.support.evaluated_games import evaluated
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.suite.report import (
+    suite_markdown,
     suite_rows,
     suite_table,
     summarize_models,
-    to_markdown,
     with_earlier,
     write_suite_report,
 )
-from verl_agent.evaluation.suite.run import Outcome, missing_need, models_of, play_suite
+from verl_agent.evaluation.suite.run import SuiteOutcome, missing_need, models_of, play_suite
 from verl_agent.evaluation.suite.settings import Suite, compose_entry, read_suite
 
 RECIPE = f"{ROOT}/recipes/guess_number/eval.yaml"
@@ -91,14 +91,14 @@ def test_a_need_is_missing_if_the_first_task_does_not_start(tmp_path):
     assert "has no split 'nowhere'" in str(missing_need(config))
 
 
-def outcomes(folder: Path) -> list[Outcome]:
+def outcomes(folder: Path) -> list[SuiteOutcome]:
     """Evaluate two policies on GuessNumber, and stand in for its evaluation by fewer tasks."""
     found = []
     for model in ("oracle", "cheap"):
         for name, limits in (("small", {}), ("stand_in", {"max_tasks_per_category": 2})):
             at = evaluated(folder / model / name, model, **limits)
-            found.append(Outcome(model, name, "guess_number", at, "played"))
-        found.append(Outcome(model, "absent", "", folder / "none", "skipped", "needs a variable"))
+            found.append(SuiteOutcome(model, name, "guess_number", at, "played"))
+        found.append(SuiteOutcome(model, "absent", "", folder / "none", "skipped", "needs a variable"))
     return found
 
 
@@ -109,7 +109,7 @@ def test_the_report_means_over_categories_and_keeps_substitutes_apart(tmp_path):
     assert (oracle.categories, oracle.measured, oracle.mean.mean) == (3, 2, 1.0)
     assert cheap.mean.mean == pytest.approx((1 / 7 + 1 / 10) / 2)
     assert set(cheap.by_evaluation) == {"small", "stand_in"}
-    text = to_markdown(chosen, rows, [oracle, cheap], found)
+    text = suite_markdown(chosen, rows, [oracle, cheap], found)
     assert "| evaluation | category | oracle | cheap |" in text
     assert "| small | 1 to 7 | 1.000 [0.646, 1.000] (7) | 0.143 [0.026, 0.513] (7) |" in text
     assert "|  | measured | 2 of 3 categories | 2 of 3 categories |" in text
@@ -198,10 +198,10 @@ def test_the_report_keeps_evaluations_and_models_that_this_run_did_not_play(tmp_
 
 def test_the_reason_of_each_model_is_listed(tmp_path):
     found = [
-        Outcome("a", "small", "guess_number", tmp_path, "failed", "out of memory"),
-        Outcome("b", "small", "guess_number", tmp_path, "failed", "no key"),
-        Outcome("a", "absent", "", tmp_path, "skipped", "needs a variable"),
-        Outcome("b", "absent", "", tmp_path, "skipped", "needs a variable"),
+        SuiteOutcome("a", "small", "guess_number", tmp_path, "failed", "out of memory"),
+        SuiteOutcome("b", "small", "guess_number", tmp_path, "failed", "no key"),
+        SuiteOutcome("a", "absent", "", tmp_path, "skipped", "needs a variable"),
+        SuiteOutcome("b", "absent", "", tmp_path, "skipped", "needs a variable"),
     ]
-    text = to_markdown(suite(tmp_path, "model.path=x"), [], [], found)
+    text = suite_markdown(suite(tmp_path, "model.path=x"), [], [], found)
     assert "* small, a, failed: out of memory\n* small, b, failed: no key\n* absent, skipped: needs a variable" in text

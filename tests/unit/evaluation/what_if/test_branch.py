@@ -16,10 +16,10 @@ from verl_agent.envs.action_format import FenceFormat, LineFormat, TagFormat
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.what_if.branch import Players, play_on, reply_with, sample_replies
-from verl_agent.evaluation.what_if.oracle import oracle_action
-from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.question import TurnQuestion
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
 from verl_agent.evaluation.what_if.results import Result, append_results, read_results, results_file
+from verl_agent.evaluation.what_if.run import oracle_action
 from verl_agent.evaluation.what_if.samples import draw_continuations, draw_replies
 from verl_agent.evaluation.what_if.summary import (
     of_turn,
@@ -37,6 +37,11 @@ from verl_agent.types import Message, Reply, StepResult, TaskItem
 POLICY = ("guesser", 1.0, 1.0, "")
 
 
+@pytest.fixture
+def recorded(tmp_path: Path) -> RecordedEpisode:
+    return recorded_game(tmp_path)
+
+
 def ignore(line: str) -> None:
     """Take a line of progress."""
 
@@ -46,19 +51,18 @@ def stored(recorded: RecordedEpisode, turn: int) -> list[Result]:
 
 
 def draw(recorded: RecordedEpisode, play: Players, turn: int = 2, samples: int = 4, **values) -> None:
-    asyncio.run(draw_replies(Question(recorded, turn, samples, **values), SAMPLING, play, ignore))
+    asyncio.run(draw_replies(TurnQuestion(recorded, turn, samples, **values), SAMPLING, play, ignore))
 
 
 def compare(recorded: RecordedEpisode, play: Players, action: str, turn: int = 2, samples: int = 4) -> None:
-    question = Question(recorded, turn, samples, action)
+    question = TurnQuestion(recorded, turn, samples, action)
     asyncio.run(draw_continuations(question, SAMPLING, play, action, ignore))
 
 
 # Replies
 
 
-def test_replies_are_grouped_by_action_with_intervals(tmp_path: Path):
-    recorded = recorded_game(tmp_path)
+def test_replies_are_grouped_by_action_with_intervals(recorded: RecordedEpisode):
     draw(recorded, players(6, 8, 6, "I do not know."))
     (summary,) = summarize_replies(stored(recorded, 2), "6")
     assert [(one.action, one.replies, one.recorded) for one in summary.actions] == [
@@ -70,16 +74,15 @@ def test_replies_are_grouped_by_action_with_intervals(tmp_path: Path):
     assert summary.changed.mean == 0.5
 
 
-def test_a_model_reads_the_recorded_conversation_before_its_reply(tmp_path: Path):
-    recorded, made = recorded_game(tmp_path), []
+def test_a_model_reads_the_recorded_conversation_before_its_reply(recorded: RecordedEpisode):
+    made: list[FakeModel] = []
     draw(recorded, players(7, made=made), turn=3, samples=1)
     assert made[0].told == [say(5), say(6)]
     messages = recorded.record["messages"]
     assert made[0].read == [messages[:2], messages[:4], messages[:6]]
 
 
-def test_a_further_command_draws_other_samples_and_adds_them(tmp_path: Path):
-    recorded = recorded_game(tmp_path)
+def test_a_further_command_draws_other_samples_and_adds_them(recorded: RecordedEpisode):
     draw(recorded, players(6), samples=3)
     draw(recorded, players(8), samples=2)
     assert [result["indexes"] for result in stored(recorded, 2)] == [[0, 1, 2], [3, 4]]
@@ -87,8 +90,7 @@ def test_a_further_command_draws_other_samples_and_adds_them(tmp_path: Path):
     assert {one.action: one.replies for one in summary.actions} == {"6": 3, "8": 2}
 
 
-def test_samples_of_two_commands_at_once_count_once(tmp_path: Path):
-    recorded = recorded_game(tmp_path)
+def test_samples_of_two_commands_at_once_count_once(recorded: RecordedEpisode):
     draw(recorded, players(6), samples=3)
     file = results_file(recorded.file)
     file.write_bytes(file.read_bytes() * 2)
@@ -96,8 +98,7 @@ def test_samples_of_two_commands_at_once_count_once(tmp_path: Path):
     assert summary.replies == 3
 
 
-def test_results_lie_beside_the_records_and_leave_them_as_they_are(tmp_path: Path):
-    recorded = recorded_game(tmp_path)
+def test_results_lie_beside_the_records_and_leave_them_as_they_are(tmp_path: Path, recorded: RecordedEpisode):
     before = recorded.file.read_bytes()
     draw(recorded, players(6))
     assert recorded.file.read_bytes() == before
@@ -107,8 +108,7 @@ def test_results_lie_beside_the_records_and_leave_them_as_they_are(tmp_path: Pat
 # Without the thought
 
 
-def test_the_effect_of_the_thought_is_measured_against_that_of_sampling(tmp_path: Path):
-    recorded = recorded_game(tmp_path)
+def test_the_effect_of_the_thought_is_measured_against_that_of_sampling(recorded: RecordedEpisode):
     draw(recorded, players(6, 8, 6, 6, "8", "9", "8", "6"), without_thought=True)
     summaries = summarize_replies(stored(recorded, 2), "6")
     assert [one.with_thought for one in summaries] == [True, False]
@@ -118,8 +118,7 @@ def test_the_effect_of_the_thought_is_measured_against_that_of_sampling(tmp_path
     assert effect.difference.low < 0 < effect.difference.high, "four replies prove nothing"
 
 
-def test_one_kind_of_replies_gives_no_effect_of_the_thought(tmp_path: Path):
-    recorded = recorded_game(tmp_path)
+def test_one_kind_of_replies_gives_no_effect_of_the_thought(recorded: RecordedEpisode):
     draw(recorded, players(6))
     assert thought_effect(summarize_replies(stored(recorded, 2), "6"), POLICY) is None
 
@@ -153,8 +152,7 @@ def test_the_mark_of_an_action_is_text_that_all_actions_share(action_format, mar
 # Another action
 
 
-def test_success_after_another_action_is_compared_with_that_after_the_recorded_one(tmp_path: Path):
-    recorded = recorded_game(tmp_path)
+def test_success_after_another_action_is_compared_with_that_after_the_recorded_one(recorded: RecordedEpisode):
     compare(recorded, players(3, 2), "7")
     before, after = summarize_continuations(stored(recorded, 2), "6")
     assert (before.action, before.source, before.success.mean, before.turns) == ("6", "recorded", 0.0, 3.0)
@@ -164,9 +162,9 @@ def test_success_after_another_action_is_compared_with_that_after_the_recorded_o
     assert 0 < after.difference.low < 1, "four episodes leave room"
 
 
-def test_both_actions_stand_in_replies_without_a_thought(tmp_path: Path):
+def test_both_actions_stand_in_replies_without_a_thought(recorded: RecordedEpisode):
     """Otherwise the sides would differ in the thought too."""
-    recorded, made = recorded_game(tmp_path), []
+    made: list[FakeModel] = []
     compare(recorded, players(3, made=made), "9", samples=1)
     assert [model.told for model in made] == [[say(5), "Action: 6"], [say(5), "Action: 9"]]
 
@@ -178,9 +176,8 @@ def test_a_recorded_reply_without_an_action_is_repeated(tmp_path: Path):
     assert (before.action, after.success.mean) == (None, 1.0)
 
 
-def test_episodes_after_the_recorded_action_are_reused_by_the_next_comparison(tmp_path: Path):
+def test_episodes_after_the_recorded_action_are_reused_by_the_next_comparison(recorded: RecordedEpisode):
     """Index by index, both sides have the same seeds."""
-    recorded = recorded_game(tmp_path)
     compare(recorded, players(3), "7", samples=2)
     compare(recorded, players(7), "8", samples=3)
     results = [(one["action"], one["indexes"]) for one in stored(recorded, 2) if one["kind"] == "continuations"]
@@ -190,18 +187,16 @@ def test_episodes_after_the_recorded_action_are_reused_by_the_next_comparison(tm
     assert effects[0].success.mean == pytest.approx(1 / 3)
 
 
-def test_samples_of_other_settings_are_not_pooled(tmp_path: Path):
-    recorded = recorded_game(tmp_path)
+def test_samples_of_other_settings_are_not_pooled(recorded: RecordedEpisode):
     for sampling in (SAMPLING, replace(SAMPLING, others="5e771465")):
-        asyncio.run(draw_replies(Question(recorded, 2, 3), sampling, players(6), ignore))
+        asyncio.run(draw_replies(TurnQuestion(recorded, 2, 3), sampling, players(6), ignore))
     summaries = summarize_replies(stored(recorded, 2), "6")
     assert [one.replies for one in summaries] == [3, 3]
     assert policy_name(summaries[1].policy) == "guesser, temperature 1, settings 5e771465"
 
 
-def test_a_sample_that_two_commands_played_counts_once_beside_one_that_failed(tmp_path: Path):
+def test_a_sample_that_two_commands_played_counts_once_beside_one_that_failed(recorded: RecordedEpisode):
     """The failed one does not move the others to another index."""
-    recorded = recorded_game(tmp_path)
     compare(recorded, players(3), "7", samples=2)
     first = next(one for one in stored(recorded, 2) if one["kind"] == "continuations" and one["action"] == "7")
     (solved, _), missed = first["episodes"], {**first["episodes"][0], "success": False}
@@ -329,7 +324,7 @@ def test_the_oracle_takes_the_shortest_end_of_its_demonstration_that_solves_the_
     assert oracle(recorded_game(tmp_path), 2) == "7"
 
 
-def test_an_oracle_that_follows_observations_reads_those_of_the_episode(tmp_path: Path):
+def test_an_oracle_that_follows_observations_reads_those_of_the_episode(recorded: RecordedEpisode):
     heard: list[str] = []
 
     class Follower(GuessNumber):
@@ -339,7 +334,6 @@ def test_an_oracle_that_follows_observations_reads_those_of_the_episode(tmp_path
             return lambda observation: heard.append(observation) or DemoAction(str(len(heard)))
 
     env = Follower()
-    recorded = recorded_game(tmp_path)
     action = asyncio.run(oracle_action(recorded, 3, env, ReAct(env.action_format), env.new_session, MAX_TURNS))
     assert action == "3"
     assert heard == ["Your first guess?", "Higher.", "Higher."]
@@ -373,7 +367,7 @@ def test_a_task_that_no_end_of_the_demonstration_solves_is_an_error(tmp_path: Pa
 )
 def test_a_question_that_cannot_be_asked_is_refused(tmp_path: Path, values: dict, message: str):
     with pytest.raises(ConfigError, match=message):
-        Question(recorded_game(tmp_path), **{"turn": 2, "samples": 4, **values})
+        TurnQuestion(recorded_game(tmp_path), **{"turn": 2, "samples": 4, **values})
 
 
 def test_the_fake_model_is_a_model():

@@ -8,7 +8,7 @@ import pytest
 from tests.support.models import write_byte_tokenizer
 from tests.support.what_if import RUN, of_evaluation, of_run
 from verl_agent.evaluation.what_if.raw_prompts import raw_prompts
-from verl_agent.viewer.raw_prompt import RawPromptError, render
+from verl_agent.viewer.raw_prompt import RawPromptError, render_prompts
 
 
 def test_each_turn_has_the_text_that_the_chat_template_makes_of_the_visible_messages(tmp_path: Path) -> None:
@@ -30,9 +30,9 @@ def test_a_tokenizer_that_is_not_on_this_machine_is_named(tmp_path: Path, monkey
     settings = {**RUN, "actor_rollout_ref": {**RUN["actor_rollout_ref"], "model": model}}
     recorded = of_run(tmp_path, settings=settings)
     with pytest.raises(RawPromptError, match="nobody/no-such-model"):
-        asyncio.run(render((recorded.file, recorded.line), range(1, 2)))
+        asyncio.run(render_prompts((recorded.file, recorded.line), range(1, 2)))
 
 
 def test_a_slow_tokenizer_ends_with_a_message(tmp_path: Path) -> None:
     with pytest.raises(RawPromptError, match=r"within 0\.01 s"):
-        asyncio.run(render((tmp_path / "episodes.jsonl", 1), range(1, 2), timeout_s=0.01))
+        asyncio.run(render_prompts((tmp_path / "episodes.jsonl", 1), range(1, 2), timeout_s=0.01))

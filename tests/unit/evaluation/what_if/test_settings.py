@@ -16,7 +16,7 @@ from tests.support.model_server import ModelServer
 from tests.support.what_if import RUN, of_evaluation, of_run, recorded_game
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api.reply_log import FILE as REPLY_LOG
-from verl_agent.evaluation.what_if.question import Question
+from verl_agent.evaluation.what_if.question import TurnQuestion
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode, fingerprint
 from verl_agent.evaluation.what_if.results import (
     VERSION,
@@ -26,7 +26,7 @@ from verl_agent.evaluation.what_if.results import (
     read_results,
     results_file,
 )
-from verl_agent.evaluation.what_if.run import answer, check
+from verl_agent.evaluation.what_if.run import check, draw_samples
 from verl_agent.evaluation.what_if.settings import settings_of
 from verl_agent.trace.record import Purpose
 
@@ -223,9 +223,9 @@ def test_records_without_settings_need_a_recipe(tmp_path: Path):
 
 
 def ask(recorded: RecordedEpisode, *overrides: str, **question: object) -> list[Result]:
-    asked = Question(recorded, 2, **question)  # type: ignore[arg-type]
+    asked = TurnQuestion(recorded, 2, **question)  # type: ignore[arg-type]
     settings = settings_of(recorded, ["env.hosts.where=inline", *overrides])
-    asyncio.run(answer(asked, settings, check(asked, settings), print))
+    asyncio.run(draw_samples(asked, settings, check(asked, settings), print))
     return read_results(results_file(recorded.file))
 
 

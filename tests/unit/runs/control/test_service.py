@@ -21,8 +21,8 @@ from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play
 from verl_agent.rollout.oversight import Overseer
 from verl_agent.rollout.person import Answer
-from verl_agent.runs.control.attend import attend
-from verl_agent.runs.control.server import SOCKET, send
+from verl_agent.runs.control.attend import attend_at_terminal
+from verl_agent.runs.control.server import SOCKET, send_command
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.types import Episode, StopReason
@@ -47,7 +47,7 @@ class Run:
         self._new_policy = policy
 
     async def command(self, name: str, **fields) -> dict:
-        return await asyncio.to_thread(send, self.folder, {"command": name, **fields})
+        return await asyncio.to_thread(send_command, self.folder, {"command": name, **fields})
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):
@@ -153,7 +153,9 @@ def attending(run: Run, lines: list[str]) -> tuple[threading.Thread, list[str]]:
     """Attend episode 1 in a thread with the given lines, then leave; return the thread and the texts shown."""
     shown: list[str] = []
     answers = iter(lines)
-    thread = threading.Thread(target=attend, args=(run.folder, 1, lambda prompt: next(answers, None), shown.append))
+    thread = threading.Thread(
+        target=attend_at_terminal, args=(run.folder, 1, lambda prompt: next(answers, None), shown.append)
+    )
     thread.start()
     return thread, shown
 
@@ -236,7 +238,7 @@ def test_second_person_on_one_episode_is_refused_with_the_name_of_the_first(tmp_
     async def drive(run: Run) -> None:
         seat = run.control.attend(1, "ada")
         with pytest.raises(ConfigError, match=r"episode 1 is attended by ada\. One person decides at a time"):
-            await asyncio.to_thread(attend, run.folder, 1, lambda prompt: None, print)
+            await asyncio.to_thread(attend_at_terminal, run.folder, 1, lambda prompt: None, print)
         run.control.leave(seat)
 
     Run(tmp_path).play(drive)
@@ -246,7 +248,7 @@ def test_episode_that_waits_for_the_person_at_the_terminal_is_not_given_to_anoth
     async def drive(run: Run) -> None:
         await run.until(lambda: run.control.find(1).asked)
         with pytest.raises(ConfigError, match="the person at the run's terminal"):
-            await asyncio.to_thread(attend, run.folder, 1, lambda prompt: None, print)
+            await asyncio.to_thread(attend_at_terminal, run.folder, 1, lambda prompt: None, print)
         await run.command("end-episode", episode=1)
 
     assert Run(tmp_path, ScriptedPerson(["..."])).play(drive).stop is StopReason.OPERATOR
@@ -265,7 +267,7 @@ def test_episode_that_waits_for_the_person_at_the_terminal_is_not_given_to_anoth
 def test_command_that_does_not_suit_the_run_is_refused(tmp_path, command, message):
     async def drive(run: Run) -> None:
         with pytest.raises(ConfigError, match=message):
-            await asyncio.to_thread(send, run.folder, command)
+            await asyncio.to_thread(send_command, run.folder, command)
 
     Run(tmp_path).play(drive)
 
@@ -308,9 +310,9 @@ def test_one_killed_process_is_in_the_singular(capsys):
 
 def test_folder_without_an_active_run_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no run is active"):
-        send(tmp_path, {"command": "status"})
+        send_command(tmp_path, {"command": "status"})
     with pytest.raises(ConfigError, match="no folder of a run"):
-        send(tmp_path / "none", {"command": "status"})
+        send_command(tmp_path / "none", {"command": "status"})
 
 
 def test_line_that_is_no_json_is_refused(tmp_path):

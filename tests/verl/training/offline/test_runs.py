@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.episodes import talk
 from tests.support.offline_runs import episodes, finished, kill_after, metrics, start, write_offline_recipes
-from verl_agent.commands.export import export
 from verl_agent.config.settings import read_env
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.runs.model_export import export_model
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.training.offline.encoding import EpisodeEncoder
 from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs
@@ -129,7 +129,7 @@ def test_sft_trains_on_oracle_and_records_and_its_shards_are_exported(folder, tm
     steps = metrics(run)
     assert list(steps) == list(range(1, 19))
     assert steps[18]["train/loss"] < steps[1]["train/loss"] - 1
-    exported = export(run, tmp_path / "model")
+    exported = export_model(run, tmp_path / "model")
     assert not any((run / "global_step_18/huggingface").glob("*.safetensors"))
     assert margin(exported) > margin(folder / "model") + 1
     again = finished(start(folder, "sft", f"trainer.default_local_dir={run}"))

@@ -9,10 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.results.folder import RECORDS
-from verl_agent.results.results import CategoryResult, Comparison, compare, summarize
+from verl_agent.results.results import CategoryResult, SuccessComparison, compare, summarize
 from verl_agent.runs.best_checkpoint import Best, store_best
-from verl_agent.runs.identity import write_json_atomically
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import Provenance, write_json_atomically
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.training.offline.evolve.prepare import Evolution
@@ -31,7 +30,7 @@ class RoundResult:
     round: int
     env: str
     result: CategoryResult
-    gain: Comparison | None
+    gain: SuccessComparison | None
 
 
 def report_rounds(evolution: Evolution, console: Console) -> None:
@@ -72,7 +71,7 @@ def measure(phase: Phase, evolution: Evolution) -> RoundResult:
     """Return the result of one validation, and its gain on round 0."""
     overall: CategoryResult = summarize(episodes_of(phase, evolution))[-1]
     first = Phase(0, "validate", phase.entry)
-    gain: Comparison | None = None
+    gain: SuccessComparison | None = None
     if phase.round and str(first) in evolution.folder.done:
         gain = compare(episodes_of(first, evolution), episodes_of(phase, evolution))[-1]
     return RoundResult(phase.round, evolution.folder.names[phase.entry], overall, gain)

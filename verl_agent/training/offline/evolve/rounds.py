@@ -15,8 +15,9 @@ from pydantic import Field
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import checkpoints
 from verl_agent.models.resolve import resolve_checkpoint
-from verl_agent.runs.identity import claim, read_settings, write_json_atomically
+from verl_agent.runs.identity import claim, read_settings
 from verl_agent.sections import OnResume, section, settings
+from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.training.offline.selection import EpisodeSource, Tags, Weight
 
 STATE, REPORT = "state.json", "evolve.json"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from verl_agent.envs.http.venv import STAMP, make, plan_venv, without_venv
 from verl_agent.errors import ConfigError
-from verl_agent.system.venv import STAMP, make, plan_venv, without_venv
 
 OURS = """Metadata-Version: 2.1
 Name: verl-agent

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.commands.export import export, find_checkpoint, find_shards
 from verl_agent.errors import ConfigError
 from verl_agent.runs.best_checkpoint import Best, store_best
+from verl_agent.runs.model_export import export_model, find_checkpoint, find_shards
 
 
 def save(run: Path, step: int, weights: bool = True) -> Path:
@@ -22,7 +22,7 @@ def save(run: Path, step: int, weights: bool = True) -> Path:
 
 
 def exported(run: Path, into: Path, **which) -> str:
-    return (export(run, into, **which) / "model.safetensors").read_text()
+    return (export_model(run, into, **which) / "model.safetensors").read_text()
 
 
 def test_the_latest_checkpoint_is_exported_with_its_provenance(tmp_path):
@@ -70,7 +70,7 @@ def test_a_missing_checkpoint_raises_config_error(tmp_path):
 def test_another_folder_raises_config_error_and_leaves_nothing(tmp_path):
     (tmp_path / "notes").mkdir()
     with pytest.raises(ConfigError, match=r"is neither a model folder"):
-        export(tmp_path / "notes", tmp_path / "model")
+        export_model(tmp_path / "notes", tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
@@ -78,5 +78,5 @@ def test_a_folder_that_is_not_empty_raises_config_error(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/mine.txt").write_text("keep")
     with pytest.raises(ConfigError, match=r"--into .* is not empty"):
-        export(save(tmp_path / "run", 5), tmp_path / "model")
+        export_model(save(tmp_path / "run", 5), tmp_path / "model")
     assert (tmp_path / "model/mine.txt").read_text() == "keep"

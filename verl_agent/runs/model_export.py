@@ -11,9 +11,8 @@ from verl_agent.models.checkpoints import MANIFEST, checkpoints, find_damage, la
 from verl_agent.models.lora import merge_adapters
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.best_checkpoint import BEST, read_best
-from verl_agent.runs.identity import write_json_atomically
 from verl_agent.system.resources import require_disk
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import Provenance, write_json_atomically
 
 NOTE = "verl_agent.json"
 """File in the exported folder with the checkpoint and provenance."""
@@ -23,7 +22,7 @@ SHARD_BYTES = 4
 """Bytes of a trainer's shards per parameter."""
 
 
-def export(run: Path, into: Path, step: int | None = None, best: bool = False) -> Path:
+def export_model(run: Path, into: Path, step: int | None = None, best: bool = False) -> Path:
     """Copy the Hugging Face weights of a checkpoint, or merge the shards that its trainer saved.
 
     Args:
