@@ -21,12 +21,12 @@ NAME = "sdpa_float32"
 def use_float32_attention(model: Any) -> None:
     """Replace SDPA by SDPA in float32 in a model of transformers; another kind of attention stays."""
     if model.config._attn_implementation == "sdpa":
-        AttentionInterface.register(NAME, attend)
+        AttentionInterface.register(NAME, attend_in_float32)
         AttentionMaskInterface.register(NAME, sdpa_mask)
         model.set_attn_implementation(NAME)
 
 
-def attend(
+def attend_in_float32(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """Return the attention's output in the type of the values; see `sdpa_attention_forward`.

@@ -22,7 +22,7 @@ ALPHA = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ArmComparison:
     """Comparison of an arm with the first one, over the seeds that both have.
 
     Attributes:
@@ -40,10 +40,10 @@ class Comparison:
     deviation: float
 
 
-def compare_arms(arm: Values, first: Values, lower_is_better: bool = False) -> Comparison:
+def compare_arms(arm: Values, first: Values, lower_is_better: bool = False) -> ArmComparison:
     """Compare two arms whose columns are the same seeds."""
     by_seed, sign = (arm - first).mean(0), -1 if lower_is_better else 1
-    return Comparison(
+    return ArmComparison(
         over_seeds(by_seed),
         bootstrap([arm, first], lambda arms: interquartile_mean(arms[0]) - interquartile_mean(arms[1])),
         bootstrap([sign * arm, sign * first], lambda arms: probability_of_improvement(*arms)),

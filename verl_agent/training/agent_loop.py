@@ -36,7 +36,7 @@ from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.invalid_episodes import report_invalid
 from verl_agent.training.rollout_row import RolloutRow
 from verl_agent.training.seat_policies import SeatPolicies
-from verl_agent.training.seats import Matches, Place
+from verl_agent.training.seats import Matches, TakenSeat
 from verl_agent.types import Episode, TaskItem
 
 SEED_NAMES = {"sglang": "sampling_seed"}
@@ -87,7 +87,7 @@ class EnvRuntime:
         session = PooledEnv(self._live, self.pool)
         return FittedSession(session, self._count_tokens, self.budget.prompt) if self._cuts_prompts else session
 
-    def place(self, row: RolloutRow, item: TaskItem) -> Place | None:
+    def place(self, row: RolloutRow, item: TaskItem) -> TakenSeat | None:
         """Return the seat that a row's episode plays; None where one policy plays alone."""
         if self._matches is None:
             return None
@@ -249,7 +249,7 @@ class EpisodeLoop(AgentLoopBase):
                     "tool_rewards": [],
                     "min_global_steps": min(policy.versions, default=0),
                     "max_global_steps": max(policy.versions, default=0),
-                    "versions": contract(written(segment)),
+                    "versions": contract(written_versions(segment)),
                     "episode": summary.to_fields(),
                     "turns": segment_rewards.to_fields(),
                     "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
@@ -277,7 +277,7 @@ def add_last_state(
     return [*earlier, extended if fits else last]
 
 
-def written(segment: Segment) -> list[int]:
+def written_versions(segment: Segment) -> list[int]:
     """Return the version of the weights for each token that the model wrote."""
     versions = segment.response_versions or [0] * len(segment.response_mask)
     return [version for version, mask in zip(versions, segment.response_mask, strict=True) if mask]

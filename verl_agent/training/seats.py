@@ -27,7 +27,7 @@ PlaySeat = Callable[[TaskItem, Match, int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TakenSeat:
     """Seat of one session of verl."""
 
     match: Match
@@ -55,7 +55,7 @@ class Matches:
         """Return the number of a row's match among those of its prompt, from 0."""
         return row.sample // len(self.arena.trained_seats)
 
-    def join(self, row: RolloutRow, item: TaskItem, new_session: Callable[[], Session], play: PlaySeat) -> Place:
+    def join(self, row: RolloutRow, item: TaskItem, new_session: Callable[[], Session], play: PlaySeat) -> TakenSeat:
         """Return the place of a row's session; the first one of a match begins it.
 
         Args:
@@ -77,7 +77,7 @@ class Matches:
         if not missing:
             del self._open[key]
         own = seat_item(item, arena, seat, match.name)
-        return Place(match, seat, own, f"{self.label}: {own.category}")
+        return TakenSeat(match, seat, own, f"{self.label}: {own.category}")
 
     async def _play_other(self, play: PlaySeat, item: TaskItem, match: Match, seat: int) -> None:
         try:

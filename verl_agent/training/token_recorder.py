@@ -13,7 +13,7 @@ from transfer_queue import KVBatchMeta
 from verl_agent.rollout.settings import TokenRecording
 from verl_agent.trace.token_files import RecordingBoundary, TokenRow, training_file, write_tokens
 from verl_agent.training.groups import group_of, row_order
-from verl_agent.training.turn_batch import TurnBatch, computed, read_columns
+from verl_agent.training.turn_batch import TurnBatch, computed, fetch_columns
 
 SECONDS = "timing_s/record_tokens"
 """Metric: seconds of the step that the recording took."""
@@ -65,7 +65,7 @@ class TokenRecorder:
         keys = [batch.keys[number] for number in numbers]
         names = ["prompts", "responses", "response_mask", *computed(COLUMNS, self.bypass_mode)]
         part = KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=[batch.tags[number] for number in numbers])
-        columns = read_columns(part, names)
+        columns = fetch_columns(part, names)
         return [
             _row(key, {name: values[index] for name, values in columns.items()}, turn_batch, number, step)
             for index, (number, key) in enumerate(zip(numbers, keys, strict=True))

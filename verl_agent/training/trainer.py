@@ -36,7 +36,7 @@ from verl_agent.training.phases import marking_phases
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.token_recorder import TokenRecorder
-from verl_agent.training.turn_batch import MASKS, Columns, TurnBatch, computed, read_columns, replaced, write_columns
+from verl_agent.training.turn_batch import MASKS, Columns, TurnBatch, computed, fetch_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turn_metrics import COLUMNS, clip_fractions, staleness_metrics, turn_metrics
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns
@@ -186,7 +186,7 @@ class EpisodeTraining(GroupedBatches):
         actor = self.config.actor_rollout_ref.actor
         by_token = actor.policy_loss.loss_mode == "vanilla"
         clip = (actor.clip_ratio_low, actor.clip_ratio_high) if by_token else None
-        columns = read_columns(batch, computed(COLUMNS, self._bypass))
+        columns = fetch_columns(batch, computed(COLUMNS, self._bypass))
         metrics.update(turn_metrics(turn_batch.turns, columns, clip))
         metrics.update(self._staleness_metrics(batch, turn_batch, columns))
         metrics["credit/dropped_share"] = turn_batch.dropped_share
@@ -224,7 +224,7 @@ class EpisodeTraining(GroupedBatches):
         """
         if not self._turn_critic:
             return super()._update_critic(batch, metrics)
-        with replaced(batch, self._present.masks_of_first_tokens(read_columns(batch, MASKS))):
+        with replaced(batch, self._present.masks_of_first_tokens(fetch_columns(batch, MASKS))):
             return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
@@ -234,7 +234,7 @@ class EpisodeTraining(GroupedBatches):
             return batch
         if any(turn_batch.dropped):
             with (
-                replaced(batch, turn_batch.masks_without_dropped(read_columns(batch, MASKS))),
+                replaced(batch, turn_batch.masks_without_dropped(fetch_columns(batch, MASKS))),
                 shortened(batch, turn_batch.dropped),
             ):
                 batch = super()._update_actor(batch, updated)

@@ -9,11 +9,11 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from tests.support.composing import OVERLAYS, ROOT, recipe
-from verl_agent.config.catalogue import rows
+from verl_agent.config.catalogue import verl_rows
 from verl_agent.config.checks import check_keys
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.condition_table import CONDITIONS, is_limit
-from verl_agent.training.preflight.conditions import Condition, Where, check_conditions, plain_value, same
+from verl_agent.training.preflight.conditions import Condition, Where, check_conditions, equal_to, plain_value
 
 ACTOR, MODEL, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 CORRECTION, V1 = "algorithm.rollout_correction", "trainer.v1"
@@ -316,7 +316,7 @@ def test_a_setting_that_only_an_entry_of_a_mixture_has_is_checked():
 def test_the_message_of_a_condition_names_key_value_condition_allowed_values_and_remedy():
     values = {"a.size": 3, "a.limit": 2, "a.mode": "wide", "a.on": True}
     for condition, message in (
-        (Condition("a.size", same("a.limit"), "Set a.limit."), "Allowed: 2, the value of a.limit. Set a.limit."),
+        (Condition("a.size", equal_to("a.limit"), "Set a.limit."), "Allowed: 2, the value of a.limit. Set a.limit."),
         (Condition("a.size", Where("{a.limit} or less", lambda size, get: size < 3)), "Allowed: 2 or less."),
         (Condition("a.size", bool), "Allowed: true or false."),
     ):
@@ -382,4 +382,4 @@ def test_a_limit_is_a_positive_number_or_a_pair_in_order():
 
 def test_a_row_that_names_a_remedy_has_a_reason():
     """A remedy without `unread` or `effect` would never be shown: the key would be accepted without effect."""
-    assert [key for key, row in rows().items() if row.instead and not (row.unread or row.effect)] == []
+    assert [key for key, row in verl_rows().items() if row.instead and not (row.unread or row.effect)] == []

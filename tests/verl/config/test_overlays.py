@@ -32,7 +32,7 @@ from verl_agent.training.preflight.estimates import (
     TOKENS_S,
     Shape,
     cpu_step_s,
-    estimate,
+    estimate_footprint,
     offline_estimate,
     shape_of,
 )
@@ -80,7 +80,7 @@ def peak_gb(config: DictConfig, card_gb: float = CARD_GB) -> float:
     shape = shape_of("smollm2-135m" if model == "runs/textcraft_sft_135m" else model)
     critic = shape_of(config.critic.model.path) if has_critic(config) else None
     assert shape is not None
-    return estimate(OmegaConf.to_container(config), shape, critic, card_gb).peak_gb
+    return estimate_footprint(OmegaConf.to_container(config), shape, critic, card_gb).peak_gb
 
 
 OF_THE_UPDATE = ("algorithm", "correction", "ratio")
@@ -137,7 +137,9 @@ def test_a_critic_is_estimated_without_the_lora_adapters_of_the_policy():
     config = recipe(ONE, "+overlay/algorithm=ppo", "+overlay/lora=rank_32", "offload=false")
     OmegaConf.resolve(config)
     shape = SHAPES[config.actor_rollout_ref.model.path]
-    both, alone = (estimate(OmegaConf.to_container(config), shape, critic).train_gb for critic in (shape, None))
+    both, alone = (
+        estimate_footprint(OmegaConf.to_container(config), shape, critic).train_gb for critic in (shape, None)
+    )
     gpus = config.trainer.n_gpus_per_node * config.trainer.nnodes
     assert both - alone == pytest.approx(4 * ADAM * shape.parameters / gpus / 1e9, rel=0.01)
 
@@ -234,7 +236,7 @@ def test_the_engines_of_a_recipe_have_room_for_all_episodes_of_a_step(path):
     small = path.stem == "grpo_135m"
     shape = shape_of("smollm2-135m" if small else config.actor_rollout_ref.model.path)
     assert shape is not None
-    estimated = estimate(OmegaConf.to_container(config), shape, None, 24.0 if small else CARD_GB)
+    estimated = estimate_footprint(OmegaConf.to_container(config), shape, None, 24.0 if small else CARD_GB)
     assert estimated.of_episodes == config.data.train_batch_size * config.actor_rollout_ref.rollout.n
     assert estimated.of_episodes <= estimated.episodes
 
@@ -250,17 +252,19 @@ def test_the_estimate_of_megatron_follows_its_recomputation():
     section, shape = "actor_rollout_ref.actor.megatron.override_transformer_config", SHAPES["Qwen/Qwen3-8B"]
     kept = [f"{section}.recompute_{name}=null" for name in ("granularity", "method", "num_layers")]
     changes = ["model_engine=megatron", "+overlay/model=qwen3_8b"]
-    again, whole = (estimate(resolved(*changes, *more), shape, None) for more in ([], kept))
+    again, whole = (estimate_footprint(resolved(*changes, *more), shape, None) for more in ([], kept))
     assert again.train_gb < CARD_GB < whole.train_gb
     assert again.step_s > whole.step_s
     ignored = resolved(*changes, *kept, "actor_rollout_ref.model.enable_gradient_checkpointing=false")
-    assert estimate(ignored, shape, None) == whole
+    assert estimate_footprint(ignored, shape, None) == whole
 
 
 def test_the_estimate_follows_the_dtype_of_the_weights():
     shape = SHAPES["Qwen/Qwen2.5-7B-Instruct"]
-    half = estimate(resolved("actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16"), shape, None).train_gb
-    whole = estimate(resolved(), shape, None).train_gb
+    half = estimate_footprint(
+        resolved("actor_rollout_ref.actor.fsdp_config.model_dtype=bfloat16"), shape, None
+    ).train_gb
+    whole = estimate_footprint(resolved(), shape, None).train_gb
     assert whole - half == pytest.approx(2 * ADAM * shape.parameters / 8 / 1e9)
 
 
@@ -275,7 +279,7 @@ def test_an_engine_that_stays_awake_keeps_its_memory_in_training(keys):
     assert shape is not None
     asleep = recipe(ROOT / "recipes/textcraft/grpo_135m.yaml")
     OmegaConf.resolve(asleep)
-    one, other = (estimate(OmegaConf.to_container(each), shape, None, 24.0) for each in (config, asleep))
+    one, other = (estimate_footprint(OmegaConf.to_container(each), shape, None, 24.0) for each in (config, asleep))
     assert one.train_gb - other.train_gb == pytest.approx(0.4 * 24)
     assert one.peak_gb < 24
 
@@ -283,9 +287,9 @@ def test_an_engine_that_stays_awake_keeps_its_memory_in_training(keys):
 def test_engines_on_gpus_of_their_own_leave_the_trainer_out():
     shape = SHAPES["Qwen/Qwen2.5-7B-Instruct"]
     changes = ["+overlay/rollout=separate", "trainer.n_gpus_per_node=4"]
-    together = estimate(resolved(), shape, None)
+    together = estimate_footprint(resolved(), shape, None)
     four, eight = (
-        estimate(resolved(*changes, f"actor_rollout_ref.rollout.n_gpus_per_node={gpus}"), shape, None)
+        estimate_footprint(resolved(*changes, f"actor_rollout_ref.rollout.n_gpus_per_node={gpus}"), shape, None)
         for gpus in (4, 8)
     )
     assert four.play_gb == eight.play_gb < together.play_gb and four.train_gb > together.train_gb
@@ -296,7 +300,7 @@ def test_a_step_counts_20_operations_for_each_parameter_and_token():
     """Log-probs of policy and reference 4; each of two epochs 8: forward, forward again, and backward."""
     shape, config = SHAPES["Qwen/Qwen2.5-7B-Instruct"], resolved()
     tokens = 32 * 8 * (1536 + 10240)
-    assert estimate(config, shape, None).step_s == pytest.approx(
+    assert estimate_footprint(config, shape, None).step_s == pytest.approx(
         20 * shape.parameters * tokens / (8 * FLOPS) + (1536 + 10240) / TOKENS_S, rel=0.01
     )
 

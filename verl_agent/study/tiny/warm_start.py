@@ -20,7 +20,7 @@ from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.study.settings import TinySettings
 from verl_agent.study.tiny.learner import Batch, minimize
 from verl_agent.study.tiny.model import new_model
-from verl_agent.study.tiny.playing import Row
+from verl_agent.study.tiny.playing import SegmentRow
 from verl_agent.study.tiny.words import WordBuilder, Words
 from verl_agent.types import Episode, TaskItem
 
@@ -118,7 +118,7 @@ def rendered(episode: Episode, env: RunEnv, words: Words) -> list[Segment]:
 
 def imitation_loss(policy: PreTrainedModel, segments: list[Segment]) -> Tensor:
     """Return the mean cross-entropy of the replies' tokens."""
-    batch = Batch([Row("", segment, {}) for segment in segments])
+    batch = Batch([SegmentRow("", segment, {}) for segment in segments])
     logits_BTV = batch.before_tokens(policy, range(len(segments)), batch.mask_BT.shape[1])
     mask_BT = batch.mask_BT.bool()
     return functional.cross_entropy(logits_BTV[mask_BT], batch.ids_BL[:, 1:][mask_BT])

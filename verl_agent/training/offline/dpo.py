@@ -12,7 +12,7 @@ from verl_agent.training.offline.run import Method
 from verl_agent.training.offline.selection import content_hash
 
 
-def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
+def plan_pairs(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
     """Check the environment and pair the recorded episodes.
 
     Raises:
@@ -62,4 +62,4 @@ def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
 
 
 TRAINER = "verl_agent.training.offline.dpo_trainer:PreferenceTrainer"
-DPO = Method("dpo", "agent_dpo", "preference learning", plan, TRAINER, ["loss", "margin"])
+DPO = Method("dpo", "agent_dpo", "preference learning", plan_pairs, TRAINER, ["loss", "margin"])

@@ -26,13 +26,13 @@ from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.runs.console import poll_in_background, progress_bar, redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import is_first_rank
-from verl_agent.system.installation import check_attention
+from verl_agent.system.installation import require_attention
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
     checkpoint_gb,
+    machine_memory,
     memory_needed,
-    read_memory,
     require_memory,
 )
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
@@ -100,8 +100,8 @@ def run(config: DictConfig, method: Method) -> None:
             resharded = check_torchrun_ranks(folder.root / f"global_step_{step}", plain)
             for line in filter(None, (resharded, f"resuming after step {step} of {steps}")):
                 shown.print(line, markup=False, highlight=False, soft_wrap=True)
-        with report_failure(folder, console), show_progress(folder, steps, method, console):
-            fit(config, folder, method, plan)
+        with report_failure(folder, console), showing_progress(folder, steps, method, console):
+            train_in_process(config, folder, method, plan)
             if folder.last_step < steps:
                 raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
         best = read_best(folder.root)
@@ -117,10 +117,10 @@ def complete(config: DictConfig, folder: RunFolder) -> None:
         config.model.path = resolve_model(config.model.path, key="model.path")
     load_config(config.model.path, "model.path")
     plain = OmegaConf.to_container(config)
-    check_attention("model", plain["model"], plain["engine"], not use_cpu_device())
+    require_attention("model", plain["model"], plain["engine"], not use_cpu_device())
     count = parameters(config.model.path)
     if use_cpu_device():
-        require_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
+        require_memory(machine_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
 
 
 def claim_run(
@@ -155,7 +155,7 @@ def needed(config: DictConfig, plan: RunPlan) -> str:
     return f"; estimated: {memory}, {spell(seconds)} of computing at most, without validation"
 
 
-def fit(config: DictConfig, folder: RunFolder, method: Method, plan: RunPlan) -> None:
+def train_in_process(config: DictConfig, folder: RunFolder, method: Method, plan: RunPlan) -> None:
     """Train with verl's trainer, in this process."""
     folder.metrics.parent.mkdir(parents=True, exist_ok=True)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
@@ -192,7 +192,7 @@ def one_rank() -> Iterator[None]:
 
 
 @contextmanager
-def show_progress(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
+def showing_progress(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
     """Show a progress bar with the metrics of the last step while the block runs; outside a terminal, show lines."""
     tail = MetricsTail(folder.metrics)
     plain, first_rank, printed_s = not console.is_terminal, is_first_rank(), -LINE_S

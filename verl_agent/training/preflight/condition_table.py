@@ -29,7 +29,7 @@ from verl_agent.config.algorithms import (
 from verl_agent.config.catalogue import SET
 from verl_agent.platform.shard_files import KINDS
 from verl_agent.rollout.settings import OverlongPrompt
-from verl_agent.training.preflight.conditions import Condition, Get, Where, at_most, same
+from verl_agent.training.preflight.conditions import Condition, Get, Where, at_most, equal_to
 
 SYNC, PARTIAL, SEPARATE = "verl_agent", "verl_agent_partial", "verl_agent_separate"
 """Values of `trainer.v1.trainer_mode`."""
@@ -145,7 +145,7 @@ CONDITIONS: tuple[Condition, ...] = (
               f"The estimator uses the rewards of turns, which have no KL penalty. Set {ACTOR}.use_kl_loss instead.",
               {ESTIMATOR: TURN_ESTIMATORS}),
     # Groups of episodes
-    *(Condition(f"{GROUPS}.{key}", same(source), f"So many episodes are played. Leave it out, and set {source}.")
+    *(Condition(f"{GROUPS}.{key}", equal_to(source), f"So many episodes are played. Leave it out, and set {source}.")
       for key, source in (("group_size", f"{ROLLOUT}.n"), ("val_group_size", f"{ROLLOUT}.val_kwargs.n"))),
     *(Condition(key, Several,
                 "The estimator compares the episodes of a task. Or choose gae, reinforce_plus_plus or turn_returns.",
@@ -216,7 +216,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(f"{V1}.separate_async.parameter_sync_step", Literal[1],
               "Metrics, token data and the bound of staleness count one transfer of the weights in each step.",
               {MODE: [SEPARATE]}),
-    Condition(MINI, same(BATCH), "A step makes one update.", {MODE: [SEPARATE]}),
+    Condition(MINI, equal_to(BATCH), "A step makes one update.", {MODE: [SEPARATE]}),
     # The update
     *(Condition(f"{model}.loss_agg_mode", LOSS_MEANS) for model in (ACTOR, CRITIC)),
     Condition(f"{ACTOR}.kl_loss_type", Literal[tuple(name + end for name in KL_NAMES for end in ("", "+"))]),
@@ -286,7 +286,7 @@ CONDITIONS: tuple[Condition, ...] = (
                 "Otherwise the run could not resume. Or set trainer.max_restarts=0, and only export the checkpoints.",
                 {"trainer.save_freq": SET, "trainer.max_restarts": SET})
       for model in (ACTOR, CRITIC)),
-    Condition("trainer.max_critic_ckpt_to_keep", same("trainer.max_actor_ckpt_to_keep"),
+    Condition("trainer.max_critic_ckpt_to_keep", equal_to("trainer.max_actor_ckpt_to_keep"),
               "A checkpoint is removed as a whole."),
     *(Condition(f"{model}.checkpoint.async_save", Off,
                 "verl 0.9.1 then never records a checkpoint as complete, so the run could not resume.")

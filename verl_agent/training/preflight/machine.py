@@ -20,12 +20,12 @@ from verl_agent.system.resources import (
     TEMPORARY_GB,
     activations_gb,
     checkpoint_gb,
+    machine_memory,
     memory_needed,
-    read_memory,
     require_memory,
     require_temporary_space,
 )
-from verl_agent.training.preflight.estimates import estimate, shape_of
+from verl_agent.training.preflight.estimates import estimate_footprint, shape_of
 
 
 def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
@@ -40,10 +40,10 @@ def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
     on_cpu, rollout = use_cpu_device(), config.actor_rollout_ref.rollout
     stored_gb = files_gb(config, shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0)
     if on_cpu:
-        enough = partial(require_memory, read_memory(), memory_gb)
+        enough = partial(require_memory, machine_memory(), memory_gb)
     else:
         purpose = "keeping weights and optimizer in it (offload=true)"
-        enough = partial(require_memory, read_memory(), offloaded_gb(config), purpose)
+        enough = partial(require_memory, machine_memory(), offloaded_gb(config), purpose)
     if not config.trainer.check_memory:
         enough = partial(_report_instead, enough, report)
     check_together(
@@ -79,7 +79,7 @@ def offloaded_gb(config: DictConfig) -> float:
     """Return the GB of host memory of each machine that offloaded weights and optimizers take; 0 if unknown."""
     shape = shape_of(config.actor_rollout_ref.model.path)
     critic = shape_of(config.critic.model.path) if has_critic(config) else None
-    return estimate(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
+    return estimate_footprint(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
 
 
 def needed_gb(config: DictConfig) -> tuple[float, float]:

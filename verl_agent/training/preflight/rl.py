@@ -62,7 +62,7 @@ class TrainingRun:
     envs: Sequence[RunEnv]
 
 
-def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> TrainingRun:
+def prepare_run(config: DictConfig, report: Callable[[str], None] = logger.info) -> TrainingRun:
     """Resolve, check and complete a config.
 
     Args:
@@ -78,7 +78,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_complete(config)
     plain: Any = OmegaConf.to_container(config)
     envs = run_envs(plain)
-    check_device(config)
+    check_training_device(config)
     check_conditions(config, CONDITIONS)
     check_test_best(config, envs)
     check_installation(plain, has_critic(config))
@@ -108,7 +108,7 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     return TrainingRun(config, complete, {"command": "train", **complete, **as_written, TASK_IDS: tasks}, envs)
 
 
-def check_device(config: DictConfig) -> None:
+def check_training_device(config: DictConfig) -> None:
     """Check that the config suits this machine's device."""
     if (config.trainer.device == "cpu") != use_cpu_device():
         raise ConfigError(

@@ -24,7 +24,7 @@ from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.preflight.lengths import check_critic
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.prompts import check_prompts
-from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, check_seeds, prepare
+from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, check_seeds, prepare_run
 from verl_agent.training.run import choose_dev_tasks, run
 from verl_agent.training.splits import split_tasks
 
@@ -72,7 +72,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
     own = [f"trainer.default_local_dir={folder}/run", f"actor_rollout_ref.model.path={folder}/model"]
     config.merge_with_dotlist([*own, *changes])
     with chdir(folder):
-        return prepare(config, report)
+        return prepare_run(config, report)
 
 
 TASKS = "train_tasks: small_train, eval_tasks: small_test"
@@ -157,7 +157,7 @@ def test_invalid_input_raises_config_error_with_one_message(folder, changes, mes
 def test_a_misspelt_key_in_a_recipe_raises_config_error(folder):
     folder.joinpath("typo.yaml").write_text("defaults:\n  - mine\n  - _self_\nenv:\n  timeout: 5\n")
     with pytest.raises(ConfigError, match=r"^env\.timeout is not a setting\. Did you mean 'timeout_s'\?"):
-        prepare(recipe(folder / "typo.yaml"))
+        prepare_run(recipe(folder / "typo.yaml"))
 
 
 def test_validating_on_training_tasks_needs_env_overlap(folder):

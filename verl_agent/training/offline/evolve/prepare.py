@@ -56,8 +56,8 @@ def prepare_rounds(config: DictConfig) -> Evolution:
         raise ConfigError(f"the config does not resolve: {error}") from error
     settings = evolve_settings(plain)
     GlobalHydra.instance().clear()
-    learn = composed(settings.learn, "evolve.learn", "agent_sft")
-    players = [composed(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in settings.explore]
+    learn = compose_recipe(settings.learn, "evolve.learn", "agent_sft")
+    players = [compose_recipe(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in settings.explore]
     for entry, player in zip(settings.explore, players, strict=True):
         check_player(entry, player, learn, settings)
     root = Path(settings.output_dir).resolve()
@@ -77,7 +77,7 @@ def prepare_rounds(config: DictConfig) -> Evolution:
     return Evolution(settings, [records] if isinstance(records, str) else list(records), folder)
 
 
-def composed(recipe: str, key: str, base: str) -> DictConfig:
+def compose_recipe(recipe: str, key: str, base: str) -> DictConfig:
     """Compose another recipe, as its own command would."""
     path = Path(recipe)
     if not path.is_file():

@@ -38,7 +38,7 @@ def report_rounds(evolution: Evolution, console: Console) -> None:
     """Print and write the validations so far, and keep the best policy in `best/`."""
     folder = evolution.folder
     validated = [
-        measure(Phase(number, "validate", entry), evolution)
+        round_result(Phase(number, "validate", entry), evolution)
         for number in range(evolution.settings.rounds + 1)
         for entry in range(len(folder.names))
         if str(Phase(number, "validate", entry)) in folder.done
@@ -68,7 +68,7 @@ def best_round(validated: Sequence[RoundResult], environments: int) -> Best | No
     return best
 
 
-def measure(phase: Phase, evolution: Evolution) -> RoundResult:
+def round_result(phase: Phase, evolution: Evolution) -> RoundResult:
     """Return the result of one validation, and its gain on round 0."""
     overall: CategoryResult = summarize(episodes_of(phase, evolution))[-1]
     first = Phase(0, "validate", phase.entry)
