@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from verl_agent.config.algorithms import ESTIMATOR, read_by
 from verl_agent.config.catalogue import SET, TRAINING, KeyRow, condition_text, own_rows, own_type, recipe_text, rows_of
-from verl_agent.config.keys import FREE, leaves, reference
+from verl_agent.config.keys import FREE, check_kind, leaves, reference
 from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import allowed_text
@@ -41,11 +41,12 @@ def check_keys(config: DictConfig, base: str) -> None:
     """Compare the keys of a config and their values with the base YAML of its recipe and with the catalogue.
 
     Raises:
-        ConfigError: a key that neither verl nor this package reads, a value of another type than the base's, or a key
-            without effect.
+        ConfigError: the recipe is for another command, a key is one that neither verl nor this package reads, a value
+            has another type than the base's, or a key has no effect.
     """
+    check_kind(config, base)
     plain = OmegaConf.to_container(config)
-    megatron = OmegaConf.select(config, "actor_rollout_ref.actor.strategy") == "megatron"
+    megatron = OmegaConf.select(config, STRATEGY) == "megatron"
     known = reference(base, *(["model_engine=megatron"] if megatron else []))
     own = own_rows(base)  # their classes check the types
     for key, value in leaves(plain):

@@ -12,7 +12,7 @@ from yaml import MarkedYAMLError
 
 from verl_agent.config.checks import check_keys
 from verl_agent.config.explanation import SHARED, explain_failure
-from verl_agent.config.keys import add_free_keys, check_kind
+from verl_agent.config.keys import add_free_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 
@@ -39,7 +39,6 @@ def compose_training(recipe: Path, overrides: Sequence[str], resolve: bool = Tru
         HydraConfig.instance().set_config(config)
         with open_dict(config):
             del config["hydra"]
-        check_kind(config, BASE)
         check_keys(config, BASE)
     except (HydraException, MarkedYAMLError, ValueError) as error:
         if (message := explain_failure(error, arguments, BASE)) is None:

@@ -16,6 +16,8 @@ from contextvars import ContextVar
 from math import ceil, inf
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.errors import ConfigError, did_you_mean
 
@@ -39,6 +41,11 @@ def running(envs: Sequence[RunEnv]) -> Iterator[None]:
         yield
     finally:
         ENVS.reset(token)
+
+
+def envs_of_process(config: Any) -> Sequence[RunEnv]:
+    """Return `ENVS`, or in a process that another one has started the environments of verl's config, a `DictConfig`."""
+    return ENVS.get(None) or run_envs(OmegaConf.to_container(config, resolve=True))
 
 
 def run_envs(config: Mapping[str, Any]) -> list[RunEnv]:

@@ -198,7 +198,7 @@ def searched(plan: Plan, out: Path) -> Iterator[str]:
 
 
 def measures_tables(results: Results) -> Iterator[str]:
-    """Yield the table of all measures, means over seeds and strata, and that of their differences to the first arm."""
+    """Yield two tables: the mean of each measure over seeds and strata, and its difference to the first arm."""
     study, first = results.plan.study, next(iter(results.plan.study.arms))
     known = results.measured()
     yield f"\n| arm | {' | '.join(known)} | runs that fell by more than {FALL} |\n{'|---' * (len(known) + 2)}|"

@@ -11,12 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
 
 from verl_agent.agents.base import Agent
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.mixture import envs_of_process
 from verl_agent.config.reward_shaping import turn_rewards
 from verl_agent.config.settings import RunEnv
 from verl_agent.envs.arena import Arena
@@ -115,11 +114,10 @@ class WorkerState:
     """State that all episodes of a worker process share: environments, token builder, record file."""
 
     def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
-        config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)
         self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
-        self.envs = {run_env.label: EnvRuntime(run_env, loop, self.builder) for run_env in run_envs(config)}
+        self.envs = {run_env.label: EnvRuntime(run_env, loop, self.builder) for run_env in envs_of_process(loop.config)}
         self.end_of_turn: int = loop.tokenizer.eos_token_id
-        self._record_dir: str | None = config["episode"].get("record_dir")
+        self._record_dir: str | None = loop.config.episode.get("record_dir")
 
     @cached_property
     def writer(self) -> EpisodeWriter | None:

@@ -12,7 +12,6 @@ from rich.console import Console
 from verl_agent.config.algorithms import has_critic
 from verl_agent.config.catalogue import may_change
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_kind
 from verl_agent.config.mixture import running
 from verl_agent.envs.settings import AUTO
 from verl_agent.errors import ConfigError
@@ -41,7 +40,6 @@ def run(config: DictConfig, link: Link | None = None) -> None:
     Raises:
         ConfigError: a check before the start fails, or verl rejects the config.
     """
-    check_kind(config, BASE)
     check_keys(config, BASE)
     try:
         folder = RunFolder.create(config.trainer.default_local_dir)
@@ -162,8 +160,7 @@ def hand_to_verl(run: TrainingRun, folder: RunFolder, before_end: Callable[[], N
     except (AssertionError, ValueError) as error:
         raise ConfigError(f"verl rejects the config: {error}") from error
     from verl_agent.training.actor_watch import watch_actors
-    from verl_agent.training.cluster import join_cluster
-    from verl_agent.training.runner import DriverRunner, EpisodeRunner
+    from verl_agent.training.cluster import DriverRunner, EpisodeRunner, join_cluster
 
     # On GPUs the driver may be on a machine that has none.
     runner = DriverRunner if config.trainer.device == "cpu" else ray.remote(EpisodeRunner)

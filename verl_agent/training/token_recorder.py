@@ -52,11 +52,8 @@ class TokenRecorder:
         start = time.perf_counter()
         with self.boundary(f"step {step}"):
             if rows := self._rows(batch, turn_batch, step):
-                write_tokens(training_file(self.run, step), rows, self._text)
+                write_tokens(training_file(self.run, step), rows, lambda token: str(self.tokenizer.decode([token])))
         return {SECONDS: time.perf_counter() - start}
-
-    def _text(self, token: int) -> str:
-        return str(self.tokenizer.decode([token]))
 
     def _rows(self, batch: KVBatchMeta, turn_batch: TurnBatch, step: int) -> list[TokenRow]:
         numbers = chosen_rows(batch.keys, turn_batch.padding, self.settings.groups)

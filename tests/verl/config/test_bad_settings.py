@@ -127,6 +127,7 @@ NOT_ALLOWED = [
     ("agent.context.keep=last", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
     ("agent.context.keep=last", "algorithm.use_kl_in_reward=true"),
     ("data.overlong_prompt=drp",),
+    (f"{ROLLOUT}.tensor_model_parallel_size=3",),
     (f"{ROLLOUT}.max_model_len=299",),
     ("episode.max_tokens_per_turn=100000",),
     ("episode.max_tokens=100000",),
@@ -138,7 +139,7 @@ NOT_ALLOWED = [
     (PPO, "critic.checkpoint.async_save=true"),
 ]
 """Changes of which the last one sets the key that is refused, unless another key is named below."""
-ON_CPU = (SEPARATE, "trainer.device=cpu")
+ON_CPU = (SEPARATE, "trainer.device=cpu", "trainer.n_gpus_per_node=9999")
 REPLAY = (f"{ACTOR}.megatron.router_replay.mode=R3", f"{ROLLOUT}.enable_rollout_routing_replay=true")
 OF_MEGATRON = [
     (*REPLAY, f"{ROLLOUT}.enable_rollout_routing_replay=false"),

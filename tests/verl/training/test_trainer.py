@@ -71,7 +71,7 @@ def test_trainer_and_estimators_are_registered_with_verl():
     assert get_trainer_cls("verl_agent") is EpisodeTrainer
     assert issubclass(EpisodeTrainer, PPOTrainerSync)
     assert (get_adv_estimator_fn("gigpo"), get_adv_estimator_fn("turn_returns")) == (gigpo, turn_returns)
-    assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.training.runner calls it"
+    assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.training.cluster calls it"
 
 
 class Ranks:

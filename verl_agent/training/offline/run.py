@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from verl_agent.config.catalogue import may_change
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_complete, check_kind
+from verl_agent.config.keys import check_complete
 from verl_agent.config.settings import AgentEnv, read_env
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
@@ -71,7 +71,6 @@ class Method:
 
 def run(config: DictConfig, method: Method) -> None:
     """Train to the last step of a composed recipe, or resume from its last checkpoint."""
-    check_kind(config, method.base)
     check_keys(config, method.base)
     try:
         OmegaConf.resolve(config)

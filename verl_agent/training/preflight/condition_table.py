@@ -3,6 +3,7 @@
 `verl_agent.training.preflight.conditions` explains the columns: key, allowed, remedy, when.
 """
 
+import os
 from math import ceil
 from types import NoneType
 from typing import Annotated, Any, Literal
@@ -92,14 +93,6 @@ def _group_size(value: Any, get: Get) -> bool:
 def _divides(batch: Any, get: Get) -> bool:
     """Allow one update for all rows of a step where an episode makes several rows."""
     return batch % get(MINI) == 0 or (get(KEEP) in EDITS and get(MINI) % batch == 0)
-
-
-def _lacking_contents(saved: Any, get: Get) -> str:
-    return f"a list that also has {' and '.join(kind for kind in KINDS if kind not in saved)}"
-
-
-def _fits_engine(tokens: Any, get: Get) -> bool:
-    return tokens is None or get("data.max_prompt_length") + get(RESPONSE) <= int(tokens)
 
 
 # fmt: off
@@ -271,18 +264,28 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("algorithm.use_kl_in_reward", Off,
               "The context splits an episode into several rows, and only the penalty of the last counts.",
               {KEEP: EDITS}),
+    # Devices
+    Condition("trainer.n_gpus_per_node",
+              Where(lambda ranks, get: f"a whole number from 1 to {len(os.sched_getaffinity(0))}",
+                    lambda ranks, get: ranks in range(1, len(os.sched_getaffinity(0)) + 1)),
+              "Without a GPU each rank needs a core of its machine.", {"trainer.device": ["cpu"]}),
+    Condition(f"{ROLLOUT}.tensor_model_parallel_size",
+              Where("a divisor of the GPUs of the run, trainer.n_gpus_per_node * trainer.nnodes",
+                    lambda size, get: int(get("trainer.n_gpus_per_node") * get("trainer.nnodes")) % int(size) == 0)),
     # Token budgets and batches
     Condition("data.overlong_prompt", OverlongPrompt),
     Condition(f"{ROLLOUT}.max_model_len",
               Where(f"null, or at least data.max_prompt_length={{data.max_prompt_length}} + {RESPONSE}={{{RESPONSE}}}",
-                    _fits_engine), "Lower them, or raise it."),
+                    lambda size, get: size is None or get("data.max_prompt_length") + get(RESPONSE) <= int(size)),
+              "Lower them, or raise it."),
     *(Condition(key, at_most(RESPONSE), "That is the budget of the whole episode after its prompt.")
       for key in ("episode.max_tokens_per_turn", "episode.max_tokens")),
     Condition(BATCH, Where(f"a multiple of {MINI}={{{MINI}}}", _divides),
               f"A step is split into mini-batches of so many tasks. Or set {MINI} to a divisor."),
     # Checkpoints
     *(Condition(f"{model}.checkpoint.save_contents",
-                Where(_lacking_contents, lambda saved, get: set(KINDS) <= set(saved)),
+                Where(lambda saved, get: f"a list that also has {' and '.join(k for k in KINDS if k not in saved)}",
+                      lambda saved, get: set(KINDS) <= set(saved)),
                 "Otherwise the run could not resume. Or set trainer.max_restarts=0, and only export the checkpoints.",
                 {"trainer.save_freq": SET, "trainer.max_restarts": SET})
       for model in (ACTOR, CRITIC)),

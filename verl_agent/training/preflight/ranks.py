@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,12 @@ def check_ranks_of_checkpoint(
         )
     contents = section.get("load_contents") or list(KINDS)
     if missing := shards.missing(content for content in contents if content in KINDS):
+        listed = ", ".join(file.name for file in missing[:LISTED])
+        listed += f" and {len(missing) - LISTED} more" if len(missing) > LISTED else ""
         raise ConfigError(
             f"{folder} was written by {_ranks(shards.ranks)}; {setting} gives {count}. Each rank then needs all files "
-            f"of the checkpoint, and {_listed(missing)} missing. Copy the files of all machines there, use "
-            f"{_ranks(shards.ranks)} again, or {ANOTHER_STEP}."
+            f"of the checkpoint, and {listed} {'is' if len(missing) == 1 else 'are'} missing. Copy the files of all "
+            f"machines there, use {_ranks(shards.ranks)} again, or {ANOTHER_STEP}."
         )
     return f"{folder.name}: resharding the checkpoint from {shards.ranks} to {count} ranks"
 
@@ -145,9 +147,3 @@ def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
 
 def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
-
-
-def _listed(files: Sequence[Path]) -> str:
-    names = ", ".join(file.name for file in files[:LISTED])
-    more = f" and {len(files) - LISTED} more" if len(files) > LISTED else ""
-    return f"{names}{more} {'is' if len(files) == 1 else 'are'}"

@@ -24,8 +24,9 @@ from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.preflight.lengths import check_critic
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.prompts import check_prompts
-from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, check_seeds, prepare_run
+from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, prepare_run
 from verl_agent.training.run import choose_dev_tasks, run
+from verl_agent.training.seats import check_comparison
 from verl_agent.training.splits import split_tasks
 
 RECIPE = """
@@ -140,7 +141,10 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
             ],
             "env.train_tasks='one.txt' of 'guess_",
         ),
-        (["trainer.n_gpus_per_node=999"], "trainer.n_gpus_per_node=999 is not allowed. Without a GPU each rank needs"),
+        (
+            ["trainer.n_gpus_per_node=999"],
+            "trainer.n_gpus_per_node=999 is not allowed with trainer.device='cpu'. Al",
+        ),
         (["actor_rollout_ref.model.path=./nowhere"], "actor_rollout_ref.model.path='./nowhere' does not exist."),
         (["actor_rollout_ref.model.path=empty"], "actor_rollout_ref.model.path='empty': "),
         (["data.max_response_length=${no.such.key}"], "the config does not resolve:"),
@@ -179,8 +183,8 @@ def test_estimators_with_groups_refuse_an_environment_that_ignores_seeds(folder)
         (run_env,) = run_envs(OmegaConf.to_container(config))
         for estimator in ("grpo", "rloo", "gigpo"):
             with nullcontext() if allowed else pytest.raises(ConfigError, match=r"ignores seeds.*allow_unseeded=true"):
-                check_seeds(estimator, run_env)
-        check_seeds("reinforce_plus_plus", run_env)
+                check_comparison(estimator, 4, 1, run_env)
+        check_comparison("reinforce_plus_plus", 4, 1, run_env)
 
 
 def test_an_invalid_config_leaves_no_files_behind(folder):

@@ -14,7 +14,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_agent.config.catalogue import may_change
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_kind
 from verl_agent.config.settings import read_env
 from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
@@ -88,7 +87,6 @@ def compose_recipe(recipe: str, key: str, base: str) -> DictConfig:
     except HydraException as error:
         raise ConfigError(f"{key}={recipe!r} does not compose: {error}") from error
     try:
-        check_kind(config, base)
         check_keys(config, base)
     except ConfigError as error:
         raise ConfigError(f"{key}={recipe!r}: {error}") from error
