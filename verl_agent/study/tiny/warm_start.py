@@ -87,7 +87,10 @@ def warm_start(env: RunEnv, settings: TinySettings, seed: int) -> WarmStart:
     words = Words.of_texts(message["content"] for episode in [*shown, *others(env)] for message in episode.messages)
     policy, losses = new_model(words, settings), list[float]()
     optimizer = torch.optim.AdamW(policy.parameters(), settings.warm_rate, weight_decay=0.01)
-    segments = [segment for episode in shown for segment in rendered(episode, env, words)]
+    segments = list[Segment]()
+    for one in shown:
+        tokens = EpisodeTokens(WordBuilder(words), Words.eos_token_id)
+        segments += render_episode(tokens, words, env.new_agent(), one)
     for step in range(settings.warm_updates):
         optimizer.param_groups[0]["lr"] = settings.warm_rate * (1 - 0.9 * step / settings.warm_updates)
         loss = imitation_loss(policy, luck.choices(segments, k=settings.warm_batch))
@@ -108,12 +111,6 @@ def others(env: RunEnv) -> list[Episode]:
     """Return oracle episodes of other tasks. Those of held-out tasks give words alone, so that all can be read."""
     splits = [env.tasks(env.env.train_tasks), env.tasks(env.env.eval_tasks)]
     return [demonstrated(item, env) for items in splits for item in items[:: max(1, len(items) // READ_TASKS)]]
-
-
-def rendered(episode: Episode, env: RunEnv, words: Words) -> list[Segment]:
-    """Return the tokens of a demonstration."""
-    tokens = EpisodeTokens(WordBuilder(words), Words.eos_token_id)
-    return render_episode(tokens, words, env.new_agent(), episode)
 
 
 def imitation_loss(policy: PreTrainedModel, segments: list[Segment]) -> Tensor:
