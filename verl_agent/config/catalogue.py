@@ -32,7 +32,7 @@ from verl_agent.sections import SECTIONS, Needs, OnResume, Section, field_meanin
 
 TABLE = Path(__file__).with_name("verl_keys.yaml")
 OWNERS = (
-    "verl_agent.config.settings",
+    "verl_agent.config.mixture",
     "verl_agent.evaluation.settings",
     "verl_agent.training.offline.preferences",
     "verl_agent.training.offline.evolve.rounds",
@@ -110,6 +110,11 @@ def own_rows(base: str) -> dict[str, KeyRow]:
         for name in (each.name for each in fields(one.kind)):
             found[f"{one.key}.{name}"] = _row(field_type(one.kind, name)[1], field_meaning(one.kind, name))
     return found
+
+
+def fields_of(key: str) -> list[str]:
+    """Return the fields of the settings classes of a section, also those that no YAML lists."""
+    return [field.name for one in all_sections() if one.key == key for field in fields(one.kind)]
 
 
 def own_type(key: str, base: str) -> Any:

@@ -23,16 +23,14 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 from verl.workers.engine.utils import postprocess_batch_func
 
-from verl_agent.platform.float32_attention import NAME as ATTENTION
-from verl_agent.platform.float32_attention import use_float32_attention
-from verl_agent.platform.gated_mlp import use_gated_mlps
-from verl_agent.platform.input_norm import use_input_norms
+from verl_agent.platform.cpu_layers import use_cpu_layers
 from verl_agent.platform.log_prob_head import LogProbHead, Targets, padded_places, predicting, targets
 from verl_agent.platform.memory import trim_heap
 from verl_agent.platform.micro_batches import split_micro_batches
 from verl_agent.platform.resharding import ReshardingEngine
 from verl_agent.platform.token_tree import TokenTree
-from verl_agent.platform.tree_attention import allows_trees, mask_of
+from verl_agent.platform.tree_attention import NAME as ATTENTION
+from verl_agent.platform.tree_attention import allows_trees, mask_of, use_float32_attention
 from verl_agent.platform.weight_transfer import repeated_parameters
 
 logger = logging.getLogger(__name__)
@@ -63,8 +61,7 @@ class CpuEngine(ReshardingEngine):
         finally:
             self.device_mesh = mesh
         use_float32_attention(module)
-        use_input_norms(module)
-        use_gated_mlps(module)
+        use_cpu_layers(module)
         return module
 
     @override

@@ -47,13 +47,8 @@ class EnvRuntime:
 
     def __init__(self, run_env: RunEnv, loop: AgentLoopBase, builder: ContinuousTokenBuilder) -> None:
         self.of_run, self._live = run_env, run_env.live
-        self.budget = TokenBudget(
-            prompt=loop.rollout_config.prompt_length,
-            episode=run_env.episode.max_tokens or loop.rollout_config.response_length,
-            turn=run_env.episode.max_tokens_per_turn,
-            play_truncated_turns=run_env.episode.on_truncated_turn == "play",
-        )
-        self.max_row_tokens = loop.rollout_config.prompt_length + loop.rollout_config.response_length
+        lengths = loop.rollout_config.prompt_length, loop.rollout_config.response_length
+        self.budget, self.max_row_tokens = TokenBudget.of(run_env.episode, *lengths), sum(lengths)
         self._cuts_prompts = loop.config.data.overlong_prompt == "truncate_observation"
         self._count_tokens = token_counter(builder, run_env.new_agent)
         self._tasks: dict[str, dict[str, TaskItem]] = {}
