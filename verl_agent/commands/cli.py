@@ -223,9 +223,9 @@ def serve(  # noqa: PLR0913 - one for each option
 
 def _serve_from(folder: Path, env: str) -> NoReturn:
     """Run the same command in the virtual environment in `folder`, which is created if it is missing."""
-    from verl_agent.system.venv import clean_environment, make_venv, without_venv
+    from verl_agent.system.venv import clean_environment, prepare_venv, without_venv
 
-    make_venv(folder, env, print_line)
+    prepare_venv(folder, env, print_line)
     program = str(folder.resolve() / "bin" / "verl-agent")
     sys.stdout.flush()
     os.execve(program, [program, *without_venv(sys.argv[1:])], clean_environment())

@@ -128,7 +128,7 @@ def check_own_cpus(config: DictConfig) -> None:
 
 
 def check_cluster(config: DictConfig) -> None:
-    """Check that the connected cluster has free resources for the run, and that its machines see its files."""
+    """Check the connected cluster: free resources for the run, and on all machines this package and its files."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     free = ray.available_resources()
     total = ray.cluster_resources()
@@ -148,11 +148,7 @@ def check_cluster(config: DictConfig) -> None:
                 f"in the cluster; it would wait for ever. End its other jobs (`ray status` shows them), or start its "
                 f"machines with more (`ray start --num-{name.lower()}s=N`; they are logical)."
             )
-    check_machines(nodes, Path(config.trainer.default_local_dir), config.actor_rollout_ref.model.path)
-
-
-def check_machines(nodes: list[dict[str, Any]], folder: Path, model: str) -> None:
-    """Check that all machines have this package, and see the folder of the run and the model."""
+    folder, model = Path(config.trainer.default_local_dir), config.actor_rollout_ref.model.path
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f".seen-by-all-{uuid.uuid4().hex[:8]}"
     probe.touch()

@@ -4,13 +4,13 @@ There is one case for each key and condition. The wording is the table's and is 
 """
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from tests.support.composing import OVERLAYS, ROOT, recipe
+from tests.support.composing import ROOT, check_settings, merged
 from verl_agent.config.catalogue import verl_rows
-from verl_agent.config.checks import check_keys
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.condition_table import CONDITIONS, is_limit
 from verl_agent.training.preflight.conditions import Condition, Where, check_conditions, equal_to, plain_value
@@ -23,23 +23,8 @@ PPO, TURN_PPO, DAPO = (f"+overlay/algorithm={name}" for name in ("ppo", "turn_pp
 BOOTSTRAP, ADAPTIVE = "credit.truncated=bootstrap", "horizon={max_turns: [2, 4], adaptive: {success_above: 0.5}}"
 
 
-def merged(*changes: str) -> DictConfig:
-    """Return a recipe with overlays and `key=value` changes; merging them is much quicker than composing."""
-    config = recipe(ROOT / "recipes/textcraft/grpo.yaml")
-    OmegaConf.set_struct(config, False)
-    for change in changes:
-        overlay = change.removeprefix("+overlay/")
-        read = OmegaConf.load(OVERLAYS / f"{overlay.replace('=', '/')}.yaml") if overlay != change else None
-        config.merge_with(OmegaConf.from_dotlist([change]) if read is None else read)
-    return config
-
-
-def check(*changes: str) -> None:
-    """Run the checks of settings that precede those of environments and models."""
-    config = merged(*changes)
-    check_keys(config, "agent_base")
-    OmegaConf.resolve(config)
-    check_conditions(config, CONDITIONS)
+GPU = ROOT / "recipes/textcraft/grpo.yaml"
+check = partial(check_settings, GPU)
 
 
 NOT_ALLOWED = [
@@ -167,7 +152,7 @@ def test_a_value_that_is_not_allowed_raises_config_error_with_key_value_and_what
 def test_every_condition_has_a_case_that_it_refuses():
     left = list(CONDITIONS)
     for changes in [*NOT_ALLOWED, *OF_MEGATRON, ON_CPU]:
-        config = merged(*changes)
+        config = merged(GPU, *changes)
         OmegaConf.resolve(config)
         left = [condition for condition in left if not refuses(condition, config)]
     assert left == []
@@ -181,7 +166,7 @@ def refuses(condition: Condition, config: DictConfig) -> bool:
 
 @pytest.mark.parametrize("changes", OF_MEGATRON, ids=lambda changes: changes[-1])
 def test_a_replay_of_experts_that_was_not_tried_is_refused(changes):
-    config = merged(*changes)
+    config = merged(GPU, *changes)
     OmegaConf.resolve(config)
     key = changes[-1].partition("=")[0]
     replay = [one for one in CONDITIONS if one.key == key and "router_replay" in str(one.when)]
@@ -190,7 +175,7 @@ def test_a_replay_of_experts_that_was_not_tried_is_refused(changes):
 
 
 def test_engines_on_devices_of_their_own_need_gpus():
-    config = merged(*ON_CPU)
+    config = merged(GPU, *ON_CPU)
     OmegaConf.resolve(config)
     with pytest.raises(ConfigError, match=r"trainer_mode='verl_agent_separate' is not allowed with trainer.device"):
         check_conditions(config, CONDITIONS)
