@@ -147,9 +147,8 @@ class EpisodeSampler(ReplayBuffer):
                 f"step {global_steps}: no group has {self.min_group_size} valid episodes. {READ_RECORDS}"
             )
         uniform = groups_of_equal_returns({key: summary.effective_return for key, summary in summaries.items()})
-        chosen = (intact - uniform if self.skip_uniform else intact) or intact  # verl cannot skip an update
-        kept = [key for key in batch.keys if group_of(key) in chosen]
-        if dropped := [key for key in batch.keys if group_of(key) not in chosen]:
+        kept, dropped = self._split(batch.keys, intact, uniform)
+        if dropped:
             tq.kv_clear(partition_id=partition_id, keys=dropped)
             tags = dict(zip(batch.keys, batch.tags, strict=True))
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
@@ -194,6 +193,14 @@ class EpisodeSampler(ReplayBuffer):
         """Return the groups with enough valid episodes."""
         sizes = Counter(group_of(episode) for episode in {episode_key(key) for key in keys})
         return {group for group, size in sizes.items() if size >= self.min_group_size}
+
+    def _split(self, keys: list[str], intact: set[str], uniform: set[str]) -> tuple[list[str], list[str]]:
+        """Return the keys to train on, and the dropped keys.
+
+        If all groups are uniform they are kept, since verl cannot skip an update.
+        """
+        chosen = (intact - uniform if self.skip_uniform else intact) or intact
+        return [key for key in keys if group_of(key) in chosen], [key for key in keys if group_of(key) not in chosen]
 
     def _summaries(self, batch: KVBatchMeta) -> dict[str, EpisodeSummary]:
         """Return the summary of each episode by its key; all rows of an episode have the same one."""
