@@ -41,11 +41,10 @@ def _conditions(megatron: str, model: str, used: Mapping[str, Any]) -> Iterator[
     yield Condition(
         f"{megatron}.use_dist_checkpointing",
         Where(
-            "false without {" + megatron + ".dist_checkpointing_path}",
+            f"false while {megatron}.dist_checkpointing_path is null",
             lambda uses, get: not uses or bool(get(f"{megatron}.dist_checkpointing_path")),
         ),
-        f"It reads the initial weights from {megatron}.dist_checkpointing_path. Set that to a folder of Megatron's "
-        "format.",
+        "The initial weights are read from there. Set it to a folder of Megatron's format.",
         used,
     )
     yield Condition(
@@ -87,12 +86,9 @@ MEGATRON_CONDITIONS = (
 
 def check_megatron(config: DictConfig) -> None:
     """Check that the models of a run that trains with Megatron divide as its settings ask, and work on a CPU."""
-    models = {ACTOR: (MODEL, config.actor_rollout_ref), "critic": ("critic.model", config.critic)}
-    if not has_critic(config):
-        del models["critic"]
-    for key, (name, section) in models.items():
-        model = load_config(section.model.path, f"{name}.path")
-        megatron: Any = OmegaConf.to_container(section.get("actor", section).megatron)
+    for key, name in ((ACTOR, MODEL), ("critic", "critic.model"))[: 1 + has_critic(config)]:
+        model = load_config(OmegaConf.select(config, f"{name}.path"), f"{name}.path")
+        megatron: Any = OmegaConf.to_container(OmegaConf.select(config, f"{key}.megatron"))
         check_layout(f"{key}.megatron", megatron, model)
         if use_cpu_device():
             check_stand_ins(f"{key}.megatron", megatron, model)

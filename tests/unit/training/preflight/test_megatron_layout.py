@@ -102,7 +102,7 @@ def problems(changes: dict) -> list[str]:
     [
         ({"actor_rollout_ref.model.lora_rank": 32}, r"lora_rank=32 .* Allowed: 0 or null\. Megatron does not read it"),
         ({"critic.model.lora.rank": 8}, r"^critic\.model\.lora\.rank=8 .* Adapters need Megatron-Bridge"),
-        ({f"{KEY}.use_dist_checkpointing": True}, r"Allowed: false without .*dist_checkpointing_path"),
+        ({f"{KEY}.use_dist_checkpointing": True}, r"Allowed: false while .*_path is null\."),
         ({"actor_rollout_ref.actor.fsdp_config": {"offload_policy": False}}, r"fsdp_config=.* It belongs to FSDP"),
         ({**CPU, "actor_rollout_ref.model.use_fused_kernels": True}, r"use_fused_kernels=true .* Allowed: false\."),
         ({**CPU, f"{KEY}.context_parallel_size": 2}, r"context_parallel_size=2 .* Allowed: 1\. .*not work on a CPU"),
