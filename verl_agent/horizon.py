@@ -151,7 +151,7 @@ class Horizon:
 
     def _scheduled(self, name: str, step: int) -> int:
         """Return the limit of a schedule of another package."""
-        schedule = registry.load(SCHEDULE_GROUP, name, "horizon.schedule", callable, "a function")
+        schedule = registry.load_registered(SCHEDULE_GROUP, name, "horizon.schedule", callable, "a function")
         try:
             limit = schedule(step, self.stages, **self.options)
         except Exception as error:  # boundary: the schedule is the author's code

@@ -13,12 +13,12 @@ T = TypeVar("T")
 CORRECT = "Correct the entry point in its package, then run `pip install -e .` in the package's folder."
 
 
-def registered(group: str) -> dict[str, str]:
+def registered_packages(group: str) -> dict[str, str]:
     """Return the package that registers each object of a group, by the object's name."""
     return {entry.name: entry.dist.name if entry.dist else "?" for entry in entry_points(group=group)}
 
 
-def load(
+def load_registered(
     group: str, name: str, key: str, is_kind: Callable[[object], bool], kind: str, built_in: Iterable[str] = ()
 ) -> Any:
     """Return the object that is registered as `name`.
@@ -58,12 +58,12 @@ def load(
 
 
 def load_class(group: str, name: str, key: str, base: type[T]) -> type[T]:
-    """Return the subclass of `base` that is registered as `name`; see `load`."""
+    """Return the subclass of `base` that is registered as `name`; see `load_registered`."""
 
     def is_kind(value: object) -> bool:
         return isinstance(value, type) and issubclass(value, base)
 
-    return cast(type[T], load(group, name, key, is_kind, f"a subclass of {base.__name__}"))
+    return cast(type[T], load_registered(group, name, key, is_kind, f"a subclass of {base.__name__}"))
 
 
 def _import(entry: EntryPoint, key: str) -> ModuleType:

@@ -124,7 +124,7 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
         ConfigError: an unknown key, a missing key or a value that is not allowed.
     """
     if not isinstance(values, Mapping):
-        raise ConfigError(f"{name}={_text(values)} is not allowed. Allowed: {describe(kind)}.")
+        raise ConfigError(f"{name}={_text(values)} is not allowed. Allowed: {describe_type(kind)}.")
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # kind is a dataclass
     if unknown := [str(key) for key in values if key not in known]:
         raise ConfigError("\n".join(_unknown(name, key, known) for key in unknown))
@@ -137,10 +137,10 @@ def section(name: str, kind: type[T], values: Mapping[str, Any]) -> T:
     try:
         return kind(**built)
     except ValidationError as error:
-        raise ConfigError(explain(error, name, kind)) from error
+        raise ConfigError(explain_validation(error, name, kind)) from error
 
 
-def explain(error: ValidationError, name: str, kind: type) -> str:
+def explain_validation(error: ValidationError, name: str, kind: type) -> str:
     """Return the message for a validation error: one line for each key, with its value and what is allowed.
 
     Args:
@@ -156,7 +156,7 @@ def explain(error: ValidationError, name: str, kind: type) -> str:
             owner, _, last = key.rpartition(".")
             line = _unknown(owner, last, [field.name for field in fields(kind)])
         elif problem["type"] == "missing":
-            line = f"{key} is missing. Allowed: {describe(hint, bounds)}."
+            line = f"{key} is missing. Allowed: {describe_type(hint, bounds)}."
         elif problem["type"] == "value_error":
             line = f"{key}={_text(problem['input'])} is not allowed. {problem['ctx']['error']}"
         else:
@@ -168,7 +168,7 @@ def explain(error: ValidationError, name: str, kind: type) -> str:
 
 def allowed_text(value: object, hint: Any, bounds: Sequence[Any] = ()) -> str:
     """Return the sentences of a message that say what is allowed in place of a value."""
-    arms, allowed = _arms(hint), describe(hint, bounds)
+    arms, allowed = _arms(hint), describe_type(hint, bounds)
     if isinstance(value, float) and not isfinite(value):
         allowed = allowed.replace("a number", "a finite number", 1)
     if type(value) not in arms and any(_is_list(arm) and type(value) in _arms(get_args(arm)[0]) for arm in arms):
@@ -244,7 +244,7 @@ def _is_list(hint: Any) -> bool:
     return get_origin(hint) in (list, tuple, Sequence)
 
 
-def describe(hint: Any, bounds: Sequence[Any] = (), plural: bool = False) -> str:
+def describe_type(hint: Any, bounds: Sequence[Any] = (), plural: bool = False) -> str:
     """Return what a type allows, for people: `a whole number >= 1 or null`."""
     return " or ".join(_describe_arm(arm, own, plural) for arm, own in _constrained_arms(hint, bounds))
 
@@ -257,7 +257,7 @@ def _describe_arm(arm: Any, bounds: Sequence[Any], plural: bool) -> str:
     if is_dataclass(arm):
         return f"{'sections' if plural else 'a section'} with the keys {', '.join(field.name for field in fields(arm))}"
     if _is_list(arm):
-        return f"{'lists' if plural else 'a list'} of {_length(bounds)}{describe(get_args(arm)[0], plural=True)}"
+        return f"{'lists' if plural else 'a list'} of {_length(bounds)}{describe_type(get_args(arm)[0], plural=True)}"
     if get_origin(arm) in (dict, Mapping):
         return "sections" if plural else "a section such as {}"
     noun = NOUNS.get(arm, ("another value", "other values"))[plural]

@@ -45,7 +45,7 @@ from verl_agent.study.settings import TinySettings
 from verl_agent.study.tiny.engine import LockstepEngine
 from verl_agent.study.tiny.learner import Batch, Learner, minimize
 from verl_agent.study.tiny.model import new_model
-from verl_agent.study.tiny.playing import InThisThread, Row
+from verl_agent.study.tiny.playing import InThisThread, SegmentRow
 from verl_agent.study.tiny.warm_start import imitation_loss
 from verl_agent.study.tiny.words import WordBuilder, Words
 from verl_agent.types import Message, Reply
@@ -161,7 +161,7 @@ class Run:
         measured = self.learner.update([row for rows, _ in played for row in rows], number)
         return {**measured, "invalid": sum(bad for _, bad in played) / len(played)}
 
-    async def _match(self, engine: Any, item: Any, deal: int, match: int, step: int) -> tuple[list[Row], float]:
+    async def _match(self, engine: Any, item: Any, deal: int, match: int, step: int) -> tuple[list[SegmentRow], float]:
         policies, ends = [], frozenset({Words.eos_token_id})
         for seat in range(2):
             seed = EpisodeSeed(self.seed, "train", "kuhn", item.id, step, 2 * match + seat, deal)
@@ -173,13 +173,14 @@ class Run:
                 continue
             (segment,) = policy.tokens.segments()
             fields = turn_rewards(episode, SHAPING, episode.item.category).to_fields()
-            rows.append(Row(f"{deal:05d}.{seat}_{match}_0", segment, fields))  # verl's GRPO reads groups from keys here
+            key = f"{deal:05d}.{seat}_{match}_0"  # verl's GRPO reads groups from keys here
+            rows.append(SegmentRow(key, segment, fields))
         return rows, sum(episode.info_total("invalid_action") for episode in episodes)
 
     @torch.no_grad()
     def strategy(self) -> tuple[Any, float]:
         """Return the strategy of the model as a table, and the mean probability of a possible move."""
-        batch = Batch([Row("", segment, {}) for segment in self.rows])
+        batch = Batch([SegmentRow("", segment, {}) for segment in self.rows])
         chosen_BT, _ = batch.log_probs(self.model, range(len(self.rows)), batch.mask_BT.shape[1])
         probs_SM = (chosen_BT * batch.mask_BT).sum(1).double().exp().reshape(-1, 2).numpy()
         table = spiel_policy.TabularPolicy(GAME)

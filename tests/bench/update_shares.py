@@ -23,7 +23,7 @@ from tests.bench.update_rows import played_rows
 from tests.support.engines import batch_of, new_engine, policy_loss
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.cpu_engine import CpuLanguageEngine
-from verl_agent.platform.micro_batches import split_rows
+from verl_agent.platform.micro_batches import split_micro_batches
 from verl_agent.platform.token_tree import TokenTree
 from verl_agent.rollout.tokens import Segment
 from verl_agent.trace.provenance import Provenance
@@ -69,9 +69,9 @@ def computed(rows: Sequence[Segment]) -> tuple[int, int]:
     tokens = [torch.tensor(row.prompt_ids + row.response_ids) for row in rows]
     data = batch_of(rows, MICRO)
     single = sum(
-        len(group) * max(len(tokens[row]) for row in group) for group in split_rows(data, False, keep_all=True)
+        len(group) * max(len(tokens[row]) for row in group) for group in split_micro_batches(data, False, keep_all=True)
     )
-    trees = [TokenTree.of([tokens[row] for row in group]) for group in split_rows(data, True, keep_all=True)]
+    trees = [TokenTree.of([tokens[row] for row in group]) for group in split_micro_batches(data, True, keep_all=True)]
     return single, sum(len(tree.ids_U) for tree in trees)
 
 

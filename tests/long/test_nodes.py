@@ -20,7 +20,7 @@ from tests.support.models import write_byte_model
 from tests.support.training_runs import RECIPE, command_line, last_step, marked_processes, run_environment, wait_for_end
 from verl_agent.runs.hang_watch import PHASE_FILE
 from verl_agent.trace.record_files import read_records
-from verl_agent.training.phases import PHASES
+from verl_agent.training.phases import PHASE_OF_METHOD
 
 TRAINER = {"num_cpus": 12, "num_gpus": 1}
 """Logical resources of a node with one rank."""
@@ -158,7 +158,7 @@ def test_node_lost_in_a_weight_transfer_is_named_and_the_run_goes_on_with_its_re
 
         def replace_node(run: Path) -> None:
             wait_until(lambda: last_step(run) >= 1)
-            wait_until(lambda: (run / PHASE_FILE).read_text() == PHASES["on_step_end"])
+            wait_until(lambda: (run / PHASE_FILE).read_text() == PHASE_OF_METHOD["on_step_end"])
             (lost,) = cluster.worker_nodes
             processes = processes_of(lost)
             try:

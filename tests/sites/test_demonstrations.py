@@ -15,7 +15,7 @@ from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import play_pending
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.training.offline.encoding import EpisodeEncoder
-from verl_agent.training.offline.sft import plan
+from verl_agent.training.offline.sft import plan_episodes
 
 RECIPES = ROOT / "recipes/webarena"
 
@@ -34,7 +34,7 @@ def training_rows(kind, folder, tokenizer):
     plain: Any = OmegaConf.to_container(config, resolve=True)
     played = read_env(plain)
     encoder = EpisodeEncoder(tokenizer, "llama", played, plain["data"]["max_length"])
-    return plan(plain, played).datasets(encoder)[0]
+    return plan_episodes(plain, played).datasets(encoder)[0]
 
 
 @needs_chromium

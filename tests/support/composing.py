@@ -13,7 +13,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 import verl_agent.config
 from tests import ROOT
+from verl_agent.config.checks import check_keys
 from verl_agent.config.search_path import register_config
+from verl_agent.training.preflight.condition_table import CONDITIONS
+from verl_agent.training.preflight.conditions import check_conditions
 
 SHARED = Path(verl_agent.config.__file__).parent
 BASES = ("agent_base", "agent_sft", "agent_dpo", "agent_eval", "agent_evolve")
@@ -36,6 +39,25 @@ def recipe(path: Path, *overrides: str) -> DictConfig:
     with open_dict(config):
         del config["hydra"]
     return config
+
+
+def merged(path: Path, *changes: str) -> DictConfig:
+    """Return a recipe with overlays and `key=value` changes; merging them is much quicker than composing."""
+    config = recipe(path)
+    OmegaConf.set_struct(config, False)
+    for change in changes:
+        overlay = change.removeprefix("+overlay/")
+        read = OmegaConf.load(OVERLAYS / f"{overlay.replace('=', '/')}.yaml") if overlay != change else None
+        config.merge_with(OmegaConf.from_dotlist([change]) if read is None else read)
+    return config
+
+
+def check_settings(path: Path, *changes: str) -> None:
+    """Run the checks of a training run's settings that precede those of environments and models."""
+    config = merged(path, *changes)
+    check_keys(config, "agent_base")
+    OmegaConf.resolve(config)
+    check_conditions(config, CONDITIONS)
 
 
 @cache

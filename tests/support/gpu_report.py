@@ -13,7 +13,7 @@ from verl_agent.config.algorithms import has_critic
 from verl_agent.platform.versions import installed_version
 from verl_agent.system.installation import load_kernel
 from verl_agent.trace.provenance import Provenance
-from verl_agent.training.preflight.estimates import estimate, shape_of
+from verl_agent.training.preflight.estimates import estimate_footprint, shape_of
 
 REPORT = Path(os.environ.get("GPU_REPORT", "gpu_report.json"))
 """File of the report; the environment variable chooses another."""
@@ -147,7 +147,9 @@ def estimated(config: Any, card_gb: float) -> dict[str, float]:
 
     shape = shape_of(config.actor_rollout_ref.model.path)
     assert shape is not None
-    footprint = estimate(OmegaConf.to_container(config), shape, shape if has_critic(config) else None, card_gb)
+    footprint = estimate_footprint(
+        OmegaConf.to_container(config), shape, shape if has_critic(config) else None, card_gb
+    )
     return {"train_gb": round(footprint.train_gb, 2), "play_gb": round(footprint.play_gb, 2)}
 
 

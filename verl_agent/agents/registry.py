@@ -23,7 +23,7 @@ def load_agent(name: str) -> type[Agent]:
     """Return the agent class that is registered as `name`.
 
     Raises:
-        ConfigError: see `verl_agent.registry.load`.
+        ConfigError: see `verl_agent.registry.load_registered`.
     """
     return registry.load_class(ENTRY_POINT_GROUP, name, "agent.name", Agent)  # type: ignore[type-abstract]
 

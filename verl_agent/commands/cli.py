@@ -222,9 +222,9 @@ def serve_command(  # noqa: PLR0913 - one for each option
 
 def _serve_from(folder: Path, env: str) -> NoReturn:
     """Run the same command in the virtual environment in `folder`, which is created if it is missing."""
-    from verl_agent.envs.http.venv import clean_environment, make, without_venv
+    from verl_agent.envs.http.venv import clean_environment, prepare_venv, without_venv
 
-    make(folder, env, print_line)
+    prepare_venv(folder, env, print_line)
     program = str(folder.resolve() / "bin" / "verl-agent")
     sys.stdout.flush()
     os.execve(program, [program, *without_venv(sys.argv[1:])], clean_environment())

@@ -22,7 +22,7 @@ from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.versions import TESTED, installed_version
 from verl_agent.system.checks import (
-    ENGINES,
+    ENGINE_VERSIONS,
     CheckResult,
     Status,
     check_accelerator,
@@ -42,7 +42,7 @@ from verl_agent.system.checks import (
 from verl_agent.system.compiler import compiler_error
 from verl_agent.system.gpus import Gpus, read_gpus
 from verl_agent.system.operators import operators_error
-from verl_agent.system.resources import TEMPORARY_GB, read_memory, read_text, require_temporary_space
+from verl_agent.system.resources import TEMPORARY_GB, machine_memory, read_text, require_temporary_space
 
 ATTENTION = ("flash-attn", "kernels")
 """Packages with an attention that is faster than PyTorch's."""
@@ -84,7 +84,7 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResu
     return [
         check_python(sys.version_info[:3]),
         check_cpu(len(os.sched_getaffinity(0)), read_text("/proc/cpuinfo")),
-        check_memory(read_memory()),
+        check_memory(machine_memory()),
         check_disk(shutil.disk_usage(folder).free, folder.resolve()),
         check_shared_memory(shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None),
         _temporary_files(),
@@ -92,7 +92,7 @@ def diagnose(folder: Path = Path(), model: Path | None = None) -> list[CheckResu
         *(_gpu_software(gpus) if gpus.torch_cuda else ()),
         check_package("torch", installed_version("torch")),
         check_package("verl", installed_version("verl"), TESTED["verl"]),
-        check_engine({name: installed_version(name) for name in ENGINES}, operators_error()),
+        check_engine({name: installed_version(name) for name in ENGINE_VERSIONS}, operators_error()),
         check_package("ray", installed_version("ray"), purpose="verl runs its workers in it"),
         check_package(
             "TransferQueue", installed_version("TransferQueue"), purpose="verl's default trainer moves samples with it"

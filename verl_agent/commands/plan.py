@@ -151,13 +151,13 @@ def first_fit(
     Raises:
         ConfigError: the run does not fit.
     """
-    from verl_agent.training.preflight.planning import apply, fit, reply_limits, suggest_limits
+    from verl_agent.training.preflight.planning import apply, fit_on_gpus, reply_limits, suggest_limits
 
     *longer, shortest = reply_limits(int(config["episode"]["max_tokens_per_turn"]), oracle)
     for reply in (*longer, shortest):
         limits = suggest_limits(config, prompt, oracle, reply)
         try:
-            found = fit(apply(config, limits), *shapes, card_gb)
+            found = fit_on_gpus(apply(config, limits), *shapes, card_gb)
         except ConfigError:
             if reply == shortest:
                 raise

@@ -9,10 +9,19 @@ from dataclasses import MISSING, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from verl_agent.config.catalogue import TRAINING, Row, all_sections, needed, own_rows, rows, rows_of, sections
+from verl_agent.config.catalogue import (
+    TRAINING,
+    KeyRow,
+    all_sections,
+    condition_text,
+    own_rows,
+    rows_of,
+    sections,
+    verl_rows,
+)
 from verl_agent.config.keys import KINDS, reference, value_at
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.sections import Section, describe, field_type
+from verl_agent.sections import Section, describe_type, field_type
 
 HEAD = """# Settings
 
@@ -47,7 +56,7 @@ def explain_setting(key: str, base: str) -> str:
     elif _select(base, key) is not MISSING:
         properties = _of_verl(key, base)
     else:
-        raise ConfigError(f"--explain {key!r} is not a setting of {base}. {did_you_mean(key, [*own, *rows()])}")
+        raise ConfigError(f"--explain {key!r} is not a setting of {base}. {did_you_mean(key, [*own, *verl_rows()])}")
     named = zip(COLUMNS, properties, strict=True)
     return "\n".join([key, *(f"  {name}: {text}" for name, text in named if text)])
 
@@ -67,7 +76,7 @@ def _verl_keys() -> Iterator[str]:
     shown = set[str]()
     for base, title in VERL:
         yield f"## Keys of verl, {title}\n\n{_table([name for name in COLUMNS if name != 'allowed'])}"
-        for key, row in rows().items():
+        for key, row in verl_rows().items():
             if row.meaning and key not in shown and _select(base, key) is not MISSING:
                 shown.add(key)
                 default, _, *others = _of_verl(key, base)
@@ -85,22 +94,22 @@ def _of_field(one: Section, name: str) -> list[str]:
     nested = any(other.key.removesuffix("[]") == key for other in all_sections())
     shown = "see below" if nested and isinstance(default, dict) else _default(default)
     found = [table[other] for other in (key, f"{one.key}.", one.key) if other in table]
-    return [shown, "see below" if nested else describe(hint, bounds), found[0].meaning, *_rules(found, one.base)]
+    return [shown, "see below" if nested else describe_type(hint, bounds), found[0].meaning, *_rules(found, one.base)]
 
 
 def _of_verl(key: str, base: str) -> list[str]:
     """Return the columns of a key of verl; only reinforcement learning has conditions."""
-    found = rows_of(key) or [Row()]
+    found = rows_of(key) or [KeyRow()]
     if base != TRAINING:
         found = [replace(row, when={}, effect={}) for row in found]
     default = "required" if key in REQUIRED else _default(_select(base, key))
-    patterns = [row for name, row in rows().items() if "*" in name and fnmatchcase(key, name)]
+    patterns = [row for name, row in verl_rows().items() if "*" in name and fnmatchcase(key, name)]
     return [default, "", found[0].meaning, *_rules([*found, *patterns], base)]
 
 
-def _rules(found: Sequence[Row], base: str) -> tuple[str, str]:
+def _rules(found: Sequence[KeyRow], base: str) -> tuple[str, str]:
     """Return the conditions of a key and the commands whose resumed runs may change it."""
-    needs = [needed(condition, lambda key: _select(base, key)) for row in found for condition in row.conditions]
+    needs = [condition_text(condition, lambda key: _select(base, key)) for row in found for condition in row.conditions]
     return "; ".join(needs), ", ".join(dict.fromkeys(command for row in found for command in row.resume))
 
 

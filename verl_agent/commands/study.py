@@ -49,10 +49,10 @@ def start_study(
 def report_study(file: File, out: Out = None) -> None:
     """Write the report of the runs that have ended."""
     from verl_agent.study.plan import make_plan
-    from verl_agent.study.report import write_report
+    from verl_agent.study.report import write_study_report
 
     try:
-        for path in write_report(make_plan(file), _folder(file, out)):
+        for path in write_study_report(make_plan(file), _folder(file, out)):
             print_line(f"wrote {path}")
     except ConfigError as error:
         fail(str(error))

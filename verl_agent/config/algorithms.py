@@ -90,18 +90,18 @@ def find_estimator(name: str) -> Estimator:
     """Return the estimator of a name.
 
     Raises:
-        ConfigError: see `verl_agent.registry.load`; the name is also that of a built-in one.
+        ConfigError: see `verl_agent.registry.load_registered`; the name is also that of a built-in one.
     """
     if name not in BUILT_IN:
         kind = "an Estimator with a function of the rewards of turns"
-        return cast(Estimator, registry.load(ESTIMATOR_GROUP, name, ESTIMATOR, _is_own, kind, BUILT_IN))
+        return cast(Estimator, registry.load_registered(ESTIMATOR_GROUP, name, ESTIMATOR, _is_own, kind, BUILT_IN))
     _check_not_hidden(ESTIMATOR_GROUP, ESTIMATOR, name)
     return BUILT_IN[name]
 
 
 def _check_not_hidden(group: str, key: str, name: str) -> None:
     """Check that no package registers the name of a built-in one, which would be ignored."""
-    if package := registry.registered(group).get(name):
+    if package := registry.registered_packages(group).get(name):
         raise ConfigError(f"{key}={name!r} is built in, and the package {package!r} has the same name. Rename it.")
 
 
@@ -109,12 +109,12 @@ def find_loss(name: str) -> Callable[..., Any] | None:
     """Return the policy loss of another package; None for one that is built in.
 
     Raises:
-        ConfigError: see `verl_agent.registry.load`; the name is also that of a built-in one.
+        ConfigError: see `verl_agent.registry.load_registered`; the name is also that of a built-in one.
     """
     if name in LOSSES:
         _check_not_hidden(LOSS_GROUP, LOSS, name)
         return None
-    return cast(Callable[..., Any], registry.load(LOSS_GROUP, name, LOSS, callable, "a function", LOSSES))
+    return cast(Callable[..., Any], registry.load_registered(LOSS_GROUP, name, LOSS, callable, "a function", LOSSES))
 
 
 def _is_own(value: object) -> bool:
@@ -146,7 +146,7 @@ def _known(group: str, built_in: Collection[str]) -> Names:
     """Return the names that are built in or registered in a group of entry points."""
 
     def listed() -> list[str]:
-        return [*built_in, *registry.registered(group)]
+        return [*built_in, *registry.registered_packages(group)]
 
     return Names(listed, lambda name: name in listed())
 

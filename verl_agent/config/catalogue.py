@@ -32,7 +32,7 @@ from verl_agent.sections import SECTIONS, Needs, OnResume, Section, field_meanin
 
 TABLE = Path(__file__).with_name("verl_keys.yaml")
 OWNERS = (
-    "verl_agent.config.settings",
+    "verl_agent.config.mixture",
     "verl_agent.evaluation.settings",
     "verl_agent.training.offline.preferences",
     "verl_agent.training.offline.evolve.rounds",
@@ -65,7 +65,7 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyRow:
     """Row of the table; the module explains the columns."""
 
     when: Values = field(default_factory=dict)
@@ -84,10 +84,10 @@ class Row:
 
 
 @cache
-def rows() -> Mapping[str, Row]:
+def verl_rows() -> Mapping[str, KeyRow]:
     """Return the rows of verl's keys by key, by section with a dot at its end, or by pattern."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return {key: Row(**row) for key, row in yaml.load(TABLE.read_text(encoding="utf-8"), loader).items()}
+    return {key: KeyRow(**row) for key, row in yaml.load(TABLE.read_text(encoding="utf-8"), loader).items()}
 
 
 def all_sections() -> list[Section]:
@@ -102,7 +102,7 @@ def sections(base: str) -> list[Section]:
     return [one for owner in dict.fromkeys((TRAINING, base)) for one in all_sections() if one.base == owner]
 
 
-def own_rows(base: str) -> dict[str, Row]:
+def own_rows(base: str) -> dict[str, KeyRow]:
     """Return the rows of the settings classes of a base YAML, by key and by section with a dot at its end."""
     found = {}
     for one in sections(base):
@@ -110,6 +110,11 @@ def own_rows(base: str) -> dict[str, Row]:
         for name in (each.name for each in fields(one.kind)):
             found[f"{one.key}.{name}"] = _row(field_type(one.kind, name)[1], field_meaning(one.kind, name))
     return found
+
+
+def fields_of(key: str) -> list[str]:
+    """Return the fields of the settings classes of a section, also those that no YAML lists."""
+    return [field.name for one in all_sections() if one.key == key for field in fields(one.kind)]
 
 
 def own_type(key: str, base: str) -> Any:
@@ -122,14 +127,14 @@ def own_type(key: str, base: str) -> Any:
     return None
 
 
-def _row(markers: Sequence[Any], meaning: str) -> Row:
+def _row(markers: Sequence[Any], meaning: str) -> KeyRow:
     needs = [marker for marker in markers if isinstance(marker, Needs)]
     resume = [command for marker in markers if isinstance(marker, OnResume) for command in marker.commands]
     effect = [{marker.key: list(marker.values) or SET} for marker in needs]
-    return Row(effect=effect, instead=" ".join(one.instead for one in needs), resume=resume, meaning=meaning)
+    return KeyRow(effect=effect, instead=" ".join(one.instead for one in needs), resume=resume, meaning=meaning)
 
 
-def needed(condition: Values, get: Callable[[str], Any]) -> str:
+def condition_text(condition: Values, get: Callable[[str], Any]) -> str:
     """Return a condition as text, such as `env.hosts.where='ray' or 'auto'`.
 
     Args:
@@ -137,12 +142,12 @@ def needed(condition: Values, get: Callable[[str], Any]) -> str:
     """
     texts = []
     for key, allowed in condition.items():
-        choices = [SET_NAMES.get(type(get(key)), "a text")] if allowed == SET else map(written, allowed)
+        choices = [SET_NAMES.get(type(get(key)), "a text")] if allowed == SET else map(recipe_text, allowed)
         texts.append(f"{key}={' or '.join(choices)}")
     return " or ".join(texts)
 
 
-def written(value: object) -> str:
+def recipe_text(value: object) -> str:
     """Return a value as a recipe has it, with quotes around a text."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -151,13 +156,13 @@ def written(value: object) -> str:
 
 def may_change(command: str) -> list[str]:
     """Return the settings that a resumed run may change, as patterns of `verl_agent.runs.identity.claim`."""
-    tables = [rows(), *(own_rows(base) for base in dict.fromkeys(one.base for one in all_sections()))]
+    tables = [verl_rows(), *(own_rows(base) for base in dict.fromkeys(one.base for one in all_sections()))]
     found = (key for table in tables for key, row in table.items() if set(row.resume) & set(COMMANDS[command]))
     return [key.removesuffix(".") for key in dict.fromkeys(found)]
 
 
-def rows_of(key: str, base: str = TRAINING) -> list[Row]:
+def rows_of(key: str, base: str = TRAINING) -> list[KeyRow]:
     """Return the row of a key, then those of the sections around it, the innermost first."""
-    table = {**rows(), **own_rows(base)} if base == TRAINING else own_rows(base)
+    table = {**verl_rows(), **own_rows(base)} if base == TRAINING else own_rows(base)
     names = [key, *(f"{key.rsplit('.', depth)[0]}." for depth in range(1, key.count(".") + 1))]
     return [table[name] for name in names if name in table]

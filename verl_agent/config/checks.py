@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
 from verl_agent.config.algorithms import ESTIMATOR, read_by
-from verl_agent.config.catalogue import SET, TRAINING, Row, needed, own_rows, own_type, rows_of, written
-from verl_agent.config.keys import FREE, leaves, reference
+from verl_agent.config.catalogue import SET, TRAINING, KeyRow, condition_text, own_rows, own_type, recipe_text, rows_of
+from verl_agent.config.keys import FREE, check_kind, leaves, reference
 from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import allowed_text
@@ -41,11 +41,12 @@ def check_keys(config: DictConfig, base: str) -> None:
     """Compare the keys of a config and their values with the base YAML of its recipe and with the catalogue.
 
     Raises:
-        ConfigError: a key that neither verl nor this package reads, a value of another type than the base's, or a key
-            without effect.
+        ConfigError: the recipe is for another command, a key is one that neither verl nor this package reads, a value
+            has another type than the base's, or a key has no effect.
     """
+    check_kind(config, base)
     plain = OmegaConf.to_container(config)
-    megatron = OmegaConf.select(config, "actor_rollout_ref.actor.strategy") == "megatron"
+    megatron = OmegaConf.select(config, STRATEGY) == "megatron"
     known = reference(base, *(["model_engine=megatron"] if megatron else []))
     own = own_rows(base)  # their classes check the types
     for key, value in leaves(plain):
@@ -69,7 +70,7 @@ def check_effects(config: DictConfig, base: str) -> None:
     Args:
         config: whole config; its interpolations need not be resolved.
     """
-    known, shipped, views = defaults(config, base), _in_overlays(), environments(config)
+    known, shipped, views = default_values(config, base), _in_overlays(), environments(config)
     found: dict[str, dict[str, str]] = {}
     for entry, view in views.items():
         read = read_by(OmegaConf.select(view, ESTIMATOR))
@@ -77,7 +78,7 @@ def check_effects(config: DictConfig, base: str) -> None:
             name = next((free[:-1] for free in FREE if key.startswith(free)), key)
             if name not in known or value == known[name] or name.startswith(read):
                 continue
-            row, *around = rows_of(name, base) or [Row()]
+            row, *around = rows_of(name, base) or [KeyRow()]
             around = [] if value in shipped.get(key, ()) else around  # set by an overlay for all its users
             reason = next(filter(None, (problem(one, view) for one in (row, *around))), "")
             found.setdefault(name, {})[entry] = reason and _message(view, name, reason, known[name], base)
@@ -97,8 +98,8 @@ def _message(config: DictConfig, key: str, reason: str, default: Any, base: str)
     elif wrong := _wrong_value(key, present, base):
         return wrong
     else:
-        value = f"={written(present)}"
-    return f"{key}{value} has no effect: {reason} Leave it at {written(neutral)}."
+        value = f"={recipe_text(present)}"
+    return f"{key}{value} has no effect: {reason} Leave it at {recipe_text(neutral)}."
 
 
 def _wrong_value(key: str, value: Any, base: str) -> str:
@@ -110,7 +111,7 @@ def _wrong_value(key: str, value: Any, base: str) -> str:
     try:
         TypeAdapter(hint).validate_python(plain, strict=True)
     except ValidationError:
-        return f"{key}={written(value)} is not allowed. {allowed_text(plain, hint)}"
+        return f"{key}={recipe_text(value)} is not allowed. {allowed_text(plain, hint)}"
     return ""
 
 
@@ -135,7 +136,7 @@ def environments(config: DictConfig) -> dict[str, DictConfig]:
     return views or {"": config}
 
 
-def problem(row: Row, config: DictConfig) -> str:
+def problem(row: KeyRow, config: DictConfig) -> str:
     """Return the reason why a key has no effect in a run, and what to do; empty if it has one."""
     if row.unread:
         return f"nothing reads it. {row.instead}".strip()
@@ -143,13 +144,13 @@ def problem(row: Row, config: DictConfig) -> str:
         return row.instead
     for condition in row.conditions:
         values = {key: OmegaConf.select(config, key) for key in condition}
-        if not any(fits(values[key], allowed) for key, allowed in condition.items()):
-            present = f", not {written(*values.values())}" if len(values) == 1 else ""
-            return f"it is read only with {needed(condition, values.get)}{present}. {row.instead}".strip()
+        if not any(is_met(values[key], allowed) for key, allowed in condition.items()):
+            present = f", not {recipe_text(*values.values())}" if len(values) == 1 else ""
+            return f"it is read only with {condition_text(condition, values.get)}{present}. {row.instead}".strip()
     return ""
 
 
-def defaults(config: DictConfig, base: str = TRAINING) -> dict[str, Any]:
+def default_values(config: DictConfig, base: str = TRAINING) -> dict[str, Any]:
     """Return the unresolved values that the keys of a recipe have if nobody sets them."""
     if base != TRAINING:
         return dict(leaves(reference(base)))
@@ -170,7 +171,7 @@ def _in_overlays() -> Mapping[str, list[Any]]:
     return found
 
 
-def fits(value: Any, allowed: Any) -> bool:
+def is_met(value: Any, allowed: Any) -> bool:
     """Return True if a value is one of those in a condition."""
     if allowed == SET:
         return bool(value) and (isinstance(value, bool) or not isinstance(value, int | float) or value > 0)

@@ -1,4 +1,4 @@
-"""Composition of a training recipe with overrides, as `verl-agent train` does it, without starting a run."""
+"""Composition of a recipe with overrides, as its command does it, without starting a run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from yaml import MarkedYAMLError
 
 from verl_agent.config.checks import check_keys
 from verl_agent.config.explanation import SHARED, explain_failure
-from verl_agent.config.keys import add_free_keys, check_kind
+from verl_agent.config.keys import add_free_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 
@@ -28,6 +28,16 @@ def compose_training(recipe: Path, overrides: Sequence[str], resolve: bool = Tru
         resolve: False to keep references to other keys as text.
 
     Raises:
+        ConfigError: see `compose_recipe`.
+    """
+    plain: dict[str, Any] = OmegaConf.to_container(compose_recipe(recipe, BASE, overrides), resolve=resolve)
+    return plain
+
+
+def compose_recipe(recipe: Path, base: str, overrides: Sequence[str] = ()) -> DictConfig:
+    """Return the checked config of a recipe on a base YAML.
+
+    Raises:
         ConfigError: the recipe or an override does not compose, or a key has no effect.
     """
     register_config()
@@ -39,14 +49,12 @@ def compose_training(recipe: Path, overrides: Sequence[str], resolve: bool = Tru
         HydraConfig.instance().set_config(config)
         with open_dict(config):
             del config["hydra"]
-        check_kind(config, BASE)
-        check_keys(config, BASE)
+        check_keys(config, base)
     except (HydraException, MarkedYAMLError, ValueError) as error:
-        if (message := explain_failure(error, arguments, BASE)) is None:
+        if (message := explain_failure(error, arguments, base)) is None:
             raise
         raise ConfigError(message) from error
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=resolve)
-    return plain
+    return config
 
 
 def check_overlays(arguments: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 from yaml import MarkedYAMLError
 
+from verl_agent.config.catalogue import fields_of
 from verl_agent.config.keys import check_kind, leaves
 from verl_agent.errors import ConfigError, did_you_mean
 
@@ -86,7 +87,9 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
     if key == last and (full := [name for name, _ in leaves(_plain(section)) if name.endswith(f".{key}")]):
         hint = f"Did you mean {' or '.join(full)}?"
     else:
-        hint = did_you_mean(last, map(str, section)) if len(section) else f"{key.removesuffix('.' + last)} has no keys."
+        around = key.removesuffix(f".{last}")
+        known = dict.fromkeys([*map(str, section), *fields_of(around)])
+        hint = did_you_mean(last, known) if known else f"{around} has no keys."
     return f"{key} is not a setting of this recipe. {hint}"
 
 

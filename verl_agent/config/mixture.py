@@ -13,11 +13,15 @@ env:
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from math import ceil, inf
-from typing import Any
+from math import ceil
+from typing import Annotated, Any
+
+from omegaconf import OmegaConf
+from pydantic import Field
 
 from verl_agent.config.settings import RunEnv, read_run_env
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError
+from verl_agent.sections import section, settings
 
 ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
 """Sections that an entry of the mixture may override."""
@@ -27,8 +31,36 @@ SHARED_EPISODE = ("record_dir", "record_tokens")
 """Keys of section `episode` that belong to the run, not to an entry."""
 ENVS: ContextVar[Sequence[RunEnv]] = ContextVar("ENVS")
 """Environments of the run, for objects that verl makes: it passes on nothing but its config."""
-TASK_KEYS = ("train_tasks", "dev_tasks", "eval_tasks")
-ENTRY_KEYS = ("name", "label", "weight", *TASK_KEYS, "options", "timeout_s", *ENTRY_SECTIONS)
+
+
+@settings("env.mixture[]")
+class MixtureEntry:
+    """One entry of the list `env.mixture`. What it leaves out is that of the whole run, but `options`."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """Registered name of the environment."""
+    label: str | None = None
+    """Name in metrics and rows, unique in the run; null for that of the environment."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Weight of its tasks in a training step, relative to the other entries. Remove an entry to leave it out."""
+    train_tasks: str | None = None
+    """See `env.train_tasks`."""
+    dev_tasks: str | None = None
+    """See `env.dev_tasks`."""
+    eval_tasks: str | None = None
+    """See `env.eval_tasks`."""
+    options: Mapping[str, Any] | None = None
+    """See `env.options`."""
+    timeout_s: float | None = None
+    """See `env.timeout_s`."""
+    horizon: Mapping[str, Any] | None = None
+    """Keys of section `horizon`."""
+    episode: Mapping[str, Any] | None = None
+    """Keys of section `episode`."""
+    credit: Mapping[str, Any] | None = None
+    """Keys of section `credit`."""
+    agent: Mapping[str, Any] | None = None
+    """Keys of section `agent`."""
 
 
 @contextmanager
@@ -39,6 +71,11 @@ def running(envs: Sequence[RunEnv]) -> Iterator[None]:
         yield
     finally:
         ENVS.reset(token)
+
+
+def envs_of_process(config: Any) -> Sequence[RunEnv]:
+    """Return `ENVS`, or in a process that another one has started the environments of verl's config, a `DictConfig`."""
+    return ENVS.get(None) or run_envs(OmegaConf.to_container(config, resolve=True))
 
 
 def run_envs(config: Mapping[str, Any]) -> list[RunEnv]:
@@ -71,30 +108,18 @@ def run_envs(config: Mapping[str, Any]) -> list[RunEnv]:
 
 def _mixture_env(config: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> RunEnv:
     prefix = f"env.mixture[{index}]"
-    for key in entry:
-        if key not in ENTRY_KEYS:
-            raise ConfigError(f"{prefix}.{key} is not a setting. {did_you_mean(str(key), ENTRY_KEYS)}")
-    if not entry.get("name"):
-        raise ConfigError(f"{prefix}.name is missing. Set the name of an environment, such as {{name: textcraft}}.")
-    weight, label = entry.get("weight", 1.0), str(entry.get("label") or entry["name"])
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
-        raise ConfigError(
-            f"{prefix}.weight={weight!r} is not allowed. Allowed: a number > 0. Remove the entry to leave the "
-            "environment out."
-        )
+    made = section(prefix, MixtureEntry, entry)
+    label = made.label or made.name
     if not label.replace("_", "").replace("-", "").isalnum():
         raise ConfigError(f"{prefix}.label={label!r} is not allowed. Allowed: letters, digits, _ and -.")
-    for name in ENTRY_SECTIONS:
-        if not isinstance(entry.get(name) or {}, Mapping):
-            raise ConfigError(f"{prefix}.{name}={entry[name]!r} is not allowed. Allowed: a section such as {{}}.")
     for key in SHARED_EPISODE:
-        if key in (entry.get("episode") or {}):
+        if key in (made.episode or {}):
             raise ConfigError(f"{prefix}.episode.{key} is not allowed: a run has one. Set episode.{key}.")
     shared = {key: value for key, value in config["env"].items() if key not in ("mixture", "options")}
     overrides = {key: value for key, value in entry.items() if key not in ("label", "weight", *ENTRY_SECTIONS)}
-    sections = {name: {**(config.get(name) or {}), **(entry.get(name) or {})} for name in ENTRY_SECTIONS}
+    sections = {name: {**(config.get(name) or {}), **(getattr(made, name) or {})} for name in ENTRY_SECTIONS}
     try:
-        return read_run_env({**config, **sections, "env": {**shared, **overrides}}, label, float(weight))
+        return read_run_env({**config, **sections, "env": {**shared, **overrides}}, label, float(made.weight))
     except ConfigError as error:
         raise ConfigError(f"{prefix} ({label}): {error}") from error
 

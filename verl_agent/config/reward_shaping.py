@@ -5,7 +5,7 @@ Independent of tokens and of torch. Metrics, records and validation report the r
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -112,15 +112,9 @@ class TurnRewards:
             begin = end
         return rows
 
-    def to_fields(self) -> dict[str, list[float] | list[str] | int | str]:
+    def to_fields(self) -> dict[str, Any]:
         """Return the fields as plain values, which can be sent between processes."""
-        return {
-            "rewards": list(self.rewards),
-            "anchors": list(self.anchors),
-            "first": self.first,
-            "truncated": self.truncated,
-            "role": self.role,
-        }
+        return asdict(self)
 
 
 def turn_rewards(episode: Episode, credit: RewardShaping, role: str = "") -> TurnRewards:

@@ -56,9 +56,9 @@ def attention(flash_attn: str | None = None) -> str:
     The module `flash_attn` does not tell: the package flash-attn-4, which SGLang installs, has another part of it.
 
     Args:
-        flash_attn: installed version of flash-attn; None to look it up.
+        flash_attn: installed version of flash-attn, "" without it; None to look it up.
     """
-    return "flash_attention_2" if flash_attn or installed_version("flash-attn") else "sdpa"
+    return "flash_attention_2" if (installed_version("flash-attn") if flash_attn is None else flash_attn) else "sdpa"
 
 
 def megatron_attention(flash_attn: str | None = None) -> str:
@@ -67,9 +67,9 @@ def megatron_attention(flash_attn: str | None = None) -> str:
     Megatron switches all other kernels of Transformer Engine off. verl's own default is `flash`.
 
     Args:
-        flash_attn: installed version of flash-attn; None to look it up.
+        flash_attn: see `attention`.
     """
-    return "flash" if flash_attn or installed_version("flash-attn") else "fused"
+    return "flash" if attention(flash_attn) == "flash_attention_2" else "fused"
 
 
 def vanilla_mbridge(python: tuple[int, int] = sys.version_info[:2]) -> bool:
@@ -89,10 +89,7 @@ def storage_units(*machine: int) -> int:
 def register_config() -> None:
     """Register plugin and resolvers, so that this process can compose recipes. Repeated calls have no effect."""
     Plugins.instance().register(AgentSearchPath)
-    OmegaConf.register_new_resolver("cpu_dtype", cpu_dtype, replace=True)
-    OmegaConf.register_new_resolver("attention", attention, replace=True)
-    OmegaConf.register_new_resolver("megatron_attention", megatron_attention, replace=True)
-    OmegaConf.register_new_resolver("vanilla_mbridge", vanilla_mbridge, replace=True)
-    OmegaConf.register_new_resolver("storage_units", storage_units, replace=True)
+    for resolver in (cpu_dtype, attention, megatron_attention, vanilla_mbridge, storage_units):
+        OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
     OmegaConf.register_new_resolver("max", lambda *values: max(map(int, values)), replace=True)
     OmegaConf.register_new_resolver("add", lambda *values: sum(map(int, values)), replace=True)

@@ -20,7 +20,7 @@ ENTRY_POINT_GROUP = "verl_agent.envs"
 
 def registered() -> dict[str, str]:
     """Return the package that registers each environment, by the environment's name."""
-    return registry.registered(ENTRY_POINT_GROUP)
+    return registry.registered_packages(ENTRY_POINT_GROUP)
 
 
 @cache  # every episode asks, and searching all installed packages takes milliseconds
@@ -28,7 +28,7 @@ def load_adapter(name: str) -> type[EnvAdapter]:
     """Return the adapter class registered as `name`.
 
     Raises:
-        ConfigError: see `verl_agent.registry.load`.
+        ConfigError: see `verl_agent.registry.load_registered`.
     """
     return registry.load_class(ENTRY_POINT_GROUP, name, "env.name", EnvAdapter)  # type: ignore[type-abstract]
 

@@ -26,7 +26,7 @@ from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs.identity import claim, make_folder
 from verl_agent.runs.terminal_person import check_terminal
-from verl_agent.system.installation import check_engine
+from verl_agent.system.installation import require_engine
 from verl_agent.system.operators import check_together, engine_checks
 from verl_agent.system.resources import TEMPORARY_GB, require_temporary_space
 from verl_agent.trace.record import EpisodeRecord
@@ -191,7 +191,7 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
     """
     check_engine_device(config.engine.device)
     if config.engine.name == "sglang":
-        check_engine("engine.name", "sglang", config.engine.device == "cpu")
+        require_engine("engine.name", "sglang", config.engine.device == "cpu")
     if config.engine.device == "cpu":
         check_together(lambda: require_temporary_space(TEMPORARY_GB), *engine_checks(config.engine.name))
     model, lengths = resolve_model(path, key="model.path", policies=[ORACLE, RANDOM]), config.data

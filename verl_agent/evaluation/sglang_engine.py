@@ -59,14 +59,14 @@ class SglangEngine(LocalEngine):
             import sglang
             import torch
 
-            from verl_agent.platform.sglang.seeded_sampling import sample_with_seeds
+            from verl_agent.platform.sglang.seeded_sampling import seed_sglang
         except ImportError as error:
             setup = "setup-sglang" if settings.device == "cpu" else "setup DEVICE=gpu ENGINE=sglang VENV=.venv-sglang"
             raise ConfigError(
                 f"engine.name='sglang' needs SGLang, which does not import: {error}. Run `make {setup}` and activate "
                 "the environment that it creates, or set engine.name=vllm."
             ) from error
-        sample_with_seeds()
+        seed_sglang()
         copies = settings.copies(torch.cuda.device_count())
         self._route = Route(copies)
         own = {**ON_CPU, "max_total_tokens": max(CACHE_TOKENS, 2 * context)} if settings.device == "cpu" else {}

@@ -156,7 +156,7 @@ def parameters(model: str | Path) -> int | None:
         return _count_structure(str(model))
     files = {pattern: sorted(folder.glob(pattern)) for pattern in WEIGHTS}
     if files["*.safetensors"]:
-        return sum(map(_count, files["*.safetensors"]))
+        return sum(size for file in files["*.safetensors"] for size in _sizes(file))
     sizes = [path.stat().st_size for paths in files.values() for path in paths]
     return sum(sizes) // 2 or None  # assumes two bytes per parameter
 
@@ -178,10 +178,6 @@ def largest_weight(model: str | Path) -> int | None:
     """Return the number of elements of a model's largest tensor; None if its weights are not in a local safetensors."""
     files = sorted(Path(model).glob("*.safetensors"))
     return max((size for file in files for size in _sizes(file)), default=None)
-
-
-def _count(file: Path) -> int:
-    return sum(_sizes(file))
 
 
 def _sizes(file: Path) -> list[int]:

@@ -13,26 +13,18 @@ from types import ModuleType
 from typing import Any
 
 
-def after_import(name: str, action: Callable[[], None]) -> None:
-    """Call a function after the import of a module; at once if it is imported already."""
+def after_import(name: str, action: Callable[[], None], before: bool = False) -> None:
+    """Call a function after the import of a module, or `before` its first one; at once if it is imported already."""
     if name in sys.modules:
         action()
     elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(name, action))
-
-
-def before_import(name: str, action: Callable[[], None]) -> None:
-    """Call a function before the first import of a module; at once if it is imported already."""
-    if name in sys.modules:
-        action()
-    elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(name, action, before=True))
+        sys.meta_path.insert(0, _Finder(name, action, before))
 
 
 class _Finder(MetaPathFinder):
     """Finder of one module, which leaves the search to the others."""
 
-    def __init__(self, name: str, action: Callable[[], None], before: bool = False) -> None:
+    def __init__(self, name: str, action: Callable[[], None], before: bool) -> None:
         self.name, self._action, self._before = name, action, before
 
     def find_spec(

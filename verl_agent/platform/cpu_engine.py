@@ -23,16 +23,14 @@ from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 from verl.workers.engine.utils import postprocess_batch_func
 
-from verl_agent.platform.float32_attention import NAME as ATTENTION
-from verl_agent.platform.float32_attention import use_float32_attention
-from verl_agent.platform.gated_mlp import use_gated_mlps
-from verl_agent.platform.input_norm import use_input_norms
+from verl_agent.platform.cpu_layers import use_cpu_layers
 from verl_agent.platform.log_prob_head import LogProbHead, Targets, padded_places, predicting, targets
 from verl_agent.platform.memory import trim_heap
-from verl_agent.platform.micro_batches import split_rows
+from verl_agent.platform.micro_batches import split_micro_batches
 from verl_agent.platform.resharding import ReshardingEngine
 from verl_agent.platform.token_tree import TokenTree
-from verl_agent.platform.tree_attention import allows_trees, mask_of
+from verl_agent.platform.tree_attention import NAME as ATTENTION
+from verl_agent.platform.tree_attention import allows_trees, mask_of, use_float32_attention
 from verl_agent.platform.weight_transfer import repeated_parameters
 
 logger = logging.getLogger(__name__)
@@ -42,7 +40,7 @@ ALL_LOGITS = ("use_fused_kernels", "distillation_use_topk", "calculate_sum_pi_sq
 
 
 class CpuEngine(ReshardingEngine):
-    """Part of an engine on a CPU: micro-batches of `split_rows`, and float32 outside of matrix products."""
+    """Part of an engine on a CPU: micro-batches of `split_micro_batches`, and float32 outside of matrix products."""
 
     shares = False
     """Beginnings that rows of a micro-batch share are computed once."""
@@ -63,8 +61,7 @@ class CpuEngine(ReshardingEngine):
         finally:
             self.device_mesh = mesh
         use_float32_attention(module)
-        use_input_norms(module)
-        use_gated_mlps(module)
+        use_cpu_layers(module)
         return module
 
     @override
@@ -117,7 +114,9 @@ class CpuEngine(ReshardingEngine):
         whole = forward_only or tu.get_non_tensor_data(data=data, key="return_model_output", default=False)
         # Several ranks gather their shards in each pass, so all of them need equally many passes.
         several = self.get_data_parallel_size() > 1
-        groups = split_rows(data, self.shares, whole or several, self.get_data_parallel_group() if several else None)
+        groups = split_micro_batches(
+            data, self.shares, whole or several, self.get_data_parallel_group() if several else None
+        )
         outputs = []
         with kept_casts(), torch.set_grad_enabled(not forward_only):
             for number, rows in enumerate(groups, 1):

@@ -1,17 +1,19 @@
 """verl's platform interface for a machine without an accelerator."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
 import psutil
 import torch
-from typing_extensions import override
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 from verl_agent.platform.detect import use_cpu_device
+
+
+def _nothing(*args: object, **kwargs: object) -> None:
+    """Do nothing: a CPU is the only device, calls on it are synchronous, and it has no cache, profiler or runtime."""
 
 
 class CpuDevice(ModuleType):
@@ -39,29 +41,11 @@ class CpuDevice(ModuleType):
         return torch.device("cpu")
 
     @staticmethod
-    def set_device(device: object) -> None:
-        """Do nothing: the CPU is the only device."""
-
-    @staticmethod
-    def empty_cache() -> None:
-        """Do nothing: the CPU has no cache of freed memory."""
-
-    @staticmethod
-    def ipc_collect() -> None:
-        """Do nothing: the CPU shares no device memory."""
-
-    @staticmethod
     def memory_allocated(device: object = None) -> int:
         """Return the resident memory of this process, in bytes."""
         return int(psutil.Process().memory_info().rss)
 
-    memory_reserved = memory_allocated
-    max_memory_allocated = memory_allocated
-    max_memory_reserved = memory_allocated
-
-    @staticmethod
-    def reset_peak_memory_stats(device: object = None) -> None:
-        """Do nothing: no peak is measured."""
+    memory_reserved = max_memory_allocated = max_memory_reserved = memory_allocated
 
     @staticmethod
     def mem_get_info(device: object = None) -> tuple[int, int]:
@@ -74,8 +58,8 @@ class CpuDevice(ModuleType):
         """Return `cpu`."""
         return "cpu"
 
-    get_rng_state = staticmethod(torch.get_rng_state)
-    set_rng_state = staticmethod(torch.set_rng_state)
+    set_device = empty_cache = ipc_collect = reset_peak_memory_stats = staticmethod(_nothing)
+    get_rng_state, set_rng_state = staticmethod(torch.get_rng_state), staticmethod(torch.set_rng_state)
 
 
 @PlatformRegistry.register(platform="cpu")
@@ -83,51 +67,20 @@ class PlatformCPU(PlatformBase):
     """CPU platform: one rank a process, gloo between ranks, weight transfer through shared memory."""
 
     _device = CpuDevice()
-
-    @property
-    def device_name(self) -> str:
-        """Device type of tensors."""
-        return "cpu"
-
-    @property
-    def vendor_name(self) -> str:
-        """Vendor of the device; no engine is specific to it."""
-        return "cpu"
-
-    @property
-    def device_module(self) -> ModuleType:
-        """Replacement of `torch.cuda`."""
-        return self._device
+    device_name = vendor_name = "cpu"  # no engine is specific to the vendor
+    device_module = _device
+    current_device, device_count = staticmethod(_device.current_device), staticmethod(_device.device_count)
+    set_device = synchronize = set_allocator_settings = empty_cache = profiler_start = profiler_stop = cudart = _nothing
 
     def is_available(self) -> bool:
         """Return True if this process uses the CPU device."""
         return use_cpu_device()
-
-    @override
-    def current_device(self) -> torch.device:
-        return self._device.current_device()
-
-    def device_count(self) -> int:
-        """Return 1."""
-        return self._device.device_count()
-
-    def set_device(self, device_index: int) -> None:
-        """Do nothing: the CPU is the only device."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Do nothing: calls on the CPU are synchronous."""
 
     def manual_seed(self, seed: int) -> None:
         """Seed the random generator of torch."""
         torch.manual_seed(seed)
 
     manual_seed_all = manual_seed
-
-    def set_allocator_settings(self, settings: str) -> None:
-        """Do nothing: the allocator of the CPU has no settings."""
-
-    def empty_cache(self) -> None:
-        """Do nothing: the CPU has no cache of freed memory."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         """Return None twice: a CPU has no compute capability."""
@@ -141,16 +94,9 @@ class PlatformCPU(PlatformBase):
         """Return the variable that Ray sets for the logical resource `GPU`."""
         return "CUDA_VISIBLE_DEVICES"
 
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        """Do nothing: the CPU device has no profiler."""
-        yield
-
-    def profiler_start(self) -> None:
-        """Do nothing: the CPU device has no profiler."""
-
-    def profiler_stop(self) -> None:
-        """Do nothing: the CPU device has no profiler."""
+    def nvtx_range(self, msg: str) -> AbstractContextManager[None]:
+        """Return a context that does nothing: the CPU device has no profiler."""
+        return nullcontext()
 
     def ray_resource_name(self) -> str:
         """Return the logical resource that `ray.init(num_gpus=...)` declares; Ray has no resource for CPU devices."""
@@ -163,6 +109,3 @@ class PlatformCPU(PlatformBase):
     def is_ipc_supported(self) -> bool:
         """Return False, so that verl uses shared memory."""
         return False
-
-    def cudart(self) -> None:
-        """Do nothing: the CPU has no CUDA runtime."""

@@ -11,7 +11,7 @@ from verl.utils import tensordict_utils as tu
 from verl_agent.platform.token_tree import pack
 
 
-def split_rows(data: TensorDict, shares: bool, keep_all: bool, ranks: Any = None) -> list[Tensor]:
+def split_micro_batches(data: TensorDict, shares: bool, keep_all: bool, ranks: Any = None) -> list[Tensor]:
     """Return the rows of each micro-batch of a batch, int64.
 
     A micro-batch has no more tokens than `micro_batch_size_per_gpu` of the longest rows, so that it needs no more

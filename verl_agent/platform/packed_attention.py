@@ -24,11 +24,11 @@ def use_packed_attention(model: Any) -> None:
     config = model.config.get_text_config()
     limited = {"full_attention"} != set(getattr(config, "layer_types", None) or ["full_attention"])
     if model.config._attn_implementation == "sdpa" and not limited:
-        AttentionInterface.register(NAME, attend)
+        AttentionInterface.register(NAME, attend_to_rows)
         model.set_attn_implementation(NAME)
 
 
-def attend(
+def attend_to_rows(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,

@@ -1,5 +1,7 @@
 """Registration of this package's CPU device and weight transfer with verl, in the present process."""
 
+from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 from verl_agent.platform.after_import import after_import
@@ -71,14 +73,8 @@ def _register_adapter() -> None:
 def _register_replica() -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    RolloutReplicaRegistry.register("vllm", _load_vllm)
+    RolloutReplicaRegistry.register("vllm", partial(resolve_name, "verl_agent.platform.vllm_rollout:RunScopedReplica"))
     RolloutReplicaRegistry.register("sglang", _load_sglang)
-
-
-def _load_vllm() -> Any:
-    from verl_agent.platform.vllm_rollout import RunScopedReplica
-
-    return RunScopedReplica
 
 
 def _load_sglang() -> Any:

@@ -49,7 +49,7 @@ def _mix(bits: Tensor) -> Tensor:
     return bits ^ (bits >> 31 & (1 << 33) - 1)
 
 
-def choose(weights: Tensor, numbers: Tensor) -> Tensor:
+def choose_tokens(weights: Tensor, numbers: Tensor) -> Tensor:
     """Return the first token of each row whose cumulative probability exceeds the row's number.
 
     Args:
@@ -80,7 +80,7 @@ def _first_above(sums: Tensor, target: Tensor) -> Tensor:
 class RequestGenerator(torch.Generator):
     """Generator of one request of vLLM, which knows the request's seed and position.
 
-    It is a real generator, because vLLM's speculative decoding draws from it. `sample` does not. vLLM discards the
+    It is a real generator, because vLLM's speculative decoding draws from it. `sample_vllm` does not. vLLM discards the
     sample after a part of a prompt and moves the offset back (v1/worker/gpu_model_runner.py:3825). Nothing was drawn
     then, and generators on a CPU have no offset.
     """
@@ -110,8 +110,8 @@ class RequestGenerator(torch.Generator):
             super().set_offset(offset)
 
 
-def sample(unseeded: Sampler, probs: Tensor, generators: Mapping[int, torch.Generator], *args: Any) -> Tensor:
-    """Return a token for each row, by `choose` for requests with a seed.
+def sample_vllm(unseeded: Sampler, probs: Tensor, generators: Mapping[int, torch.Generator], *args: Any) -> Tensor:
+    """Return a token for each row, by `choose_tokens` for requests with a seed.
 
     Args:
         unseeded: vLLM's `random_sample`, for the others. It overwrites the probabilities.
@@ -128,14 +128,14 @@ def sample(unseeded: Sampler, probs: Tensor, generators: Mapping[int, torch.Gene
     places = torch.tensor([(row, one.request_seed, one.position) for row, one in seeded.items()]).to(probs.device)
     rows, seeds, positions = places.unbind(1)
     if len(seeded) == len(probs):
-        return choose(probs, uniform(seeds, positions))
-    chosen = choose(probs[rows], uniform(seeds, positions))
+        return choose_tokens(probs, uniform(seeds, positions))
+    chosen = choose_tokens(probs[rows], uniform(seeds, positions))
     others = {row: one for row, one in generators.items() if row not in seeded}
     return unseeded(probs, others, *args).index_copy_(0, rows, chosen)
 
 
-def sample_with_seeds() -> None:
-    """Make vLLM choose the tokens of requests with a seed by `choose` in this process."""
+def seed_vllm() -> None:
+    """Make vLLM choose the tokens of requests with a seed by `choose_tokens` in this process."""
     import vllm
     from vllm.v1.sample.ops import topk_topp_sampler
     from vllm.v1.worker.gpu_input_batch import CachedRequestState
@@ -155,7 +155,7 @@ def sample_with_seeds() -> None:
         if self.generator is not None:
             self.generator = RequestGenerator(self)
 
-    topk_topp_sampler.random_sample = partial(sample, topk_topp_sampler.random_sample)
+    topk_topp_sampler.random_sample = partial(sample_vllm, topk_topp_sampler.random_sample)
     sampler.forward_cpu = forward
     CachedRequestState.__post_init__ = replace_generator
 
@@ -177,5 +177,5 @@ class SeededSampling:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Sample with seeds from here on."""
-        sample_with_seeds()
+        seed_vllm()
         return super().__new__(cls)

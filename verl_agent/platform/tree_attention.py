@@ -1,4 +1,7 @@
-"""Attention in a tree of tokens: each token sees its ancestors.
+"""Attention on a CPU: in float32, and in a tree of tokens, in which each token sees its ancestors.
+
+torch 2.13's backward pass of attention on a CPU is three times as fast in float32 as in bfloat16 (184 tokens, 9 heads),
+because the latter does not use the processor's bfloat16 units. Queries and keys keep their rotation in full, too.
 
 The tree travels through the model as a mask of four dimensions, which transformers hands to attention as it is
 (masking_utils.py, `_preprocess_mask_arguments`).
@@ -8,9 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from verl_agent.platform.token_tree import Branch, TokenTree
 
+NAME = "sdpa_float32"
+"""Name of this attention in transformers."""
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
@@ -112,3 +120,30 @@ def allows_trees(model: Any) -> bool:
         except (RuntimeError, TypeError, ValueError):  # the boundary to unknown models, which keep single rows
             return False
     return bool((together - alone).norm() < (1e-3 if alone.dtype == torch.float32 else 0.05) * alone.norm())
+
+
+def use_float32_attention(model: Any) -> None:
+    """Replace SDPA by SDPA in float32 in a model of transformers; another kind of attention stays."""
+    if model.config._attn_implementation == "sdpa":
+        AttentionInterface.register(NAME, attend_in_float32)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        model.set_attn_implementation(NAME)
+
+
+def attend_in_float32(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Return the attention's output in the type of the values; see `sdpa_attention_forward`.
+
+    Args:
+        attention_mask: mask, or one that stands for a tree of tokens, see `tree_of`.
+    """
+    if tree := tree_of(attention_mask):
+        with torch.autocast(query.device.type, enabled=False):
+            parts = (query.float(), key.float(), value.float())
+            return attend_tree(*parts, tree, options.get("scaling")).to(value.dtype), None
+    if attention_mask is not None and attention_mask.is_floating_point():
+        attention_mask = attention_mask.float()
+    with torch.autocast(query.device.type, enabled=False):
+        output, _ = sdpa_attention_forward(module, query.float(), key.float(), value.float(), attention_mask, **options)
+    return output.to(value.dtype), None

@@ -1,7 +1,7 @@
 """Upstream versions that the CPU device was tested with; it rejects all others."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -49,15 +49,18 @@ def require_modules(*names: str) -> None:
         )
 
 
-def check_versions(tested: Mapping[str, str] = TESTED) -> None:
-    """Check that the installed versions are the tested ones."""
-    differences = [
+def untested_versions(tested: Mapping[str, str], installed: Callable[[str], str | None] = installed_version) -> str:
+    """Return the distributions that are not installed in their tested version, as part of a sentence; may be empty."""
+    return "; ".join(
         f"{name} is {present or 'not installed'}, tested is {expected}"
         for name, expected in tested.items()
-        if (present := installed_version(name)) != expected
-    ]
-    if differences:
+        if (present := installed(name)) != expected
+    )
+
+
+def check_versions(tested: Mapping[str, str] = TESTED) -> None:
+    """Check that the installed versions are the tested ones."""
+    if found := untested_versions(tested):
         raise ConfigError(
-            f"The CPU device of verl_agent was not tested with these versions: {'; '.join(differences)}. "
-            f"Run `{setup_command()}`."
+            f"The CPU device of verl_agent was not tested with these versions: {found}. Run `{setup_command()}`."
         )

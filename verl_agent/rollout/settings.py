@@ -1,7 +1,7 @@
 """Settings classes of section `episode` and of the keys of section `data` that rollouts read, and token budgets."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -80,3 +80,9 @@ class TokenBudget:
     episode: int
     turn: int
     play_truncated_turns: bool = False
+
+    @classmethod
+    def of(cls, settings: "EpisodeSettings", prompt: int, response: int) -> Self:
+        """Return the limits of an episode of training: those of section `episode` within the lengths of a row."""
+        plays = settings.on_truncated_turn == "play"
+        return cls(prompt, settings.max_tokens or response, settings.max_tokens_per_turn, plays)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_agent.system.resources import Memory, read_memory
+from verl_agent.system.resources import Memory, machine_memory
 
 ACTORS = {
     "EpisodeRunner": "the trainer",
@@ -100,7 +100,7 @@ class MemoryWatch:
     """Watch on the memory of this machine or container, which has the evidence after a death."""
 
     def __init__(
-        self, read: Callable[[], Memory | None] = read_memory, count: Callable[[], int] = count_oom_kills
+        self, read: Callable[[], Memory | None] = machine_memory, count: Callable[[], int] = count_oom_kills
     ) -> None:
         self._read, self._count = read, count
         self._readings: deque[tuple[float, int, Memory | None]] = deque()

@@ -1,7 +1,11 @@
 """Execution of a study: its runs one or two at a time, resumed where they stopped, with an estimate of the end."""
 
+import json
 import shutil
+import subprocess
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -13,10 +17,12 @@ from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim
 from verl_agent.runs.processes import end_with_parent
+from verl_agent.study.inference import decided_pairs, hopeless
 from verl_agent.study.plan import Plan
-from verl_agent.study.runs import Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
-from verl_agent.study.settings import LOWER_IS_BETTER
-from verl_agent.study.successive import decided_pairs, hopeless
+from verl_agent.study.runs import Point, Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
+from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS
+from verl_agent.trace.metrics_log import read_metrics, validation_scores
+from verl_agent.trace.record_files import read_records
 
 RECORD = "study.json"
 """File with the hashes of the study, its configs and the code."""
@@ -40,8 +46,6 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
         raise ConfigError(f"{out} has {free:.0f} MB of free space, a run needs {ROOM_MB}. The next start resumes.")
     try:
         if study.runner == "train":
-            from verl_agent.study.verl_runs import train_with_verl
-
             train_with_verl(plan.recipe, overrides, run.folder(out), study.budget_turns)
         else:
             from verl_agent.study.tiny.training import TinyRun
@@ -137,3 +141,48 @@ def decisions(plan: Plan, out: Path) -> dict[tuple[str, str], str]:
             break
         blocks.append(block)
     return decided_pairs(blocks, -(-len(study.seeds) // size), study.stop.alpha)
+
+
+def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget: int) -> None:
+    """Run or resume `verl-agent train`, and write the points of its validations.
+
+    Raises:
+        ConfigError: the run failed, or ended before its turns were spent.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipe.parent)]
+    command += ["--config-name", recipe.stem, *overrides, f"trainer.default_local_dir={folder / 'train'}"]
+    with (folder / "output.txt").open("a", encoding="utf-8") as output:
+        run = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, preexec_fn=end_with_parent)
+    if run.returncode:
+        raise ConfigError(
+            f"the run in {folder} failed with code {run.returncode}. Read {output.name}; the next start resumes it."
+        )
+    points = validations(folder / "train")
+    spent = points[-1]["turns"] if points else 0
+    if spent < budget:
+        raise ConfigError(
+            f"the run in {folder} ended after {spent:,} of {budget:,} environment turns, so the budgets of the arms "
+            "would differ. Raise trainer.total_training_steps of its arm, or lower study.budget_turns for all."
+        )
+    (folder / POINTS).write_text("".join(f"{json.dumps(point)}\n" for point in points), encoding="utf-8")
+    (folder / DONE).write_text("{}\n", encoding="utf-8")
+
+
+def validations(root: Path) -> list[Point]:
+    """Return the validations of a training run, with the environment turns and seconds of training until then."""
+    turns: dict[int, int] = {}
+    for start in sorted((root / "episodes").glob("*.jsonl")):  # a resumed run plays steps again that were not saved
+        played: Counter[int] = Counter()
+        for record in read_records(start):
+            if record["purpose"] == "train":
+                played[record["step"]] += len(record["turns"])
+        turns |= played
+    points: list[Point] = []
+    spent, seconds = 0, 0.0
+    for step, values in read_metrics(sorted((root / "metrics").glob("*.jsonl"))).items():
+        spent, seconds = spent + turns.get(step, 0), seconds + values.get("timing_s/step", 0.0)
+        for score in validation_scores(values):
+            if score.measure == "success":
+                points.append({"step": step, "turns": spent, "seconds": seconds, "success": score.value})
+    return points

@@ -1,12 +1,13 @@
-"""Statistics of a study: means over paired seeds, interquartile means with a stratified bootstrap, and verdicts.
+"""Statistics of a study: means over paired seeds, interquartile means with a bootstrap, verdicts, and early stopping.
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv 2108.13264), names
 interquartile mean, probability of improvement and performance profiles. A stratum is what a task is there.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +20,13 @@ Values = NDArray[np.float64]
 RESAMPLES = 4_000
 """Resamples of a bootstrap."""
 ALPHA = 0.05
+DRAWS = 10_000
+"""Random permutations."""
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ArmComparison:
     """Comparison of an arm with the first one, over the seeds that both have.
 
     Attributes:
@@ -40,10 +44,10 @@ class Comparison:
     deviation: float
 
 
-def compare_arms(arm: Values, first: Values, lower_is_better: bool = False) -> Comparison:
+def compare_arms(arm: Values, first: Values, lower_is_better: bool = False) -> ArmComparison:
     """Compare two arms whose columns are the same seeds."""
     by_seed, sign = (arm - first).mean(0), -1 if lower_is_better else 1
-    return Comparison(
+    return ArmComparison(
         over_seeds(by_seed),
         bootstrap([arm, first], lambda arms: interquartile_mean(arms[0]) - interquartile_mean(arms[1])),
         bootstrap([sign * arm, sign * first], lambda arms: probability_of_improvement(*arms)),
@@ -106,3 +110,53 @@ def seeds_for(deviation: float, half_width: float) -> int:
     while t_quantile(1 - ALPHA / 2, seeds - 1) * deviation / math.sqrt(seeds) > half_width:
         seeds += 1
     return seeds
+
+
+def decided_pairs(
+    blocks: Sequence[Mapping[str, Sequence[float]]], most_blocks: int, alpha: float, seed: int = 0
+) -> dict[Pair, str]:
+    """Return the pairs of arms that differ, each with the arm of larger values, after some blocks of runs.
+
+    This is the successive stopping of AdaStop (Mathieu et al., arXiv 2306.10882).
+
+    The statistic of a pair after block k is |sum over the blocks of (sum of one arm - sum of the other)|. Its reference
+    are permutations of the runs of the two arms within each block. Step-down over pairs: while the largest statistic
+    of the undecided pairs reaches the threshold, its pair is decided and left out. The threshold of block k is the
+    smallest one that permutations without an earlier decision reach with a share of at most `alpha / most_blocks`.
+    Equal arms are then told apart anywhere with a probability of at most `alpha`.
+
+    Args:
+        blocks: values of each arm, by block; an arm that a block lacks was dropped before.
+        most_blocks: blocks of the whole study.
+        alpha: see above.
+        seed: seed of the permutations.
+    """
+    pairs = list(combinations(blocks[0], 2)) if blocks else []
+    observed, drawn = dict.fromkeys(pairs, 0.0), {pair: np.zeros(DRAWS) for pair in pairs}
+    decided: dict[Pair, str] = {}
+    random, alive = np.random.default_rng(seed), np.ones(DRAWS, dtype=bool)
+    for block in blocks:
+        pairs = [pair for pair in pairs if pair not in decided and block.keys() >= set(pair)]
+        for pair in pairs:
+            left, right = (np.asarray(block[arm], dtype=float) for arm in pair)
+            pooled = np.concatenate([left, right])
+            order = random.random((DRAWS, len(pooled))).argsort(1)
+            drawn[pair] += 2 * pooled[order[:, : len(left)]].sum(1) - pooled.sum()
+            observed[pair] += left.sum() - right.sum()
+        while pairs:
+            largest = np.max([np.abs(drawn[pair]) for pair in pairs], axis=0)
+            reached = np.sort(np.where(alive, largest, -1.0))[::-1]
+            allowed = int(alpha / most_blocks * (DRAWS + 1)) - 1  # the observed value counts as a draw
+            threshold = float(reached[allowed]) + 1e-9 if allowed >= 0 else float("inf")
+            widest = max(pairs, key=lambda pair: abs(observed[pair]))
+            if abs(observed[widest]) < threshold:
+                alive &= largest < threshold
+                break
+            decided[widest] = widest[0] if observed[widest] > 0 else widest[1]
+            pairs.remove(widest)
+    return decided
+
+
+def hopeless(decided: Mapping[Pair, str], lower_is_better: bool = False) -> set[str]:
+    """Return the arms that are worse than another one."""
+    return {next(arm for arm in pair if (arm == larger) == lower_is_better) for pair, larger in decided.items()}

@@ -106,7 +106,8 @@ def make_plan(file: Path) -> Plan:
     for stratum, shared in study.strata.items():
         for arm, own in study.arms.items():
             own = [one for one in own if one != FRESH or study.runner != "tiny"]
-            check_keys(arm, [*shared, *own], study.search.key if study.search else "")
+            if taken := {named(one) for one in (*shared, *own)} & {*OWN_KEYS, study.search.key if study.search else ""}:
+                raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
@@ -126,23 +127,13 @@ def make_plan(file: Path) -> Plan:
     tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
     listed = b"".join(Path(one).read_bytes() for one in sorted(tasks) if Path(one).is_file())
     facts = {
-        "file": digest(file.read_bytes()),
-        "configs": digest(json.dumps([*configs.values()], sort_keys=True, default=str).encode() + listed),
+        "file": short_hash(file.read_bytes()),
+        "configs": short_hash(json.dumps([*configs.values()], sort_keys=True, default=str).encode() + listed),
         "code": source_digest(sorted(modules)),
     }
-    return Plan(study, file.resolve(), recipe, changes, facts, max(map(eval_turns, configs.values())))
-
-
-def eval_turns(config: Mapping[str, Any]) -> int:
-    """Return the turn limit of evaluations."""
-    return section("horizon", Horizon, config["horizon"]).turns_for_evaluation()
-
-
-def check_keys(arm: str, overrides: Sequence[str], searched: str) -> None:
-    """Raise ConfigError if an arm sets a key that the command or the search sets."""
-    said = {named(override) for override in overrides}
-    if taken := said & {*OWN_KEYS, searched}:
-        raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
+    horizons = [section("horizon", Horizon, config["horizon"]) for config in configs.values()]
+    eval_turns = max(one.turns_for_evaluation() for one in horizons)
+    return Plan(study, file.resolve(), recipe, changes, facts, eval_turns)
 
 
 def check_obeyed(keys: Mapping[str, str]) -> None:
@@ -152,7 +143,7 @@ def check_obeyed(keys: Mapping[str, str]) -> None:
         ConfigError: it ignores one.
     """
     for key, name in keys.items():
-        if "/" not in key and key not in FOLLOWING and not any(within(key, one) for one in OBEYED):
+        if "/" not in key and key not in FOLLOWING and not any(is_within(key, one) for one in OBEYED):
             raise ConfigError(
                 f"{name} changes {key}, which the small runner ignores, so the study could not show its effect. Leave "
                 f"it out, or set runner: train. The small runner obeys {', '.join(OBEYED)}."
@@ -164,7 +155,7 @@ def named(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 
-def within(key: str, section_or_key: str) -> bool:
+def is_within(key: str, section_or_key: str) -> bool:
     """Return True if a dotted key is another one, or lies below it."""
     return key == section_or_key or key.startswith(f"{section_or_key}.")
 
@@ -188,7 +179,7 @@ def check_says_all(arm: str, changed: Mapping[str, Any], overrides: Sequence[str
     silent = [
         f"{key}={value}"
         for key, value in changed.items()
-        if key not in FOLLOWING and not any(within(key, one) for one in said)
+        if key not in FOLLOWING and not any(is_within(key, one) for one in said)
     ]
     if silent:
         raise ConfigError(
@@ -208,9 +199,9 @@ def source_digest(adapters: Sequence[str]) -> str:
         listed += [(folder, "**/*" if len(names) > 1 else Path(f"{names[-1]}.py").name)]
         listed += [(folder.parents[depth], "*") for depth in range(len(names) - 2)]
     paths = sorted({path for folder, glob in listed for path in folder.glob(glob) if path.suffix in (".py", ".yaml")})
-    return digest(b"".join(path.name.encode() + path.read_bytes() for path in paths))
+    return short_hash(b"".join(path.name.encode() + path.read_bytes() for path in paths))
 
 
-def digest(content: bytes) -> str:
+def short_hash(content: bytes) -> str:
     """Return a short hash."""
     return sha256(content).hexdigest()[:16]

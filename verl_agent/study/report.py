@@ -13,7 +13,7 @@ from verl_agent.results.statistics import Estimate
 from verl_agent.runs.identity import read_settings
 from verl_agent.study.execution import RECORD, decisions
 from verl_agent.study.inference import (
-    Comparison,
+    ArmComparison,
     Values,
     bootstrap,
     compare_arms,
@@ -89,14 +89,14 @@ class Results:
         first = next(iter(self.plan.study.arms))
         if not (seeds := self.seeds(first, arm)):
             return {}
-        pairs = {name: [self.values(one, name, seeds) for one in (arm, first)] for name in self.measured()}
-        return {name: over_seeds((own - base).mean(0)) for name, (own, base) in pairs.items()}
+        values = {name: [self.values(one, name, seeds) for one in (arm, first)] for name in self.measured()}
+        return {name: over_seeds((own - base).mean(0)) for name, (own, base) in values.items()}
 
     def shared(self) -> list[tuple[str, list[int]]]:
         """Return the arms that have seeds, with them."""
         return [(arm, seeds) for arm in self.plan.study.arms if (seeds := self.seeds(arm))]
 
-    def compared(self) -> dict[str, tuple[Comparison, float, str]]:
+    def compared(self) -> dict[str, tuple[ArmComparison, float, str]]:
         """Return the comparison of each other arm with the first, its corrected p value and its verdict."""
         study, (first, *others) = self.plan.study, self.plan.study.arms
         lower, found = study.measure in LOWER_IS_BETTER, {}
@@ -108,7 +108,7 @@ class Results:
         return {arm: (one, p, verdict(one.difference, p, study.margin, lower)) for (arm, one), p in corrected}
 
 
-def write_report(plan: Plan, out: Path) -> list[Path]:
+def write_study_report(plan: Plan, out: Path) -> list[Path]:
     """Write `report.md`, `report.json` and plots into the folder of a study, and return their paths.
 
     Raises:
@@ -142,7 +142,7 @@ def write_report(plan: Plan, out: Path) -> list[Path]:
     (out / "report.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     plots = plot(results, out)
     lines = [*head(results, recorded), *verdicts(results, compared), *told_apart(plan, out)]
-    lines += [*pairs(results), *measures(results), *why(results), *searched(plan, out)]
+    lines += [*pairs_table(results), *measures_tables(results), *why(results), *searched(plan, out)]
     lines += [f"\n![{path.stem}]({path.name})" for path in plots]
     (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [out / "report.md", out / "report.json", *plots]
@@ -158,7 +158,7 @@ def head(results: Results, recorded: Mapping[str, str]) -> Iterator[str]:
     yield f"Hashes before the first run: {', '.join(f'{name} `{value}`' for name, value in recorded.items())}."
 
 
-def verdicts(results: Results, compared: Mapping[str, tuple[Comparison, float, str]]) -> Iterator[str]:
+def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float, str]]) -> Iterator[str]:
     """Yield the table of the primary measure."""
     study, first = results.plan.study, next(iter(results.plan.study.arms))
     yield f"\n| arm | seeds | {study.measure} | interquartile mean | minus {first} | p (Holm) | better in | verdict |"
@@ -186,8 +186,8 @@ def verdicts(results: Results, compared: Mapping[str, tuple[Comparison, float, s
 def told_apart(plan: Plan, out: Path) -> Iterator[str]:
     """Yield the decisions of successive stopping."""
     if plan.study.stop.rule == "successive":
-        pairs = [f"{left} and {right} (larger: {larger})" for (left, right), larger in decisions(plan, out).items()]
-        yield f"\nPairs that successive stopping told apart: {', '.join(pairs) or 'none'}."
+        decided = [f"{left} and {right} (larger: {larger})" for (left, right), larger in decisions(plan, out).items()]
+        yield f"\nPairs that successive stopping told apart: {', '.join(decided) or 'none'}."
 
 
 def searched(plan: Plan, out: Path) -> Iterator[str]:
@@ -197,8 +197,8 @@ def searched(plan: Plan, out: Path) -> Iterator[str]:
         yield f"\n{plan.study.search.key} by the search: {', '.join(chosen)}."
 
 
-def measures(results: Results) -> Iterator[str]:
-    """Yield the table of all measures, means over seeds and strata, and that of their differences to the first arm."""
+def measures_tables(results: Results) -> Iterator[str]:
+    """Yield two tables: the mean of each measure over seeds and strata, and its difference to the first arm."""
     study, first = results.plan.study, next(iter(results.plan.study.arms))
     known = results.measured()
     yield f"\n| arm | {' | '.join(known)} | runs that fell by more than {FALL} |\n{'|---' * (len(known) + 2)}|"
@@ -213,7 +213,7 @@ def measures(results: Results) -> Iterator[str]:
         yield f"| {arm} | {' | '.join(span(found[name]) if found else '' for name in known)} |"
 
 
-def pairs(results: Results) -> Iterator[str]:
+def pairs_table(results: Results) -> Iterator[str]:
     """Yield the differences of all pairs of arms, for a reader who asks what lies between two of them."""
     study = results.plan.study
     if len(study.arms) > 2:

@@ -50,7 +50,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
-class Stop:
+class StopRule:
     """Rule by which the study ends."""
 
     rule: Literal["fixed", "successive"] = "fixed"
@@ -113,7 +113,7 @@ class Study:
     """Largest difference of the primary measure that counts as none."""
     points: Annotated[int, Field(ge=2)] = 10
     """Evaluations of a run after the first one."""
-    stop: Stop = field(default_factory=Stop)
+    stop: StopRule = field(default_factory=StopRule)
     search: Search | None = None
     runner: Literal["tiny", "train"] = "tiny"
     """`tiny` trains a small llama in one process. `train` runs `verl-agent train`."""

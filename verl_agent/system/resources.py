@@ -1,6 +1,6 @@
 """Free memory and disk of this machine, the need of a run, and the cache folder.
 
-Functions take readings as arguments, so tests can pass those of another machine; `read_memory` reads this one.
+Functions take readings as arguments, so tests can pass those of another machine; `machine_memory` reads this one.
 """
 
 import os
@@ -72,7 +72,7 @@ def parse_memory(meminfo: str, limit: str = "", used: str = "") -> Memory | None
     return Memory(bounded, max(0, min(free, inside)), limited=True)
 
 
-def read_memory() -> Memory | None:
+def machine_memory() -> Memory | None:
     """Return the memory of this machine, or of its container."""
     limit, used = next(((a, b) for a, b in CGROUPS if Path(a).is_file()), ("", ""))
     return parse_memory(read_text("/proc/meminfo"), read_text(limit), read_text(used))

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, w
 from typing_extensions import TypedDict
 
 from verl_agent.errors import ConfigError
-from verl_agent.sections import explain
+from verl_agent.sections import explain_validation
 from verl_agent.trace.turn_record import Finite, StopName, TurnRecord, to_turn, to_turn_record
 from verl_agent.types import Episode, Message, StopReason, TaskItem
 
@@ -179,6 +179,6 @@ def parse_record(value: Any) -> EpisodeRecord:
     try:
         _RECORD.validate_python(value)
     except ValidationError as error:
-        first, *_ = explain(error, "", EpisodeRecord).splitlines()
+        first, *_ = explain_validation(error, "", EpisodeRecord).splitlines()
         raise ConfigError(f"{first} Remove the line to read the rest.") from error
     return cast(EpisodeRecord, value)

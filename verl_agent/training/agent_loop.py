@@ -11,12 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
 
 from verl_agent.agents.base import Agent
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.mixture import envs_of_process
 from verl_agent.config.reward_shaping import turn_rewards
 from verl_agent.config.settings import RunEnv
 from verl_agent.envs.arena import Arena
@@ -36,7 +35,7 @@ from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.invalid_episodes import report_invalid
 from verl_agent.training.rollout_row import RolloutRow
 from verl_agent.training.seat_policies import SeatPolicies
-from verl_agent.training.seats import Matches, Place
+from verl_agent.training.seats import Matches, TakenSeat
 from verl_agent.types import Episode, TaskItem
 
 SEED_NAMES = {"sglang": "sampling_seed"}
@@ -48,13 +47,8 @@ class EnvRuntime:
 
     def __init__(self, run_env: RunEnv, loop: AgentLoopBase, builder: ContinuousTokenBuilder) -> None:
         self.of_run, self._live = run_env, run_env.live
-        self.budget = TokenBudget(
-            prompt=loop.rollout_config.prompt_length,
-            episode=run_env.episode.max_tokens or loop.rollout_config.response_length,
-            turn=run_env.episode.max_tokens_per_turn,
-            play_truncated_turns=run_env.episode.on_truncated_turn == "play",
-        )
-        self.max_row_tokens = loop.rollout_config.prompt_length + loop.rollout_config.response_length
+        lengths = loop.rollout_config.prompt_length, loop.rollout_config.response_length
+        self.budget, self.max_row_tokens = TokenBudget.of(run_env.episode, *lengths), sum(lengths)
         self._cuts_prompts = loop.config.data.overlong_prompt == "truncate_observation"
         self._count_tokens = token_counter(builder, run_env.new_agent)
         self._tasks: dict[str, dict[str, TaskItem]] = {}
@@ -87,7 +81,7 @@ class EnvRuntime:
         session = PooledEnv(self._live, self.pool)
         return FittedSession(session, self._count_tokens, self.budget.prompt) if self._cuts_prompts else session
 
-    def place(self, row: RolloutRow, item: TaskItem) -> Place | None:
+    def place(self, row: RolloutRow, item: TaskItem) -> TakenSeat | None:
         """Return the seat that a row's episode plays; None where one policy plays alone."""
         if self._matches is None:
             return None
@@ -115,11 +109,10 @@ class WorkerState:
     """State that all episodes of a worker process share: environments, token builder, record file."""
 
     def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
-        config: dict[str, Any] = OmegaConf.to_container(loop.config, resolve=True)
         self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
-        self.envs = {run_env.label: EnvRuntime(run_env, loop, self.builder) for run_env in run_envs(config)}
+        self.envs = {run_env.label: EnvRuntime(run_env, loop, self.builder) for run_env in envs_of_process(loop.config)}
         self.end_of_turn: int = loop.tokenizer.eos_token_id
-        self._record_dir: str | None = config["episode"].get("record_dir")
+        self._record_dir: str | None = loop.config.episode.get("record_dir")
 
     @cached_property
     def writer(self) -> EpisodeWriter | None:
@@ -249,7 +242,7 @@ class EpisodeLoop(AgentLoopBase):
                     "tool_rewards": [],
                     "min_global_steps": min(policy.versions, default=0),
                     "max_global_steps": max(policy.versions, default=0),
-                    "versions": contract(written(segment)),
+                    "versions": contract(written_versions(segment)),
                     "episode": summary.to_fields(),
                     "turns": segment_rewards.to_fields(),
                     "reward_extra_info": {"success": float(episode.success), "turns": float(len(episode.turns))},
@@ -277,7 +270,7 @@ def add_last_state(
     return [*earlier, extended if fits else last]
 
 
-def written(segment: Segment) -> list[int]:
+def written_versions(segment: Segment) -> list[int]:
     """Return the version of the weights for each token that the model wrote."""
     versions = segment.response_versions or [0] * len(segment.response_mask)
     return [version for version, mask in zip(versions, segment.response_mask, strict=True) if mask]

@@ -1,4 +1,4 @@
-"""A running Ray cluster that a run joins: the environment of its processes, and checks of its machines."""
+"""Ray of a run: the running cluster that it joins, checks of the machines, and the process in which verl trains."""
 
 import os
 import shlex
@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ray
 from omegaconf import DictConfig, OmegaConf, open_dict
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from verl_agent.errors import ConfigError
 
@@ -126,7 +128,7 @@ def check_own_cpus(config: DictConfig) -> None:
 
 
 def check_cluster(config: DictConfig) -> None:
-    """Check that the connected cluster has free resources for the run, and that its machines see its files."""
+    """Check the connected cluster: free resources for the run, and on all machines this package and its files."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     free = ray.available_resources()
     total = ray.cluster_resources()
@@ -146,11 +148,7 @@ def check_cluster(config: DictConfig) -> None:
                 f"in the cluster; it would wait for ever. End its other jobs (`ray status` shows them), or start its "
                 f"machines with more (`ray start --num-{name.lower()}s=N`; they are logical)."
             )
-    check_machines(nodes, Path(config.trainer.default_local_dir), config.actor_rollout_ref.model.path)
-
-
-def check_machines(nodes: list[dict[str, Any]], folder: Path, model: str) -> None:
-    """Check that all machines have this package, and see the folder of the run and the model."""
+    folder, model = Path(config.trainer.default_local_dir), config.actor_rollout_ref.model.path
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f".seen-by-all-{uuid.uuid4().hex[:8]}"
     probe.touch()
@@ -166,29 +164,25 @@ def check_machines(nodes: list[dict[str, Any]], folder: Path, model: str) -> Non
                     f"machine {name} cannot run this package: {_first_line(error)}. Install the same environment "
                     "there, and start Ray from it."
                 ) from error
-            _check_machine(name, found, folder, model)
+            if not found["probe"]:
+                raise ConfigError(
+                    f"machine {name} does not see the folder of the run, {folder}. Set trainer.default_local_dir to a "
+                    "folder that all machines share under the same path."
+                )
+            if not found["model"]:
+                raise ConfigError(
+                    f"machine {name} does not see the model at {model}. Put it into a folder that all machines share "
+                    "(VERL_AGENT_CACHE is where this package keeps models)."
+                )
+            own = _versions()
+            if other := {package: number for package, number in found["versions"].items() if number != own[package]}:
+                raise ConfigError(
+                    f"machine {name} has other versions: {other}, and this machine {own}. Install the same environment "
+                    "there."
+                )
     finally:
         with suppress(OSError):
             probe.unlink()
-
-
-def _check_machine(name: str, found: Mapping[str, Any], folder: Path, model: str) -> None:
-    if not found["probe"]:
-        raise ConfigError(
-            f"machine {name} does not see the folder of the run, {folder}. Set trainer.default_local_dir to a folder "
-            "that all machines share under the same path."
-        )
-    if not found["model"]:
-        raise ConfigError(
-            f"machine {name} does not see the model at {model}. Put it into a folder that all machines share "
-            "(VERL_AGENT_CACHE is where this package keeps models)."
-        )
-    own = _versions()
-    other = {package: number for package, number in found["versions"].items() if number != own[package]}
-    if other:
-        raise ConfigError(
-            f"machine {name} has other versions: {other}, and this machine {own}. Install the same environment there."
-        )
 
 
 @ray.remote(num_cpus=0)
@@ -203,3 +197,41 @@ def _versions() -> dict[str, str]:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class EpisodeRunner:
+    """Runs verl's `TaskRunnerV1` (verl/trainer/main_ppo.py), which finds trainers by their name, in a Ray actor."""
+
+    def run(self, config: DictConfig) -> None:
+        """Train until the end of `config`."""
+        from verl.trainer.main_ppo import TaskRunnerV1
+
+        import verl_agent.training.partial  # noqa: F401 - registers all trainers
+
+        TaskRunnerV1.__ray_metadata__.modified_class().run(config)
+
+
+class DriverRunner:
+    """`EpisodeRunner` in the driver, with the interface of an actor, which verl's `run_ppo` expects.
+
+    Driver and actor both import verl. Without the actor, a run takes 0.6 GB less and starts seconds earlier.
+    """
+
+    def __init__(self, runner: type = EpisodeRunner) -> None:
+        self._runner = runner()
+        self.run = SimpleNamespace(remote=self._run)
+
+    @classmethod
+    def remote(cls) -> "DriverRunner":
+        """Return a runner."""
+        return cls()
+
+    def _run(self, config: DictConfig) -> Any:
+        """Train, and return a Ray object."""
+        try:
+            self._runner.run(config)
+        finally:
+            # A bar that is deleted later would print on the terminal.
+            for bar in tuple(getattr(tqdm, "_instances", ())):
+                bar.close()
+        return ray.put(None)

@@ -33,7 +33,7 @@ Result = Mapping[tuple[str, int], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckRow:
     """Row of a batch: an episode or a part of it."""
 
     key: str
@@ -45,11 +45,11 @@ class Row:
     first: int = 0
 
 
-PADDING_ROWS = [Row(f"{PADDING}{row}_0_0", torch.zeros(2, dtype=torch.int64), torch.zeros(2)) for row in range(2)]
+PADDING_ROWS = [CheckRow(f"{PADDING}{row}_0_0", torch.zeros(2, dtype=torch.int64), torch.zeros(2)) for row in range(2)]
 """Rows with which verl fills a batch up."""
 
 
-def random_rows(seed: int, sizes: Sequence[int], most_turns: int = 4) -> list[Row]:
+def random_rows(seed: int, sizes: Sequence[int], most_turns: int = 4) -> list[CheckRow]:
     """Return episodes with random lengths, rewards, states and values; one group for each of `sizes`."""
     draw, rows = random.Random(seed), []
     for group, size in enumerate(sizes):
@@ -60,11 +60,11 @@ def random_rows(seed: int, sizes: Sequence[int], most_turns: int = 4) -> list[Ro
             values_T = torch.tensor([draw.gauss(0, 1) for _ in mask])
             rewards = [draw.choice((0.0, 0.0, 0.5, 1.0, -0.25)) for _ in range(turns)]
             anchors = [draw.choice("abc") for _ in range(turns)]
-            rows.append(Row(f"{group}{seed}_{sample}_0", torch.tensor(mask), values_T, rewards, anchors))
+            rows.append(CheckRow(f"{group}{seed}_{sample}_0", torch.tensor(mask), values_T, rewards, anchors))
     return rows
 
 
-def split_rows(rows: Sequence[Row]) -> list[Row]:
+def split_episodes(rows: Sequence[CheckRow]) -> list[CheckRow]:
     """Return the rows of the same episodes where the context is cut after the first turn of each."""
     parts = []
     for row in rows:
@@ -72,12 +72,17 @@ def split_rows(rows: Sequence[Row]) -> list[Row]:
         for segment, (begin, end) in enumerate([(0, 1), (1, len(spans))][: len(spans)]):
             of_part, turns = slice(spans[begin][0], spans[end - 1][1]), slice(begin, end)
             data = (row.values_T[of_part], row.rewards[turns], row.anchors[turns], begin)
-            parts.append(Row(f"{episode}_{segment}", row.mask_T[of_part], *data))
+            parts.append(CheckRow(f"{episode}_{segment}", row.mask_T[of_part], *data))
     return parts
 
 
-def estimate(
-    name: str, shaping: RewardShaping, rows: Sequence[Row], columns: int = 0, valued: bool = False, by: str = "function"
+def estimated_advantages(
+    name: str,
+    shaping: RewardShaping,
+    rows: Sequence[CheckRow],
+    columns: int = 0,
+    valued: bool = False,
+    by: str = "function",
 ) -> Result:
     """Return the advantages of a batch, computed by verl's function for the trainer.
 
@@ -134,7 +139,7 @@ def check_estimator(
     """
     register(name)
     own, report = find_estimator(name), Report(on_line=on_line)
-    run = partial(estimate, name, RewardShaping(options=options or {}))
+    run = partial(estimated_advantages, name, RewardShaping(options=options or {}))
     least = 2 if own.grouped else 1
     batches = [random_rows(seed, sizes=(4, least, 3)) for seed in range(BATCHES)]
     if own.rewards == "episode":  # `credit.place` has no effect then: the return is on the last turn
@@ -145,7 +150,7 @@ def check_estimator(
     if not report.run("results have the right shape and are finite", partial(_check_results, run, batches, least)):
         return report
 
-    def same(title: str, changed: Callable[[list[Row]], Result], advice: str) -> None:
+    def same(title: str, changed: Callable[[list[CheckRow]], Result], advice: str) -> None:
         def compare() -> None:
             for rows in batches:
                 _compare(name, run(rows), changed(rows), advice)
@@ -160,7 +165,7 @@ def check_estimator(
     same("padding does not matter", padded, "Use batch.mask_BT in means, and count turns instead of rows.")
     if own.several_rows:
         advice = "Sum over turn.episode instead of rows; or declare several_rows=False, which refuses such agents."
-        same("an episode may have several rows", lambda rows: run(split_rows(rows)), advice)
+        same("an episode may have several rows", lambda rows: run(split_episodes(rows)), advice)
     else:
         report.note("episodes of several rows are refused: agents that edit their context cannot be trained.")
     if own.critic is None:
@@ -176,7 +181,7 @@ def check_estimator(
     return report
 
 
-def _check_results(run: Callable[..., Result], batches: Sequence[list[Row]], least: int) -> str:
+def _check_results(run: Callable[..., Result], batches: Sequence[list[CheckRow]], least: int) -> str:
     """Estimate common batches and extreme ones: single turns, smallest groups, equal returns, one group."""
     small = [random_rows(seed, sizes=(least, least), most_turns=1) for seed in range(BATCHES)]
     equal = [[replace(row, rewards=[0.5] * len(row.rewards)) for row in rows] for rows in batches]
@@ -194,7 +199,7 @@ def _check_uniform(name: str, run: Callable[..., Result]) -> None:
     _compare(name, expected, result, "Declare uniform_is_zero=False.")
 
 
-def _check_direction(name: str, run: Callable[..., Result], batches: Sequence[list[Row]]) -> None:
+def _check_direction(name: str, run: Callable[..., Result], batches: Sequence[list[CheckRow]]) -> None:
     for row, *others in batches:
         better, episode = replace(row, rewards=[*row.rewards[:-1], row.rewards[-1] + 1.0]), row.key.rpartition("_")[0]
         results = [run([one, *others]).items() for one in (row, better)]
@@ -204,7 +209,7 @@ def _check_direction(name: str, run: Callable[..., Result], batches: Sequence[li
             raise ContractViolation(f"{name}(one more reward)", got, "Subtract the baseline from the return.")
 
 
-def _renamed(run: Callable[..., Result], rows: Sequence[Row]) -> Result:
+def _renamed(run: Callable[..., Result], rows: Sequence[CheckRow]) -> Result:
     result = run([replace(row, key=row.key.translate(OTHER_NAMES)) for row in rows])
     return {(episode.translate(OTHER_NAMES), number): value for (episode, number), value in result.items()}
 

@@ -28,7 +28,7 @@ def row_order(key: str) -> tuple[str, int, int]:
     return group, int(sample), int(segment)
 
 
-def uniform_groups(returns: Mapping[str, float]) -> set[str]:
+def groups_of_equal_returns(returns: Mapping[str, float]) -> set[str]:
     """Return the groups whose episodes all have the same return."""
     return {group for group, values in by_group(returns).items() if is_uniform(values)}
 

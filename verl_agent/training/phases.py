@@ -11,7 +11,7 @@ from verl_agent.runs.hang_watch import PLAYING, mark_phase
 
 Trained = TypeVar("Trained", bound=PPOTrainer)
 PLAY, VALIDATE = PLAYING
-PHASES = {
+PHASE_OF_METHOD = {
     "_load_checkpoint": "loading the checkpoint",
     "on_init_end": "sending the weights to the engine",
     "on_sample_begin": PLAY,
@@ -29,8 +29,8 @@ PHASES = {
 
 
 def marking_phases(trainer: type[Trained]) -> type[Trained]:
-    """Make each method of `PHASES` of a trainer class mark its phase."""
-    for name, phase in PHASES.items():
+    """Make each method of `PHASE_OF_METHOD` of a trainer class mark its phase."""
+    for name, phase in PHASE_OF_METHOD.items():
         setattr(trainer, name, _marking(getattr(trainer, name), phase))
     return trainer
 

@@ -169,7 +169,7 @@ def own_loss(name: str) -> Loss:
     return checked
 
 
-for _name in registry.registered(LOSS_GROUP):
+for _name in registry.registered_packages(LOSS_GROUP):
     register_policy_loss(_name)(own_loss(_name))
 for _mode, _unit in RATIO_UNITS.items():
     register_policy_loss(_mode)(with_clip_counts(get_policy_loss_fn(_mode), _unit))

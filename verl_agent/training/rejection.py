@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_rejection_mask
 
-from verl_agent.training.turn_batch import read_columns, write_columns
+from verl_agent.training.turn_batch import fetch_columns, write_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Rejection:
         `loss_mask` is unchanged. verl divides a mean over tokens by its sum, so a rejected token counts as one with
         no gradient.
         """
-        columns = read_columns(batch, ["old_log_probs", "rollout_log_probs", "response_mask"])
+        columns = fetch_columns(batch, ["old_log_probs", "rollout_log_probs", "response_mask"])
         kept_BT, metrics = self.mask(*(pad_sequence(list(rows), batch_first=True) for rows in columns.values()))
         kept = [row[: len(mask)] for row, mask in zip(kept_BT, columns["response_mask"], strict=True)]
         write_columns(batch, {"response_mask": kept})

@@ -12,7 +12,6 @@ from rich.console import Console
 from verl_agent.config.algorithms import has_critic
 from verl_agent.config.catalogue import may_change
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_kind
 from verl_agent.config.mixture import running
 from verl_agent.envs.settings import AUTO
 from verl_agent.errors import ConfigError
@@ -26,11 +25,11 @@ from verl_agent.system.gpus import read_gpus
 from verl_agent.system.installation import describe_attention
 from verl_agent.system.resources import most_checkpoints, spell_gb
 from verl_agent.training.follow import finish, follow_run
-from verl_agent.training.preflight.estimates import CARD_GB, cpu_step_s, estimate, shape_of, spell
+from verl_agent.training.preflight.estimates import CARD_GB, cpu_step_s, estimate_footprint, shape_of, spell
 from verl_agent.training.preflight.loggers import check_loggers
 from verl_agent.training.preflight.machine import needed_gb
 from verl_agent.training.preflight.ranks import check_resumed_ranks
-from verl_agent.training.preflight.rl import TrainingRun, prepare
+from verl_agent.training.preflight.rl import TrainingRun, prepare_run
 
 BASE = "agent_base"
 
@@ -41,7 +40,6 @@ def run(config: DictConfig, link: Link | None = None) -> None:
     Raises:
         ConfigError: a check before the start fails, or verl rejects the config.
     """
-    check_kind(config, BASE)
     check_keys(config, BASE)
     try:
         folder = RunFolder.create(config.trainer.default_local_dir)
@@ -54,7 +52,7 @@ def run(config: DictConfig, link: Link | None = None) -> None:
         check_resume(config.trainer, "actor_rollout_ref.model.path")
         mode, last = config.trainer.resume_mode, folder.last_step
         choose_dev_tasks(config, read_settings(folder.root) if last and mode != "disable" else {}, say)
-        this = prepare(config, say)
+        this = prepare_run(config, say)
         trainer, envs = this.verl.trainer, [one.env for one in this.envs]
         total, keep = int(trainer.total_training_steps), trainer.max_actor_ckpt_to_keep
         step, warning = folder.claim(this.settings, may_change("train"), mode)
@@ -126,7 +124,7 @@ def show_estimate(run: TrainingRun, console: Console) -> None:
         return
     memory_mib = read_gpus().memory_mib  # not asked from torch, which would start CUDA in this process
     card_gb = memory_mib * 2**20 / 1e9 if memory_mib else CARD_GB
-    needed = estimate(plain, shape, critic, card_gb)
+    needed = estimate_footprint(plain, shape, critic, card_gb)
     console.print(str(needed), soft_wrap=True)
     console.print(describe_attention(plain), highlight=False, soft_wrap=True)
     if needed.peak_gb > card_gb:
@@ -162,8 +160,7 @@ def hand_to_verl(run: TrainingRun, folder: RunFolder, before_end: Callable[[], N
     except (AssertionError, ValueError) as error:
         raise ConfigError(f"verl rejects the config: {error}") from error
     from verl_agent.training.actor_watch import watch_actors
-    from verl_agent.training.cluster import join_cluster
-    from verl_agent.training.runner import DriverRunner, EpisodeRunner
+    from verl_agent.training.cluster import DriverRunner, EpisodeRunner, join_cluster
 
     # On GPUs the driver may be on a machine that has none.
     runner = DriverRunner if config.trainer.device == "cpu" else ray.remote(EpisodeRunner)

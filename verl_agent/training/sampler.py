@@ -18,7 +18,7 @@ from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.trace.behaviors import divergence_turns
 from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.metrics import episode_metrics
-from verl_agent.training.groups import UNIFORM, by_group, episode_key, group_of, uniform_groups
+from verl_agent.training.groups import UNIFORM, by_group, episode_key, group_of, groups_of_equal_returns
 from verl_agent.training.invalid_episodes import READ_RECORDS, check_invalid_rate, take_reports
 from verl_agent.types import StopReason
 
@@ -146,7 +146,7 @@ class EpisodeSampler(ReplayBuffer):
             raise EnvErrorLimitError(
                 f"step {global_steps}: no group has {self.min_group_size} valid episodes. {READ_RECORDS}"
             )
-        uniform = uniform_groups({key: summary.effective_return for key, summary in summaries.items()})
+        uniform = groups_of_equal_returns({key: summary.effective_return for key, summary in summaries.items()})
         kept, dropped = self._split(batch.keys, intact, uniform)
         if dropped:
             tq.kv_clear(partition_id=partition_id, keys=dropped)

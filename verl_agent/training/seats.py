@@ -27,7 +27,7 @@ PlaySeat = Callable[[TaskItem, Match, int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TakenSeat:
     """Seat of one session of verl."""
 
     match: Match
@@ -55,7 +55,7 @@ class Matches:
         """Return the number of a row's match among those of its prompt, from 0."""
         return row.sample // len(self.arena.trained_seats)
 
-    def join(self, row: RolloutRow, item: TaskItem, new_session: Callable[[], Session], play: PlaySeat) -> Place:
+    def join(self, row: RolloutRow, item: TaskItem, new_session: Callable[[], Session], play: PlaySeat) -> TakenSeat:
         """Return the place of a row's session; the first one of a match begins it.
 
         Args:
@@ -77,7 +77,7 @@ class Matches:
         if not missing:
             del self._open[key]
         own = seat_item(item, arena, seat, match.name)
-        return Place(match, seat, own, f"{self.label}: {own.category}")
+        return TakenSeat(match, seat, own, f"{self.label}: {own.category}")
 
     async def _play_other(self, play: PlaySeat, item: TaskItem, match: Match, seat: int) -> None:
         try:
@@ -89,17 +89,24 @@ class Matches:
             await match.leave(seat)
 
 
-def check_seats(estimator: str, samples: int, val_samples: int, run_env: RunEnv) -> None:
-    """Check the estimator and the number of episodes of a task against the seats of an arena.
+def check_comparison(estimator: str, samples: int, val_samples: int, run_env: RunEnv) -> None:
+    """Check that the episodes of a task begin alike where the estimator compares them, and suit the seats of an arena.
 
     Args:
         samples: `rollout.n`.
         val_samples: `rollout.val_kwargs.n`.
 
     Raises:
-        ConfigError: a frozen checkpoint does not exist, the estimator compares trained seats with one another, or
-            episodes do not divide into matches.
+        ConfigError: episodes may begin differently, a frozen checkpoint does not exist, the estimator compares trained
+            seats with one another, or episodes do not divide into matches.
     """
+    if estimator in GROUPED and not run_env.live.seeded:
+        others = ", ".join(name for name in BUILT_IN if name not in GROUPED)
+        raise ConfigError(
+            f"{ESTIMATOR}={estimator!r} compares the episodes of one task, but env {run_env.env.name!r} ignores seeds: "
+            f"two episodes of a task differ. Choose another estimator ({others}), let the environment use the seed, or "
+            "set env.options.allow_unseeded=true if it has this option."
+        )
     arena = run_env.live
     if isinstance(arena, Arena):
         for one in arena.players:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from verl_agent.config.settings import AgentEnv
 from verl_agent.envs.settings import AUTO, EnvSettings
@@ -55,7 +55,17 @@ def split_tasks(envs: Sequence[AgentEnv]) -> list[TaskSplits]:
         else:
             assert env.dev_tasks is not None  # validates_on_test
             splits.append(TaskSplits(train, one.tasks(env.dev_tasks), env.dev_tasks, test))
-    return [_without(held_out[one.env.name], one.env, split) for one, split in zip(envs, splits, strict=True)]
+    without = []
+    for env, split in zip((one.env for one in envs), splits, strict=True):
+        kept = [item for item in split.train if item.id not in held_out[env.name]]
+        if not kept:
+            raise ConfigError(
+                f"env.train_tasks={env.train_tasks!r} has too few tasks ({len(split.train)}) for "
+                f"env.dev_tasks={AUTO!r}, which holds all of them out. Set env.dev_tasks to other tasks, or "
+                "to null to validate on env.eval_tasks."
+            )
+        without.append(replace(split, train=kept))
+    return without
 
 
 def validates_on_test(env: EnvSettings) -> bool:
@@ -74,13 +84,3 @@ def holds_out(env: EnvSettings) -> bool:
 def count_held_out(tasks: int) -> int:
     """Return the number of training tasks that `dev_tasks: auto` holds out, at least one."""
     return max(1, min(MOST_DEV_TASKS, max(tasks // 10, min(FEW_DEV_TASKS, tasks // 5))))
-
-
-def _without(held_out: set[str], env: EnvSettings, split: TaskSplits) -> TaskSplits:
-    train = [item for item in split.train if item.id not in held_out]
-    if not train:
-        raise ConfigError(
-            f"env.train_tasks={env.train_tasks!r} has too few tasks ({len(split.train)}) for env.dev_tasks={AUTO!r}, "
-            "which holds all of them out. Set env.dev_tasks to other tasks, or to null to validate on env.eval_tasks."
-        )
-    return TaskSplits(train, split.dev, split.dev_source, split.test)

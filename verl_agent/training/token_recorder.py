@@ -13,7 +13,7 @@ from transfer_queue import KVBatchMeta
 from verl_agent.rollout.settings import TokenRecording
 from verl_agent.trace.token_files import RecordingBoundary, TokenRow, training_file, write_tokens
 from verl_agent.training.groups import group_of, row_order
-from verl_agent.training.turn_batch import TurnBatch, computed, read_columns
+from verl_agent.training.turn_batch import TurnBatch, computed, fetch_columns
 
 SECONDS = "timing_s/record_tokens"
 """Metric: seconds of the step that the recording took."""
@@ -52,11 +52,8 @@ class TokenRecorder:
         start = time.perf_counter()
         with self.boundary(f"step {step}"):
             if rows := self._rows(batch, turn_batch, step):
-                write_tokens(training_file(self.run, step), rows, self._text)
+                write_tokens(training_file(self.run, step), rows, lambda token: str(self.tokenizer.decode([token])))
         return {SECONDS: time.perf_counter() - start}
-
-    def _text(self, token: int) -> str:
-        return str(self.tokenizer.decode([token]))
 
     def _rows(self, batch: KVBatchMeta, turn_batch: TurnBatch, step: int) -> list[TokenRow]:
         numbers = chosen_rows(batch.keys, turn_batch.padding, self.settings.groups)
@@ -65,7 +62,7 @@ class TokenRecorder:
         keys = [batch.keys[number] for number in numbers]
         names = ["prompts", "responses", "response_mask", *computed(COLUMNS, self.bypass_mode)]
         part = KVBatchMeta(partition_id=batch.partition_id, keys=keys, tags=[batch.tags[number] for number in numbers])
-        columns = read_columns(part, names)
+        columns = fetch_columns(part, names)
         return [
             _row(key, {name: values[index] for name, values in columns.items()}, turn_batch, number, step)
             for index, (number, key) in enumerate(zip(numbers, keys, strict=True))

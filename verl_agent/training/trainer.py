@@ -1,7 +1,7 @@
 """verl's trainer with turn limits, turn-level estimators and mini-batches of whole groups.
 
 The name of the synchronous one for `trainer.v1.trainer_mode` is `verl_agent`; `verl_agent.training.partial` has the
-others. `verl_agent.training.runner` imports both in the process in which verl looks up the name.
+others. `verl_agent.training.cluster` imports both in the process in which verl looks up the name.
 """
 
 import json
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 from transfer_queue import KVBatchMeta
@@ -23,7 +23,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from verl_agent.config.algorithms import BY_TOKEN, TURN_CRITICS
-from verl_agent.config.mixture import ENVS, run_envs, running
+from verl_agent.config.mixture import envs_of_process, running
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.rollout.seeds import TaskDraws
@@ -36,7 +36,7 @@ from verl_agent.training.phases import marking_phases
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.token_recorder import TokenRecorder
-from verl_agent.training.turn_batch import MASKS, Columns, TurnBatch, computed, read_columns, replaced, write_columns
+from verl_agent.training.turn_batch import MASKS, TurnBatch, computed, fetch_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turn_metrics import COLUMNS, clip_fractions, staleness_metrics, turn_metrics
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns
@@ -64,7 +64,7 @@ class EpisodeTraining(GroupedBatches):
             for model in ("actor", "critic"):  # `RunFolder.prune` removes old checkpoints, after the next is complete
                 config.trainer[f"max_{model}_ckpt_to_keep"] = None
         self._rejection = Rejection.taken_from(config.algorithm.rollout_correction)
-        self._envs = envs = ENVS.get(None) or run_envs(OmegaConf.to_container(config, resolve=True))
+        self._envs = envs = envs_of_process(config)
         super().__init__(config)
         self.checkpoint_callback = FinishingCallback(build_checkpoint_callback(config))
         self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
@@ -186,9 +186,11 @@ class EpisodeTraining(GroupedBatches):
         actor = self.config.actor_rollout_ref.actor
         by_token = actor.policy_loss.loss_mode == "vanilla"
         clip = (actor.clip_ratio_low, actor.clip_ratio_high) if by_token else None
-        columns = read_columns(batch, computed(COLUMNS, self._bypass))
+        columns = fetch_columns(batch, computed(COLUMNS, self._bypass))
         metrics.update(turn_metrics(turn_batch.turns, columns, clip))
-        metrics.update(self._staleness_metrics(batch, turn_batch, columns))
+        both = [columns[name] for name in ("old_log_probs", "rollout_log_probs") if name in columns]
+        log_probs = (both[0], both[1]) if len(both) == 2 else None
+        metrics.update(staleness_metrics(batch.keys, turn_batch.versions, self.global_steps - 1, log_probs))
         metrics["credit/dropped_share"] = turn_batch.dropped_share
         if self._rejection is not None:
             metrics.update(self._rejection.apply(batch))
@@ -196,11 +198,6 @@ class EpisodeTraining(GroupedBatches):
             metrics.update(self._token_recorder.record(batch, turn_batch, self.global_steps))
         self._count_empty(turn_batch.dropped_share == 1)
         return batch
-
-    def _staleness_metrics(self, batch: KVBatchMeta, turn_batch: TurnBatch, columns: Columns) -> dict[str, float]:
-        both = [columns[name] for name in ("old_log_probs", "rollout_log_probs") if name in columns]
-        log_probs = (both[0], both[1]) if len(both) == 2 else None
-        return staleness_metrics(batch.keys, turn_batch.versions, self.global_steps - 1, log_probs)
 
     def _count_empty(self, empty: bool) -> None:
         """Count consecutive steps in which no episode is left in the loss.
@@ -224,7 +221,7 @@ class EpisodeTraining(GroupedBatches):
         """
         if not self._turn_critic:
             return super()._update_critic(batch, metrics)
-        with replaced(batch, self._present.masks_of_first_tokens(read_columns(batch, MASKS))):
+        with replaced(batch, self._present.masks_of_first_tokens(fetch_columns(batch, MASKS))):
             return super()._update_critic(batch, metrics)
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
@@ -234,7 +231,7 @@ class EpisodeTraining(GroupedBatches):
             return batch
         if any(turn_batch.dropped):
             with (
-                replaced(batch, turn_batch.masks_without_dropped(read_columns(batch, MASKS))),
+                replaced(batch, turn_batch.masks_without_dropped(fetch_columns(batch, MASKS))),
                 shortened(batch, turn_batch.dropped),
             ):
                 batch = super()._update_actor(batch, updated)

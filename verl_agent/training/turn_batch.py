@@ -22,7 +22,7 @@ MASKS = ("response_mask", "loss_mask")
 """Columns of verl that select the tokens of the loss, and those that its mean divides by."""
 
 
-def read_columns(batch: KVBatchMeta, names: Sequence[str]) -> Columns:
+def fetch_columns(batch: KVBatchMeta, names: Sequence[str]) -> Columns:
     """Return columns of a batch; one that no row has is left out."""
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
     return {name: list(data[name].unbind()) for name in names if name in data}
@@ -48,7 +48,7 @@ def computed(names: Iterable[str], bypass_mode: bool) -> list[str]:
 @contextmanager
 def replaced(batch: KVBatchMeta, changed: Columns) -> Iterator[None]:
     """Replace columns of a batch for a block of code."""
-    before = read_columns(batch, list(changed))
+    before = fetch_columns(batch, list(changed))
     write_columns(batch, changed)
     try:
         yield
@@ -79,7 +79,7 @@ class TurnBatch:
     @classmethod
     def read(cls, batch: KVBatchMeta) -> Self:
         """Read the turns of a batch, with the critic's values if it has any."""
-        columns = read_columns(batch, ["response_mask", "values"])
+        columns = fetch_columns(batch, ["response_mask", "values"])
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
         fields = [getattr(value, "data", value) for value in data["extra_fields"]]
         padding = [tag.get("is_padding", False) for tag in batch.tags]

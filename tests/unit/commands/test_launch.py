@@ -67,6 +67,11 @@ def test_an_invalid_command_line_is_explained(arguments, message):
     assert explanation(RECIPES, *arguments).startswith(message)
 
 
+def test_a_field_that_no_yaml_lists_is_suggested_too():
+    message = explanation(RECIPES, "eval_cpu", "env.hosts.num_cpu=1", base="agent_eval")
+    assert message == "env.hosts.num_cpu is not a setting of this recipe. Did you mean 'num_cpus'?"
+
+
 @pytest.mark.parametrize(
     ("base", "recipe", "overrides", "command"),
     [

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 import pytest
 
 from verl_agent.commands.reference import explain_setting, page
-from verl_agent.config.catalogue import rows
+from verl_agent.config.catalogue import verl_rows
 from verl_agent.config.keys import leaves, reference
 from verl_agent.errors import ConfigError
 from verl_agent.sections import SECTIONS
@@ -20,7 +20,7 @@ def test_every_key_has_a_meaning():
 
 
 def test_every_key_of_verl_with_a_meaning_is_on_the_page():
-    assert [key for key, row in rows().items() if row.meaning and f"`{key}`" not in page()] == []
+    assert [key for key, row in verl_rows().items() if row.meaning and f"`{key}`" not in page()] == []
 
 
 def test_a_default_of_a_settings_class_is_that_of_its_base():

@@ -99,10 +99,7 @@ BORDERS = (
     *("training/run.py", "training/offline/run.py", "runs/supervisor.py", "runs/console.py"),
 )
 """Where composed configs are read."""
-VERLS = (
-    *("training/cluster.py", "training/runner.py", "training/trainer.py", "training/grouped_batches.py"),
-    *("training/rejection.py", "training/agent_loop.py"),
-)
+VERLS = ("training/cluster.py", "training/trainer.py", "training/grouped_batches.py", "training/rejection.py")
 """Where verl or its base classes hold the config."""
 
 

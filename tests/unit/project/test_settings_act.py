@@ -15,7 +15,7 @@ import pytest
 from tests.support.composing import COMMON, RECIPES, ROOT, SHARED, kind, written_in
 from tests.support.config_reads import references, verl_reads
 from tests.support.own_reads import is_read
-from verl_agent.config.catalogue import Row, rows, rows_of
+from verl_agent.config.catalogue import KeyRow, rows_of, verl_rows
 from verl_agent.config.checks import FIELDS
 from verl_agent.config.keys import FREE, leaves, reference
 
@@ -24,7 +24,7 @@ OWN += ("episodes.", "preference.", "data.max_len")
 OWN += ("data.overlong_prompt", "trainer.hang_timeout_s", "trainer.max_restarts", "trainer.test_best")
 OWN += ("trainer.v1.sampler.sampler_kwargs.",)
 """Sections that this package reads."""
-HANDED_ON = ("data.custom_cls.", *(key for key, row in rows().items() if row.untraced))
+HANDED_ON = ("data.custom_cls.", *(key for key, row in verl_rows().items() if row.untraced))
 """Keys and sections that reach their reader in a way that the search of the source does not follow."""
 
 NOT_VERLS = ("env.", "agent.", "horizon.", "episode.", "credit.", "hydra.", "offload", "_target_")
@@ -60,8 +60,8 @@ def read_keys(base: str) -> set[str]:
 
 def covered(key: str) -> bool:
     """Return True if a key has a row, of its own or of the section in which it is."""
-    own = {name for name in rows() if name not in OUTER and name.endswith(".")}
-    return key in rows() or any(f"{key}.".startswith(name) for name in own)
+    own = {name for name in verl_rows() if name not in OUTER and name.endswith(".")}
+    return key in verl_rows() or any(f"{key}.".startswith(name) for name in own)
 
 
 @pytest.mark.parametrize("engine", ["dp", "megatron"])
@@ -75,7 +75,7 @@ def test_every_row_of_the_table_stands_for_a_key():
     bases = ("agent_base", "agent_sft", "agent_dpo")
     keys = [*known_keys(), *(key for base in bases for key, _ in leaves(reference(base)))]
     keys += [f"actor_rollout_ref.{part}{field}" for part in ("rollout", "actor.fsdp_config") for field in FIELDS]
-    for name, row in rows().items():
+    for name, row in verl_rows().items():
         pattern = f"{name}*" if name.endswith(".") else name
         assert any(fnmatchcase(f"{key}.", pattern) or fnmatchcase(f"{key}.", f"{pattern}.*") for key in keys), name
         switches = {switch for condition in row.conditions for switch in condition}
@@ -87,8 +87,8 @@ def test_no_key_that_verls_source_reads_is_marked_as_unread():
     assert {key for key in known_keys() if key in reads and _row(key).unread} == set()
 
 
-def _row(key: str) -> Row:
-    return (rows_of(key) or [Row()])[0]
+def _row(key: str) -> KeyRow:
+    return (rows_of(key) or [KeyRow()])[0]
 
 
 NO_SETTINGS = ("agent_loop.yaml", "router.yaml", "verl_keys.yaml")

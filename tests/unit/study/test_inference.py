@@ -9,13 +9,14 @@ from verl_agent.results.statistics import Estimate
 from verl_agent.study.inference import (
     bootstrap,
     compare_arms,
+    decided_pairs,
+    hopeless,
     interquartile_mean,
     over_seeds,
     probability_of_improvement,
     seeds_for,
     verdict,
 )
-from verl_agent.study.successive import decided_pairs, hopeless
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_on_each_side():

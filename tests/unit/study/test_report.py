@@ -9,7 +9,7 @@ import yaml
 from tests import ROOT
 from verl_agent.errors import ConfigError
 from verl_agent.study.plan import make_plan
-from verl_agent.study.report import Results, write_report
+from verl_agent.study.report import Results, write_study_report
 from verl_agent.study.runs import study_runs
 
 
@@ -38,7 +38,7 @@ def test_a_report_has_the_verdict_of_each_arm(plan, tmp_path):
         run.folder(tmp_path).mkdir(parents=True)
         (run.folder(tmp_path) / "points.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in points))
         (run.folder(tmp_path) / "done.json").write_text("{}")
-    assert len(write_report(plan, tmp_path)) == 4
+    assert len(write_study_report(plan, tmp_path)) == 4
     written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     verdicts = {arm: one["verdict"] for arm, one in written["comparisons"].items()}
     assert verdicts == {"same": "equal within the margin", "short": "worse"}
@@ -57,4 +57,4 @@ def test_turns_of_solved_tasks_are_reported_only_if_every_run_solves_one(plan):
 
 def test_a_report_without_runs_raises_config_error(plan, tmp_path):
     with pytest.raises(ConfigError, match="no arm has a seed that has ended"):
-        write_report(plan, tmp_path)
+        write_study_report(plan, tmp_path)

@@ -10,7 +10,7 @@ from rich.console import Console
 from verl_agent.runs.console import progress_bar
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.progress import ProgressView
-from verl_agent.training.offline.run import show_progress
+from verl_agent.training.offline.run import showing_progress
 from verl_agent.training.offline.sft import SFT
 
 TITLES = ["step", "horizon", "reward", "success", "turns", "invalid", "entropy", "gap", "seconds", "left"]
@@ -176,6 +176,6 @@ def test_supervised_training_prints_lines_where_no_bar_can_be_drawn(tmp_path):
     folder.metrics.parent.mkdir()
     lines = [{"step": step, "data": {"train/loss": 3.0 - step}} for step in (1, 2, 3)]
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with show_progress(folder, 3, SFT, Console(file=output)):
+    with showing_progress(folder, 3, SFT, Console(file=output)):
         pass
     assert output.getvalue() == "step 1/3  loss 2.000\nstep 3/3  loss 0.000\n", "the first, the last, every 10 s"

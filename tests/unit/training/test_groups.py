@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_agent.training.groups import row_order, uniform_groups
+from verl_agent.training.groups import groups_of_equal_returns, row_order
 
 
 def returns(**groups: list[float]) -> dict[str, float]:
@@ -10,16 +10,16 @@ def returns(**groups: list[float]) -> dict[str, float]:
 
 
 def test_group_is_uniform_if_all_its_episodes_have_the_same_return():
-    assert uniform_groups(returns(a=[1, 1, 1], b=[1, 0], c=[0])) == {"a", "c"}
+    assert groups_of_equal_returns(returns(a=[1, 1, 1], b=[1, 0], c=[0])) == {"a", "c"}
 
 
 @pytest.mark.parametrize("values", [[0.1 + 0.2, 0.3], [0.1 * 3 - 0.3, 0.0], [1e3, 1e3 + 1e-4]])
 def test_returns_that_differ_by_rounding_are_equal(values):
-    assert uniform_groups(returns(a=values)) == {"a"}
+    assert groups_of_equal_returns(returns(a=values)) == {"a"}
 
 
 def test_small_differences_in_return_count():
-    assert uniform_groups(returns(a=[0.70001, 0.7], b=[1e-5, 0.0])) == set()
+    assert groups_of_equal_returns(returns(a=[0.70001, 0.7], b=[1e-5, 0.0])) == set()
 
 
 def test_rows_sort_by_group_sample_and_segment_as_numbers():

@@ -10,9 +10,9 @@ from verl_agent.commands.cli import app
 from verl_agent.commands.new_env import write_package
 from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.estimates import estimate, shape_of
+from verl_agent.training.preflight.estimates import estimate_footprint, shape_of
 from verl_agent.training.preflight.oracle_lengths import OracleLengths
-from verl_agent.training.preflight.planning import USABLE, fit, reply_limits, suggest_limits
+from verl_agent.training.preflight.planning import USABLE, fit_on_gpus, reply_limits, suggest_limits
 
 RECIPE = ROOT / "recipes/guess_number/grpo.yaml"
 SMALL = "Qwen/Qwen2.5-1.5B-Instruct"
@@ -32,7 +32,7 @@ def test_a_plan_ends_with_the_command_that_fits(tmp_path: Path) -> None:
     config = compose_training(RECIPE, words[3:])
     model = config["actor_rollout_ref"]["model"]["path"]
     shape = shape_of(model)
-    assert shape is not None and estimate(config, shape, None, 24.0).peak_gb <= 24
+    assert shape is not None and estimate_footprint(config, shape, None, 24.0).peak_gb <= 24
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_memory_is_saved_only_where_it_has_to_be() -> None:
     config = compose_training(RECIPE, [f"actor_rollout_ref.model.path={SMALL}", "offload=false"])
     shape = shape_of(SMALL)
     assert shape is not None
-    small, large = fit(config, shape, None, 24.0), fit(config, shape, None, 80.0)
+    small, large = fit_on_gpus(config, shape, None, 24.0), fit_on_gpus(config, shape, None, 80.0)
     assert list(small.overrides) == ["offload=true", "+overlay/lora=rank_32"]
     assert list(large.overrides) == []
     assert small.needed.peak_gb <= USABLE * 24 and large.needed.peak_gb <= USABLE * 80
@@ -67,7 +67,7 @@ def test_a_model_that_does_not_fit_is_refused_with_remedies() -> None:
     shape = shape_of("Qwen/Qwen2.5-7B-Instruct")
     assert shape is not None
     with pytest.raises(ConfigError, match=r"a GPU of 24 GB, also with .*the run needs \d+ GB.*Choose a smaller model"):
-        fit(compose_training(RECIPE, []), shape, None, 24.0)
+        fit_on_gpus(compose_training(RECIPE, []), shape, None, 24.0)
 
 
 def test_limits_follow_from_the_oracle_and_stay_without_one() -> None:
@@ -86,5 +86,5 @@ def test_the_recipes_for_24_gb_fit(tmp_path: Path) -> None:
         config = compose_training(Path(recipe), [str(one) for one in overrides])
         shape = shape_of(config["actor_rollout_ref"]["model"]["path"])
         assert config["actor_rollout_ref"]["model"]["path"] == SMALL and shape is not None
-        needed = estimate(config, shape, None, 24.0)
+        needed = estimate_footprint(config, shape, None, 24.0)
         assert needed.peak_gb <= USABLE * 24 and needed.episodes >= 8

@@ -4,16 +4,16 @@ There is one case for each key and condition. The wording is the table's and is 
 """
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from tests.support.composing import OVERLAYS, ROOT, recipe
-from verl_agent.config.catalogue import rows
-from verl_agent.config.checks import check_keys
+from tests.support.composing import ROOT, check_settings, merged
+from verl_agent.config.catalogue import verl_rows
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.condition_table import CONDITIONS, is_limit
-from verl_agent.training.preflight.conditions import Condition, Where, check_conditions, plain_value, same
+from verl_agent.training.preflight.conditions import Condition, Where, check_conditions, equal_to, plain_value
 
 ACTOR, MODEL, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 CORRECTION, V1 = "algorithm.rollout_correction", "trainer.v1"
@@ -23,23 +23,8 @@ PPO, TURN_PPO, DAPO = (f"+overlay/algorithm={name}" for name in ("ppo", "turn_pp
 BOOTSTRAP, ADAPTIVE = "credit.truncated=bootstrap", "horizon={max_turns: [2, 4], adaptive: {success_above: 0.5}}"
 
 
-def merged(*changes: str) -> DictConfig:
-    """Return a recipe with overlays and `key=value` changes; merging them is much quicker than composing."""
-    config = recipe(ROOT / "recipes/textcraft/grpo.yaml")
-    OmegaConf.set_struct(config, False)
-    for change in changes:
-        overlay = change.removeprefix("+overlay/")
-        read = OmegaConf.load(OVERLAYS / f"{overlay.replace('=', '/')}.yaml") if overlay != change else None
-        config.merge_with(OmegaConf.from_dotlist([change]) if read is None else read)
-    return config
-
-
-def check(*changes: str) -> None:
-    """Run the checks of settings that precede those of environments and models."""
-    config = merged(*changes)
-    check_keys(config, "agent_base")
-    OmegaConf.resolve(config)
-    check_conditions(config, CONDITIONS)
+GPU = ROOT / "recipes/textcraft/grpo.yaml"
+check = partial(check_settings, GPU)
 
 
 NOT_ALLOWED = [
@@ -127,6 +112,7 @@ NOT_ALLOWED = [
     ("agent.context.keep=last", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"),
     ("agent.context.keep=last", "algorithm.use_kl_in_reward=true"),
     ("data.overlong_prompt=drp",),
+    (f"{ROLLOUT}.tensor_model_parallel_size=3",),
     (f"{ROLLOUT}.max_model_len=299",),
     ("episode.max_tokens_per_turn=100000",),
     ("episode.max_tokens=100000",),
@@ -138,7 +124,7 @@ NOT_ALLOWED = [
     (PPO, "critic.checkpoint.async_save=true"),
 ]
 """Changes of which the last one sets the key that is refused, unless another key is named below."""
-ON_CPU = (SEPARATE, "trainer.device=cpu")
+ON_CPU = (SEPARATE, "trainer.device=cpu", "trainer.n_gpus_per_node=9999")
 REPLAY = (f"{ACTOR}.megatron.router_replay.mode=R3", f"{ROLLOUT}.enable_rollout_routing_replay=true")
 OF_MEGATRON = [
     (*REPLAY, f"{ROLLOUT}.enable_rollout_routing_replay=false"),
@@ -166,7 +152,7 @@ def test_a_value_that_is_not_allowed_raises_config_error_with_key_value_and_what
 def test_every_condition_has_a_case_that_it_refuses():
     left = list(CONDITIONS)
     for changes in [*NOT_ALLOWED, *OF_MEGATRON, ON_CPU]:
-        config = merged(*changes)
+        config = merged(GPU, *changes)
         OmegaConf.resolve(config)
         left = [condition for condition in left if not refuses(condition, config)]
     assert left == []
@@ -180,7 +166,7 @@ def refuses(condition: Condition, config: DictConfig) -> bool:
 
 @pytest.mark.parametrize("changes", OF_MEGATRON, ids=lambda changes: changes[-1])
 def test_a_replay_of_experts_that_was_not_tried_is_refused(changes):
-    config = merged(*changes)
+    config = merged(GPU, *changes)
     OmegaConf.resolve(config)
     key = changes[-1].partition("=")[0]
     replay = [one for one in CONDITIONS if one.key == key and "router_replay" in str(one.when)]
@@ -189,7 +175,7 @@ def test_a_replay_of_experts_that_was_not_tried_is_refused(changes):
 
 
 def test_engines_on_devices_of_their_own_need_gpus():
-    config = merged(*ON_CPU)
+    config = merged(GPU, *ON_CPU)
     OmegaConf.resolve(config)
     with pytest.raises(ConfigError, match=r"trainer_mode='verl_agent_separate' is not allowed with trainer.device"):
         check_conditions(config, CONDITIONS)
@@ -316,7 +302,7 @@ def test_a_setting_that_only_an_entry_of_a_mixture_has_is_checked():
 def test_the_message_of_a_condition_names_key_value_condition_allowed_values_and_remedy():
     values = {"a.size": 3, "a.limit": 2, "a.mode": "wide", "a.on": True}
     for condition, message in (
-        (Condition("a.size", same("a.limit"), "Set a.limit."), "Allowed: 2, the value of a.limit. Set a.limit."),
+        (Condition("a.size", equal_to("a.limit"), "Set a.limit."), "Allowed: 2, the value of a.limit. Set a.limit."),
         (Condition("a.size", Where("{a.limit} or less", lambda size, get: size < 3)), "Allowed: 2 or less."),
         (Condition("a.size", bool), "Allowed: true or false."),
     ):
@@ -382,4 +368,4 @@ def test_a_limit_is_a_positive_number_or_a_pair_in_order():
 
 def test_a_row_that_names_a_remedy_has_a_reason():
     """A remedy without `unread` or `effect` would never be shown: the key would be accepted without effect."""
-    assert [key for key, row in rows().items() if row.instead and not (row.unread or row.effect)] == []
+    assert [key for key, row in verl_rows().items() if row.instead and not (row.unread or row.effect)] == []

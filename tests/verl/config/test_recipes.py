@@ -39,7 +39,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import evaluation_config
 from verl_agent.sections import section
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.offline.dpo import plan as preference_plan
+from verl_agent.training.offline.dpo import plan_pairs as preference_plan
 from verl_agent.training.offline.preferences import PreferenceSettings
 from verl_agent.training.offline.selection import EpisodeSource
 from verl_agent.training.preflight.condition_table import CONDITIONS

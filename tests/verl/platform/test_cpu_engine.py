@@ -26,7 +26,7 @@ from verl_agent.platform.cpu_engine import (
     returns_output_of,
 )
 from verl_agent.platform.log_prob_head import LogProbHead
-from verl_agent.platform.micro_batches import split_rows
+from verl_agent.platform.micro_batches import split_micro_batches
 from verl_agent.rollout.tokens import Segment
 
 ROWS = [WON, LOST, SHORT, TRUNCATED, SHORT, WON, LOST, TRUNCATED]
@@ -143,7 +143,7 @@ def test_rows_without_loss_are_not_computed(verls, ours, filler):
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_a_batch_without_any_loss_is_computed_as_by_verl(shares):
-    groups = split_rows(batch_of([SHORT_FILLER] * 8), shares, keep_all=False)
+    groups = split_micro_batches(batch_of([SHORT_FILLER] * 8), shares, keep_all=False)
     assert sorted(torch.cat(groups).tolist()) == list(range(8))
 
 
@@ -206,7 +206,7 @@ def test_supervised_gradient_is_that_of_verl(verls, ours):
 
 @pytest.mark.parametrize("shares", [True, False])
 def test_pairs_of_dpo_stay_in_one_micro_batch(shares):
-    groups = split_rows(supervised(ROWS, force_group_size=2), shares, keep_all=False)
+    groups = split_micro_batches(supervised(ROWS, force_group_size=2), shares, keep_all=False)
     assert sorted(torch.cat(groups).tolist()) == list(range(8))
     pairs = [pair for group in groups for pair in group.view(-1, 2).tolist()]
     assert all(better + 1 == worse and better % 2 == 0 for better, worse in pairs)

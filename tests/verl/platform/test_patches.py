@@ -109,7 +109,7 @@ def test_verls_sglang_server_leaves_one_token_of_the_context_free():
 
 
 def test_vllm_samples_with_the_generator_of_each_request():
-    """Lines for `sample_with_seeds`; on GPUs a request with a seed is sampled in the same function."""
+    """Lines for `seed_vllm`; on GPUs a request with a seed is sampled in the same function."""
     source = "\n".join(upstream("vllm", "v1/sample/ops/topk_topp_sampler.py"))
     head = "def random_sample(\n    probs: torch.Tensor,\n    generators: dict[int, torch.Generator],\n"
     body = source[source.index(head) :]

@@ -14,7 +14,7 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu_input_batch import CachedRequestState
 
 from verl_agent.errors import ConfigError
-from verl_agent.platform.seeded_sampling import check_vllm, choose, sample_with_seeds, uniform
+from verl_agent.platform.seeded_sampling import check_vllm, choose_tokens, seed_vllm, uniform
 from verl_agent.platform.sglang import seeded_sampling as sglang
 
 VOCABULARY = 300
@@ -25,7 +25,7 @@ LOGITS = 2 * torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(0))
 
 def request(seed: int | None, prompt: int = 5, output: int = 0, **sampling: Any) -> CachedRequestState:
     """Return vLLM's state of a request, made as its runner makes it."""
-    sample_with_seeds()
+    seed_vllm()
     generator = None if seed is None else torch.Generator().manual_seed(seed)
     return CachedRequestState(
         req_id=f"{seed}-{prompt}",
@@ -115,7 +115,7 @@ def test_tokens_of_sglang_follow_the_probabilities(seeded, limits):
         min_ps=torch.full((DRAWS,), limits.get("min_p", 0.0)),
     )
     probs, positions = LOGITS.softmax(0).expand(DRAWS, -1), torch.full((DRAWS,), 7)
-    check_distribution(sglang.sample(probs, info, positions, not limits).tolist(), **limits)
+    check_distribution(sglang.sample_sglang(probs, info, positions, not limits).tolist(), **limits)
 
 
 def test_numbers_of_neighboring_seeds_and_positions_are_independent():
@@ -141,7 +141,7 @@ def test_tokens_without_probability_are_never_chosen(number):
     weights = torch.rand(50, 5000, generator=torch.Generator().manual_seed(3))
     weights[weights < 0.9] = 0
     weights[:, :300] = weights[:, -300:] = 0
-    chosen = choose(weights, torch.full((50,), number, dtype=torch.float64))
+    chosen = choose_tokens(weights, torch.full((50,), number, dtype=torch.float64))
     assert (weights.gather(1, chosen[:, None]) > 0).all()
     if number in (0.0, 1 - 2.0**-53, 1.0):
         ends = weights.double().cumsum(1) > (0 if number == 0 else weights.double().sum(1, True) * (1 - 1e-12))

@@ -10,10 +10,9 @@ from transformers import AutoModelForCausalLM, MistralConfig, MistralForCausalLM
 from tests.support.engines import batch_of, gradients, jagged, new_engine, policy_loss, relative_difference
 from tests.support.models import write_byte_model, write_qwen2
 from verl_agent.platform.cpu_engine import CpuLanguageEngine
-from verl_agent.platform.float32_attention import use_float32_attention
-from verl_agent.platform.micro_batches import split_rows
+from verl_agent.platform.micro_batches import split_micro_batches
 from verl_agent.platform.token_tree import TokenTree, pack
-from verl_agent.platform.tree_attention import allows_trees
+from verl_agent.platform.tree_attention import allows_trees, use_float32_attention
 from verl_agent.rollout.tokens import Segment
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
@@ -130,7 +129,7 @@ def test_random_trees_return_each_row():
 
 def test_micro_batches_have_no_more_tokens_than_the_longest_rows():
     rows = BATCHES["groups"]
-    groups = split_rows(batch_of(rows, micro_batch=2), shares=True, keep_all=True)
+    groups = split_micro_batches(batch_of(rows, micro_batch=2), shares=True, keep_all=True)
     longest = max(len(one.prompt_ids) + len(one.response_ids) for one in rows)
     sizes = []
     for group in groups:

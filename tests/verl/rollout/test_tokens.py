@@ -18,7 +18,7 @@ from verl_agent.agents.context import LastObservations, Summary
 from verl_agent.rollout.chat_template import choose_builder, without_empty_thoughts
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, contract, encode_reply, expand, render_conversation, render_episode
-from verl_agent.training.agent_loop import written
+from verl_agent.training.agent_loop import written_versions
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 7, 12])
@@ -101,7 +101,7 @@ def test_every_token_keeps_the_version_of_the_weights_that_sampled_it(smollm2):
     play = play_tokens(smollm2, REPLIES, 3, steps=[4, None, 5])
     by_reply = [len(ids) for ids in play.engine.written]
     sampled = [version for version, tokens in zip((4, 0, 5), by_reply, strict=True) for _ in range(tokens)]
-    assert play.policy.versions == written(play.segment) == sampled
+    assert play.policy.versions == written_versions(play.segment) == sampled
     others = zip(play.segment.response_versions, play.segment.response_mask, strict=True)
     assert {version for version, mask in others if not mask} == {0}
 
@@ -119,7 +119,7 @@ def test_a_reply_of_two_versions_keeps_both(smollm2):
 
     asyncio.run(reply())
     (segment,) = policy.tokens.segments()
-    assert contract(written(segment)) == [[3, 2], [4, len(segment.response_ids) - 2]]
+    assert contract(written_versions(segment)) == [[3, 2], [4, len(segment.response_ids) - 2]]
     assert contract(expand([(3, 2), (4, 1)])) == [[3, 2], [4, 1]]
 
 

@@ -12,7 +12,7 @@ from tests import ROOT
 from verl_agent.errors import ConfigError
 from verl_agent.study.execution import Execution
 from verl_agent.study.plan import make_plan
-from verl_agent.study.report import write_report
+from verl_agent.study.report import write_study_report
 
 SMALL = [
     *("env.train_tasks=small_train", "env.eval_tasks=small_test", "env.options.ranges=null", "horizon.max_turns=[5]"),
@@ -53,7 +53,7 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
     again = []
     Execution(make_plan(file), out, 1, again.append).run()
     assert again == ["4 of 4 runs have ended before."]
-    paths = {path.name for path in write_report(make_plan(file), out)}
+    paths = {path.name for path in write_study_report(make_plan(file), out)}
     assert paths == {"report.md", "report.json", "success_small.png", "profiles.png"}
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert len(report["points"]) == 4 and report["comparisons"]["short"]["verdict"] == "cannot tell"
@@ -62,7 +62,7 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
     with pytest.raises(ConfigError, match="another version of this study"):
         Execution(make_plan(file), out, 1, said.append).run()
     with pytest.raises(ConfigError, match="another version"):
-        write_report(make_plan(file), out)
+        write_study_report(make_plan(file), out)
 
 
 def test_a_run_that_fails_is_the_last_one(file, tmp_path):

@@ -10,11 +10,12 @@ from tests.support.packages import install_example
 from verl_agent.config.composing import compose_training
 from verl_agent.config.settings import read_run_env
 from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import Study, TinySettings
 from verl_agent.study.tiny.learner import Batch, Learner, share_with_signal
 from verl_agent.study.tiny.model import new_model
-from verl_agent.study.tiny.playing import Player
-from verl_agent.study.tiny.training import TinyRun, Training, token_budget
+from verl_agent.study.tiny.playing import TinyPlayer
+from verl_agent.study.tiny.training import TinyRun, Training
 from verl_agent.study.tiny.warm_start import WarmStart, warm_start
 from verl_agent.study.tiny.words import WordBuilder, Words
 
@@ -36,7 +37,9 @@ def started():
 
 def played(config, started, policy=None):
     env = read_run_env(config)
-    player = Player(env, started.words, token_budget(env, config), 1)
+    data = config["data"]
+    budget = TokenBudget.of(env.episode, data["max_prompt_length"], data["max_response_length"])
+    player = TinyPlayer(env, started.words, budget, 1)
     model = policy or started.new_policy(SETTINGS)
     items = env.tasks("small_train")[::9][:4]
     return player.play(model, items, 4, EpisodeLimits(env.horizon.turns_at(1), None), 1)

@@ -1,21 +1,33 @@
-"""Tests of joining a running Ray cluster: what its processes get, and machines that cannot serve the run.
+"""Tests of joining a running Ray cluster, of machines that cannot serve the run, and of the runner in the driver.
 
 Two Ray nodes run on this machine. The second one has another working directory and none of the command's variables.
 """
 
+import gc
+import io
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 from omegaconf import OmegaConf
 from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from tqdm import tqdm  # type: ignore[import-untyped]
 
 from verl_agent.errors import ConfigError
-from verl_agent.training.cluster import check_cluster, check_own_cpus, forwarded, join_cluster, joins, needed_cpus
+from verl_agent.training.cluster import (
+    DriverRunner,
+    check_cluster,
+    check_own_cpus,
+    forwarded,
+    join_cluster,
+    joins,
+    needed_cpus,
+)
 
 RUN = {
     "trainer": {"nnodes": 2, "n_gpus_per_node": 1, "default_local_dir": "", "device": "cpu"},
@@ -125,3 +137,22 @@ def test_cluster_that_does_not_run_is_refused(tmp_path):
     config.ray_kwargs.ray_init.address = "127.0.0.1:1"
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at '127\.0\.0\.1:1'.*ray start --head"):
         join_cluster(config)
+
+
+class Interrupted:
+    """Runner with a progress bar that is interrupted, and that its traceback keeps."""
+
+    def run(self, config: Any) -> None:
+        bar = tqdm(total=1, file=config["file"])
+        assert bar is not None
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_progress_bar_prints_nothing_later():
+    file = io.StringIO()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        DriverRunner(Interrupted).run.remote({"file": file})  # type: ignore[arg-type]
+    printed = file.getvalue()
+    del caught
+    gc.collect()
+    assert file.getvalue() == printed

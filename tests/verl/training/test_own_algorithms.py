@@ -3,24 +3,21 @@
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from tests.support.composing import ROOT, recipe
+from tests.support.composing import ROOT, check_settings
 from tests.support.estimators import TurnRow, turn_advantages
 from tests.support.letters import LOST, SHORT, WON
 from tests.support.packages import install_example, write_metadata
 from verl_agent.config.algorithms import BUILT_IN, find_estimator, find_loss
-from verl_agent.config.checks import check_keys
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.errors import ConfigError
 from verl_agent.training.estimator_check import check_estimator
 from verl_agent.training.own_estimators import register
 from verl_agent.training.policy_losses import own_loss
-from verl_agent.training.preflight.condition_table import CONDITIONS
-from verl_agent.training.preflight.conditions import check_conditions
 
 BROKEN = '''
 import random
@@ -128,14 +125,7 @@ def packages(tmp_path_factory):
         sys.path.remove(path)
 
 
-def check(*changes: str) -> None:
-    """Run the checks of settings that precede those of environments and models."""
-    config = recipe(ROOT / "recipes/textcraft/grpo.yaml")
-    OmegaConf.set_struct(config, False)
-    config.merge_with(OmegaConf.from_dotlist(list(changes)))
-    check_keys(config, "agent_base")
-    OmegaConf.resolve(config)
-    check_conditions(config, CONDITIONS)
+check = partial(check_settings, ROOT / "recipes/textcraft/grpo.yaml")
 
 
 @pytest.mark.parametrize("name", [*BUILT_IN, "leave_one_out", "critic", "one_row"])

@@ -33,7 +33,7 @@ from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.training.agent_loop import EpisodeLoop, WorkerState
 from verl_agent.training.estimators import ROLE_DECAY, rae
 from verl_agent.training.rollout_row import RolloutRow
-from verl_agent.training.seats import Matches, check_seats
+from verl_agent.training.seats import Matches, check_comparison
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns
 
 OVERRIDES = (
@@ -290,9 +290,9 @@ def duel(seats):
 )
 def test_settings_that_cannot_part_the_seats_raise_config_error(seats, estimator, samples, message):
     with pytest.raises(ConfigError, match=message):
-        check_seats(estimator, samples, 2, duel(seats))
+        check_comparison(estimator, samples, 2, duel(seats))
 
 
 def test_one_trained_seat_may_have_any_estimator():
-    check_seats("turn_returns", 3, 1, duel(["self", "script:random"]))
-    check_seats("rae", 2, 2, duel(["self", "self"]))
+    check_comparison("turn_returns", 3, 1, duel(["self", "script:random"]))
+    check_comparison("rae", 2, 2, duel(["self", "self"]))

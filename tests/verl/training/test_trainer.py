@@ -28,7 +28,7 @@ from verl_agent.runs.hang_watch import PHASE_FILE
 from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.training.estimators import gigpo, turn_returns
 from verl_agent.training.partial import PartialEpisodeTrainer, SeparateEpisodeTrainer
-from verl_agent.training.phases import PHASES
+from verl_agent.training.phases import PHASE_OF_METHOD
 from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer, FinishingCallback
 from verl_agent.training.turn_limits import TurnLimits
 
@@ -71,7 +71,7 @@ def test_trainer_and_estimators_are_registered_with_verl():
     assert get_trainer_cls("verl_agent") is EpisodeTrainer
     assert issubclass(EpisodeTrainer, PPOTrainerSync)
     assert (get_adv_estimator_fn("gigpo"), get_adv_estimator_fn("turn_returns")) == (gigpo, turn_returns)
-    assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.training.runner calls it"
+    assert callable(TaskRunnerV1.__ray_metadata__.modified_class.run), "verl_agent.training.cluster calls it"
 
 
 class Ranks:
@@ -253,7 +253,7 @@ def test_a_checkpoint_gets_its_manifest_last_and_verl_removes_none(tmp_path):
     made._save_checkpoint()
     folder = tmp_path / "global_step_3"
     assert find_damage(folder) == "" and (tmp_path / "uploaded").read_text() == "3"
-    assert (tmp_path / PHASE_FILE).read_text() == PHASES["_save_checkpoint"]
+    assert (tmp_path / PHASE_FILE).read_text() == PHASE_OF_METHOD["_save_checkpoint"]
     for name in ("data.pt", STATE_FILE, "actor/model_world_size_1_rank_0.pt"):
         (folder / name).rename(tmp_path / "away")
         assert find_damage(folder) == f"{name} is missing"
@@ -263,4 +263,4 @@ def test_a_checkpoint_gets_its_manifest_last_and_verl_removes_none(tmp_path):
 @pytest.mark.parametrize("kind", [EpisodeTrainer, PartialEpisodeTrainer, SeparateEpisodeTrainer])
 def test_every_trainer_marks_every_phase(kind):
     """A phase whose method verl has renamed is missing here."""
-    assert all(hasattr(getattr(kind, name), "__wrapped__") for name in PHASES)
+    assert all(hasattr(getattr(kind, name), "__wrapped__") for name in PHASE_OF_METHOD)

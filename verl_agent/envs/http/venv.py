@@ -55,7 +55,7 @@ def source(package: Distribution, *extras: str) -> list[str]:
     return [f"{package.name}{listed} @ {url}"]
 
 
-def make(folder: Path, env: str, report: Callable[[str], None]) -> None:
+def prepare_venv(folder: Path, env: str, report: Callable[[str], None]) -> None:
     """Create or update the virtual environment in `folder`; keep one that is up to date.
 
     Raises:

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from verl_agent.platform.after_import import after_import, before_import
+from verl_agent.platform.after_import import after_import
 
 STAND_INS = "VERL_AGENT_MEGATRON_ON_CPU"
 """Environment variable of all processes of a run that trains with Megatron on a CPU."""
@@ -17,7 +17,7 @@ def stand_ins_wanted() -> bool:
 
 def stand_in_when_imported() -> None:
     """Prepare the replacements; each happens when its module is imported, in this process alone."""
-    before_import("megatron.core", _answer_cuda_names)
+    after_import("megatron.core", _answer_cuda_names, before=True)
     after_import("megatron.core.jit", _disable_compilation)
     after_import("megatron.core.tensor_parallel.random", _use_random_state_of_cpu)
     after_import("megatron.core.transformer.moe.moe_utils", _route_without_gemm)
@@ -40,13 +40,9 @@ def _answer_cuda_names() -> None:
     answer_cuda_names()
 
 
-def _module(name: str) -> Any:
-    return sys.modules[name]
-
-
 def _disable_compilation() -> None:
     """Leave small functions uncompiled: compiling them takes minutes on a CPU."""
-    _module("megatron.core.jit").disable_jit_fuser()
+    sys.modules["megatron.core.jit"].disable_jit_fuser()
 
 
 def _use_random_state_of_cpu() -> None:
@@ -56,7 +52,7 @@ def _use_random_state_of_cpu() -> None:
     """
     import torch
 
-    random = _module("megatron.core.tensor_parallel.random")
+    random: Any = sys.modules["megatron.core.tensor_parallel.random"]
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()
     random._set_cuda_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
 
@@ -66,7 +62,8 @@ def _route_without_gemm() -> None:
 
     Megatron-Core 0.16.1, transformer/moe/moe_utils.py:1192 reads a name that line 39 leaves undefined without it.
     """
-    _module("megatron.core.transformer.moe.moe_utils").te_general_gemm = None
+    utils: Any = sys.modules["megatron.core.transformer.moe.moe_utils"]
+    utils.te_general_gemm = None
 
 
 def _use_plain_layers() -> None:
@@ -74,7 +71,7 @@ def _use_plain_layers() -> None:
 
     Megatron-Core 0.16.1, models/gpt/gpt_layer_specs.py:42-50 takes the names from Transformer Engine, or has none.
     """
-    specs = _module("megatron.core.models.gpt.gpt_layer_specs")
+    specs: Any = sys.modules["megatron.core.models.gpt.gpt_layer_specs"]
     from verl_agent.platform.megatron.layers import Norm, PlainSpecProvider
 
     specs.TESpecProvider, specs.TENorm, specs.HAVE_TE = PlainSpecProvider, Norm, True

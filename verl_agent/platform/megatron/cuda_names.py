@@ -19,51 +19,35 @@ FACTORIES = (
 """Functions of torch that create tensors and take a device."""
 
 
-class Stream:
-    """Stream of work that is done when a call returns."""
-
-    cuda_stream = 0
-    device = CPU
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Accept and ignore device and priority."""
-
-    def wait_stream(self, stream: object) -> None:
-        """Do nothing: earlier work is done."""
-
-    def wait_event(self, event: object) -> None:
-        """Do nothing: earlier work is done."""
-
-    def record_event(self, event: object = None) -> "Event":
-        """Return an event that has happened."""
-        return Event()
-
-    def synchronize(self) -> None:
-        """Do nothing: earlier work is done."""
-
-    def query(self) -> bool:
-        """Return True: earlier work is done."""
-        return True
-
-
-class Event:
-    """Event that has happened."""
+class _Done:
+    """Work that is done when a call returns."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Accept and ignore all options."""
 
-    def record(self, stream: object = None) -> None:
-        """Do nothing: the event has happened."""
+    def synchronize(self, *args: object, **kwargs: object) -> None:
+        """Do nothing."""
 
-    def wait(self, stream: object = None) -> None:
-        """Do nothing: the event has happened."""
-
-    def synchronize(self) -> None:
-        """Do nothing: the event has happened."""
+    wait_stream = wait_event = record = wait = synchronize
 
     def query(self) -> bool:
-        """Return True: the event has happened."""
+        """Return True."""
         return True
+
+
+class Event(_Done):
+    """Event that has happened."""
+
+
+class Stream(_Done):
+    """Stream of work without a device's queue."""
+
+    cuda_stream = 0
+    device = CPU
+
+    def record_event(self, event: object = None) -> Event:
+        """Return an event that has happened."""
+        return Event()
 
 
 def answer_cuda_names() -> None:

@@ -13,7 +13,7 @@ from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpSe
 from verl.workers.rollout.sglang_rollout.sglang_rollout import ServerAdapter
 
 from verl_agent.platform.sglang import LONGER_CONTEXT, SPARE_TOKENS
-from verl_agent.platform.sglang.seeded_sampling import sample_with_seeds
+from verl_agent.platform.sglang.seeded_sampling import seed_sglang
 
 
 class FullContextServer(SGLangHttpServer):
@@ -25,7 +25,7 @@ class FullContextServer(SGLangHttpServer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        sample_with_seeds()
+        seed_sglang()
         os.environ[LONGER_CONTEXT] = "1"
         given = self.config.engine_kwargs.get("sglang") or {}
         self.config.engine_kwargs["sglang"] = {"context_length": self.config.max_model_len + SPARE_TOKENS, **given}

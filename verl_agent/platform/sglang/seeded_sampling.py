@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from verl_agent.errors import ConfigError
-from verl_agent.platform.seeded_sampling import choose, uniform
+from verl_agent.platform.seeded_sampling import choose_tokens, uniform
 from verl_agent.platform.versions import TESTED_SGLANG
 
 
-def sample_with_seeds() -> None:
+def seed_sglang() -> None:
     """Make the engines that this process starts sample with seeds.
 
     Raises:
@@ -52,11 +52,11 @@ def run_scheduler_process(*args: Any, **kwargs: Any) -> None:
         return info
 
     SamplingBatchInfo.from_schedule_batch = staticmethod(from_schedule_batch)
-    Sampler._sample_from_probs = lambda self, *of_batch: sample(*of_batch)
+    Sampler._sample_from_probs = lambda self, *of_batch: sample_sglang(*of_batch)
     scheduler.run_scheduler_process(*args, **kwargs)
 
 
-def sample(probs: Tensor, info: Any, positions: Tensor, unlimited: bool) -> Tensor:
+def sample_sglang(probs: Tensor, info: Any, positions: Tensor, unlimited: bool) -> Tensor:
     """Return a token for each request; those without a seed draw from torch's generator.
 
     Args:
@@ -72,10 +72,10 @@ def sample(probs: Tensor, info: Any, positions: Tensor, unlimited: bool) -> Tens
     numbers = torch.rand(len(seeds), dtype=torch.float64, device=seeds.device)
     numbers = torch.where(seeds < 0, numbers, uniform(seeds, positions + 1))
     if unlimited:
-        return choose(probs, numbers).int()
+        return choose_tokens(probs, numbers).int()
     ranked, tokens = probs.sort(stable=True, descending=True)
     kept = ranked.cumsum(-1) - ranked <= info.top_ps[:, None]
     kept &= torch.arange(probs.shape[1], device=probs.device) < info.top_ks[:, None]
     kept &= ranked >= ranked[:, :1] * info.min_ps[:, None]
     # In the order of the vocabulary, as without limits: a token must not depend on the limits of other requests.
-    return choose(probs * torch.zeros_like(kept).scatter(1, tokens, kept), numbers).int()
+    return choose_tokens(probs * torch.zeros_like(kept).scatter(1, tokens, kept), numbers).int()

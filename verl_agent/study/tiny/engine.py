@@ -19,7 +19,7 @@ KEPT = 0.75
 
 
 @dataclass(slots=True)
-class Output:
+class TinyReply:
     """Reply of the engine, with the attributes that `EnginePolicy` reads of verl's."""
 
     token_ids: list[int] = field(default_factory=list)
@@ -29,15 +29,15 @@ class Output:
 
 
 @dataclass(slots=True)
-class Request:
+class ReplyRequest:
     """Reply that an episode waits for: its tokens so far, and one uniform number for each token."""
 
     name: str
     ids: list[int]
     limit: int
     luck: Random
-    answer: "asyncio.Future[Output]"
-    output: Output = field(default_factory=Output)
+    answer: "asyncio.Future[TinyReply]"
+    output: TinyReply = field(default_factory=TinyReply)
 
     @property
     def done(self) -> bool:
@@ -59,7 +59,7 @@ class LockstepEngine:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model, self._running = model, 0
         self._decoder: Decoder | None = None
-        self._waiting: list[Request] = []
+        self._waiting: list[ReplyRequest] = []
         self._read: dict[str, list[int]] = {}
         self.entropies: list[tuple[float, int]] = []
         """Sum of the entropies of the next tokens of each forward pass, in nats, and their number."""
@@ -76,11 +76,11 @@ class LockstepEngine:
             self._running -= 1
             self._write_if_all_wait()
 
-    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Output:
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TinyReply:
         """Return the reply of one episode; see `TokenEngine`. The parameters are `seed` and `max_tokens`."""
-        answer: asyncio.Future[Output] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[TinyReply] = asyncio.get_running_loop().create_future()
         luck = Random(sampling_params["seed"])
-        self._waiting.append(Request(request_id, prompt_ids, sampling_params["max_tokens"], luck, answer))
+        self._waiting.append(ReplyRequest(request_id, prompt_ids, sampling_params["max_tokens"], luck, answer))
         self._write_if_all_wait()
         return await answer
 
@@ -92,7 +92,7 @@ class LockstepEngine:
                 request.answer.set_result(request.output)
 
     @torch.inference_mode()
-    def _write(self, requests: list[Request]) -> None:
+    def _write(self, requests: list[ReplyRequest]) -> None:
         if self._decoder is None or any(one.name not in self._read for one in requests):  # first turn, retried episode
             self._decoder, self._read = Decoder(self._model, len(requests)), {one.name: [] for one in requests}
         rows = {name: row for row, name in enumerate(self._read)}
@@ -111,7 +111,7 @@ class LockstepEngine:
             starts = [len(request.ids) + len(request.output.token_ids) - 1 for request in writing]
         self._read |= {request.name: request.ids + request.output.token_ids[:-1] for request in requests}
 
-    def _sample(self, logits_BV: Tensor, requests: Sequence[Request]) -> None:
+    def _sample(self, logits_BV: Tensor, requests: Sequence[ReplyRequest]) -> None:
         """Add a token to each reply."""
         log_probs_BV = torch.log_softmax(logits_BV.double(), -1)
         probs_BV = log_probs_BV.exp()

@@ -22,7 +22,7 @@ from verl_agent.config.algorithms import GROUPED, TURN_CRITICS
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.horizon import Horizon
 from verl_agent.sections import section
-from verl_agent.study.tiny.playing import Row
+from verl_agent.study.tiny.playing import SegmentRow
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.groups import group_of
 from verl_agent.training.own_estimators import register
@@ -38,7 +38,7 @@ THIRDS = ("noise_first", "noise_middle", "noise_last")
 class Batch:
     """Rows of a step: ids `(B, L)`; mask and log-probs of sampling `(B, T)`, 0 at prompts and padding."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[SegmentRow]) -> None:
         self.rows, self.keys = rows, [row.key for row in rows]
         self.ids_BL = padded([[*one.segment.prompt_ids, *one.segment.response_ids] for one in rows]).long()
         before = [[0] * (len(row.segment.prompt_ids) - 1) for row in rows]
@@ -130,7 +130,7 @@ class Learner:
         if self._reference is not None:
             self._reference.load_state_dict(saved["reference"])
 
-    def update(self, rows: Sequence[Row], step: int) -> dict[str, float]:
+    def update(self, rows: Sequence[SegmentRow], step: int) -> dict[str, float]:
         """Train on the rows of one step.
 
         Returns:
@@ -276,7 +276,7 @@ class Learner:
         minimize(self._critic, self._optimizers["critic"], 1.0)
 
 
-def share_with_signal(rows: Sequence[Row]) -> float:
+def share_with_signal(rows: Sequence[SegmentRow]) -> float:
     """Return the share of groups whose episodes differ in return."""
     returns: dict[str, Counter[str]] = {}
     for row in rows:

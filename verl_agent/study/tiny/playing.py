@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SegmentRow:
     """Training row: a segment of an episode, with verl's key and `TurnRewards.to_fields()` of its turns."""
 
     key: str
@@ -40,7 +40,7 @@ class Plays:
     """Episodes of a step in the order of tasks and samples, their rows, and the mean entropy of a token in nats."""
 
     episodes: list[Episode]
-    rows: list[Row]
+    rows: list[SegmentRow]
     entropy: float
 
     @property
@@ -59,7 +59,7 @@ class InThisThread(ThreadPoolExecutor):
         return future
 
 
-class Player:
+class TinyPlayer:
     """Plays episodes of one environment with a small model; the seed is that of sampling."""
 
     def __init__(self, env: RunEnv, words: Words, budget: TokenBudget, seed: int) -> None:
@@ -77,7 +77,7 @@ class Player:
                 seed = EpisodeSeed(self._seed, "train" if step else "validation", label, item.id, step, sample, group)
                 jobs.append(partial(self._episode, engine, item, f"{group:05d}_{sample}", seed, limits))
 
-        async def together() -> list[tuple[Episode, list[Row]]]:
+        async def together() -> list[tuple[Episode, list[SegmentRow]]]:
             asyncio.get_running_loop().set_default_executor(InThisThread(1))
             return await engine.run(jobs)
 
@@ -86,7 +86,7 @@ class Player:
 
     async def _episode(
         self, engine: LockstepEngine, item: TaskItem, name: str, seed: EpisodeSeed, limits: EpisodeLimits
-    ) -> tuple[Episode, list[Row]]:
+    ) -> tuple[Episode, list[SegmentRow]]:
         """Play one episode, and return it with its rows; without any if it is not valid."""
         agents: list[Agent] = []
         policies: list[EnginePolicy] = []
@@ -109,4 +109,6 @@ class Player:
             segments = add_last_state(segments, episode, agents[-1], policies[-1].tokens, most)
         counts = [count_replies(segment.response_mask) for segment in segments]
         parts = zip(segments, turn_rewards(episode, credit).split(counts), strict=True)
-        return episode, [Row(f"{name}_{at}", segment, part.to_fields()) for at, (segment, part) in enumerate(parts)]
+        return episode, [
+            SegmentRow(f"{name}_{at}", segment, part.to_fields()) for at, (segment, part) in enumerate(parts)
+        ]

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from verl_agent.config.algorithms import CRITICS
-from verl_agent.config.settings import RunEnv, read_run_env
+from verl_agent.config.settings import read_run_env
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import DONE, POINTS, Study
 from verl_agent.study.tiny.learner import Learner
 from verl_agent.study.tiny.model import new_model
-from verl_agent.study.tiny.playing import Player, Plays
+from verl_agent.study.tiny.playing import Plays, TinyPlayer
 from verl_agent.study.tiny.warm_start import WarmStart
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.types import StopReason
@@ -62,7 +62,9 @@ class Training:
             started.new_policy(settings) if config["actor_rollout_ref"]["actor"]["use_kl_loss"] else None,
             seed,
         )
-        self._player = Player(self._env, started.words, token_budget(self._env, config), seed)
+        data = config["data"]
+        budget = TokenBudget.of(self._env.episode, data["max_prompt_length"], data["max_response_length"])
+        self._player = TinyPlayer(self._env, started.words, budget, seed)
         self._train, held_out = (self._env.tasks(one) for one in (self._env.env.train_tasks, self._env.env.eval_tasks))
         self._held_out = Random(seed).sample(held_out, min(settings.eval_tasks, len(held_out)))
         self._turn_limits, self._luck = TurnLimits([self._env]), Random(seed)
@@ -136,14 +138,6 @@ class Training:
         file = self._run.folder / POINTS
         lines = file.read_text(encoding="utf-8").splitlines()[: int(counts["points"])]
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def token_budget(env: RunEnv, config: Mapping[str, Any]) -> TokenBudget:
-    """Return the token limits of an episode, as the agent loop reads them."""
-    data, episode = config["data"], env.episode
-    play = episode.on_truncated_turn == "play"
-    most = episode.max_tokens or data["max_response_length"]
-    return TokenBudget(data["max_prompt_length"], most, episode.max_tokens_per_turn, play)
 
 
 def solved_within(plays: Plays, turns: int) -> float:

@@ -20,7 +20,7 @@ from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.study.settings import TinySettings
 from verl_agent.study.tiny.learner import Batch, minimize
 from verl_agent.study.tiny.model import new_model
-from verl_agent.study.tiny.playing import Row
+from verl_agent.study.tiny.playing import SegmentRow
 from verl_agent.study.tiny.words import WordBuilder, Words
 from verl_agent.types import Episode, TaskItem
 
@@ -87,7 +87,10 @@ def warm_start(env: RunEnv, settings: TinySettings, seed: int) -> WarmStart:
     words = Words.of_texts(message["content"] for episode in [*shown, *others(env)] for message in episode.messages)
     policy, losses = new_model(words, settings), list[float]()
     optimizer = torch.optim.AdamW(policy.parameters(), settings.warm_rate, weight_decay=0.01)
-    segments = [segment for episode in shown for segment in rendered(episode, env, words)]
+    segments = list[Segment]()
+    for one in shown:
+        tokens = EpisodeTokens(WordBuilder(words), Words.eos_token_id)
+        segments += render_episode(tokens, words, env.new_agent(), one)
     for step in range(settings.warm_updates):
         optimizer.param_groups[0]["lr"] = settings.warm_rate * (1 - 0.9 * step / settings.warm_updates)
         loss = imitation_loss(policy, luck.choices(segments, k=settings.warm_batch))
@@ -110,15 +113,9 @@ def others(env: RunEnv) -> list[Episode]:
     return [demonstrated(item, env) for items in splits for item in items[:: max(1, len(items) // READ_TASKS)]]
 
 
-def rendered(episode: Episode, env: RunEnv, words: Words) -> list[Segment]:
-    """Return the tokens of a demonstration."""
-    tokens = EpisodeTokens(WordBuilder(words), Words.eos_token_id)
-    return render_episode(tokens, words, env.new_agent(), episode)
-
-
 def imitation_loss(policy: PreTrainedModel, segments: list[Segment]) -> Tensor:
     """Return the mean cross-entropy of the replies' tokens."""
-    batch = Batch([Row("", segment, {}) for segment in segments])
+    batch = Batch([SegmentRow("", segment, {}) for segment in segments])
     logits_BTV = batch.before_tokens(policy, range(len(segments)), batch.mask_BT.shape[1])
     mask_BT = batch.mask_BT.bool()
     return functional.cross_entropy(logits_BTV[mask_BT], batch.ids_BL[:, 1:][mask_BT])

@@ -7,12 +7,12 @@ from verl_agent.config.settings import AgentEnv
 from verl_agent.errors import ConfigError
 from verl_agent.sections import section
 from verl_agent.training.offline.plan import RunPlan, check_files
-from verl_agent.training.offline.preferences import PreferenceSettings, first, make_pairs, pairable_records, split_pairs
+from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs, pairable_records, split_pairs
 from verl_agent.training.offline.run import Method
 from verl_agent.training.offline.selection import content_hash
 
 
-def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
+def plan_pairs(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
     """Check the environment and pair the recorded episodes.
 
     Raises:
@@ -28,7 +28,10 @@ def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
             f"is for env.name={env.name!r}. Set preference.records to episodes of it, or choose another recipe."
         )
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
-    train, validation = first(train, data["train_max_samples"]), first(validation, data["val_max_samples"])
+    if (most := data["train_max_samples"]) > 0:
+        train = train[:most]
+    if (most := data["val_max_samples"]) > 0:
+        validation = validation[:most]
     if played.new_agent().context.edits:
         raise ConfigError(
             f"agent.context.keep={played.agent.context.get('keep')!r} splits an episode into several samples, and a "
@@ -62,4 +65,4 @@ def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
 
 
 TRAINER = "verl_agent.training.offline.dpo_trainer:PreferenceTrainer"
-DPO = Method("dpo", "agent_dpo", "preference learning", plan, TRAINER, ["loss", "margin"])
+DPO = Method("dpo", "agent_dpo", "preference learning", plan_pairs, TRAINER, ["loss", "margin"])

@@ -190,8 +190,3 @@ def split_pairs(pairs: Sequence[Pair], val_share: float) -> tuple[list[Pair], li
     tasks = sorted({pair.task for pair in pairs}, key=content_hash)
     held_out = set(tasks[: round(val_share * len(tasks))])
     return [pair for pair in pairs if pair.task not in held_out], [pair for pair in pairs if pair.task in held_out]
-
-
-def first(pairs: list[Pair], most: int) -> list[Pair]:
-    """Return the first pairs by environment and task; all if `most` (`data.train_max_samples`) is not above 0."""
-    return pairs[:most] if most > 0 else pairs

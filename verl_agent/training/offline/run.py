@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from verl_agent.config.catalogue import may_change
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_complete, check_kind
+from verl_agent.config.keys import check_complete
 from verl_agent.config.settings import AgentEnv, read_env
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
@@ -26,13 +26,13 @@ from verl_agent.runs.best_checkpoint import keep_best, read_best
 from verl_agent.runs.console import poll_in_background, progress_bar, redirect_output, report_failure
 from verl_agent.runs.folder import RunFolder, check_resume
 from verl_agent.runs.identity import is_first_rank
-from verl_agent.system.installation import check_attention
+from verl_agent.system.installation import require_attention
 from verl_agent.system.resources import (
     SFT_BYTES,
     SFT_MEMORY_GB,
     checkpoint_gb,
+    machine_memory,
     memory_needed,
-    read_memory,
     require_memory,
 )
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
@@ -41,6 +41,8 @@ from verl_agent.training.preflight.estimates import CORE_FLOPS, FLOPS, offline_e
 from verl_agent.training.preflight.loggers import check_loggers
 from verl_agent.training.preflight.ranks import check_torchrun_ranks
 
+PLAIN_TEXT: Mapping[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""Options of the console for text that is no markup."""
 POLL_S = 0.5
 LINE_S = 10.0
 """Least seconds between two lines of progress where no bar can be drawn, such as in a file."""
@@ -71,7 +73,6 @@ class Method:
 
 def run(config: DictConfig, method: Method) -> None:
     """Train to the last step of a composed recipe, or resume from its last checkpoint."""
-    check_kind(config, method.base)
     check_keys(config, method.base)
     try:
         OmegaConf.resolve(config)
@@ -87,40 +88,31 @@ def run(config: DictConfig, method: Method) -> None:
         plan = method.plan(plain, read_env(plain))
         check_batches(plain, plan)
         steps = total_steps(plain, plan.rows)
-        complete(config, folder)
+        with open_dict(config):
+            config.trainer.default_local_dir = str(folder.root)
+            config.model.path = resolve_model(config.model.path, key="model.path")
+        load_config(config.model.path, "model.path")
+        require_attention("model", plain["model"], plain["engine"], not use_cpu_device())
+        memory_gb = memory_needed(parameters(config.model.path), SFT_MEMORY_GB, SFT_BYTES)
+        require_memory(machine_memory(), memory_gb if use_cpu_device() else 0.0)
         step = claim_run(config, folder, {"command": method.command, **plain, **plan.facts}, method, shown)
         if step >= steps:
             shown.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
             return
-        shown.print(f"{plan.summary}{needed(config, plan)}", markup=False, highlight=False, soft_wrap=True)
-        each_gb = checkpoint_gb(parameters(config.model.path), list(config.checkpoint.save_contents))
+        shown.print(f"{plan.summary}{describe_need(config, plan)}", **PLAIN_TEXT)
         if is_first_rank():  # the others would read while it removes
+            each_gb = checkpoint_gb(parameters(config.model.path), list(config.checkpoint.save_contents))
             folder.require_room(each_gb, config.trainer.max_ckpt_to_keep)
         if step:
             resharded = check_torchrun_ranks(folder.root / f"global_step_{step}", plain)
-            for line in filter(None, (resharded, f"resuming after step {step} of {steps}")):
-                shown.print(line, markup=False, highlight=False, soft_wrap=True)
-        with report_failure(folder, console), show_progress(folder, steps, method, console):
-            fit(config, folder, method, plan)
+            shown.print("\n".join(filter(None, (resharded, f"resuming after step {step} of {steps}"))), **PLAIN_TEXT)
+        with report_failure(folder, console), showing_progress(folder, steps, method, console):
+            train_in_process(config, folder, method, plan)
             if folder.last_step < steps:
                 raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
-        best = read_best(folder.root)
-        if best is not None:
+        if best := read_best(folder.root):
             shown.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
         shown.print(f"{method.title}: {folder.root}   log: {folder.log}", soft_wrap=True)
-
-
-def complete(config: DictConfig, folder: RunFolder) -> None:
-    """Fill in values that depend on this machine, and check its memory."""
-    with open_dict(config):
-        config.trainer.default_local_dir = str(folder.root)
-        config.model.path = resolve_model(config.model.path, key="model.path")
-    load_config(config.model.path, "model.path")
-    plain = OmegaConf.to_container(config)
-    check_attention("model", plain["model"], plain["engine"], not use_cpu_device())
-    count = parameters(config.model.path)
-    if use_cpu_device():
-        require_memory(read_memory(), memory_needed(count, SFT_MEMORY_GB, SFT_BYTES))
 
 
 def claim_run(
@@ -142,7 +134,7 @@ def claim_run(
     return step
 
 
-def needed(config: DictConfig, plan: RunPlan) -> str:
+def describe_need(config: DictConfig, plan: RunPlan) -> str:
     """Return the estimated memory and time as the end of a sentence; empty if the architecture is not known."""
     shape, ranks = shape_of(config.model.path), int(os.environ.get("WORLD_SIZE", "1"))
     if shape is None:
@@ -155,7 +147,7 @@ def needed(config: DictConfig, plan: RunPlan) -> str:
     return f"; estimated: {memory}, {spell(seconds)} of computing at most, without validation"
 
 
-def fit(config: DictConfig, folder: RunFolder, method: Method, plan: RunPlan) -> None:
+def train_in_process(config: DictConfig, folder: RunFolder, method: Method, plan: RunPlan) -> None:
     """Train with verl's trainer, in this process."""
     folder.metrics.parent.mkdir(parents=True, exist_ok=True)
     os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
@@ -192,7 +184,7 @@ def one_rank() -> Iterator[None]:
 
 
 @contextmanager
-def show_progress(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
+def showing_progress(folder: RunFolder, steps: int, method: Method, console: Console) -> Iterator[None]:
     """Show a progress bar with the metrics of the last step while the block runs; outside a terminal, show lines."""
     tail = MetricsTail(folder.metrics)
     plain, first_rank, printed_s = not console.is_terminal, is_first_rank(), -LINE_S
@@ -210,7 +202,7 @@ def show_progress(folder: RunFolder, steps: int, method: Method, console: Consol
                 if plain and first_rank and (now_s - printed_s >= LINE_S or logged.step >= steps):
                     printed_s = now_s
                     line = f"step {logged.step}/{steps}  {method.state(logged)}"
-                    console.print(line, markup=False, highlight=False, soft_wrap=True)
+                    console.print(line, **PLAIN_TEXT)
 
         with poll_in_background(update, POLL_S):
             yield

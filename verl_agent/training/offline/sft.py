@@ -25,7 +25,7 @@ from verl_agent.training.offline.selection import (
 from verl_agent.types import TaskItem
 
 
-def plan(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
+def plan_episodes(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
     """Check the environment, the tasks and the recorded episodes.
 
     Raises:
@@ -119,4 +119,4 @@ def oracle_rows(played: AgentEnv, agent: Agent, tasks: list[TaskItem]) -> int:
 
 
 TRAINER = "verl_agent.training.offline.sft_trainer:SupervisedTrainer"
-SFT = Method("sft", "agent_sft", "supervised training", plan, TRAINER, ["loss"])
+SFT = Method("sft", "agent_sft", "supervised training", plan_episodes, TRAINER, ["loss"])

@@ -3,6 +3,7 @@
 `verl_agent.training.preflight.conditions` explains the columns: key, allowed, remedy, when.
 """
 
+import os
 from math import ceil
 from types import NoneType
 from typing import Annotated, Any, Literal
@@ -29,7 +30,7 @@ from verl_agent.config.algorithms import (
 from verl_agent.config.catalogue import SET
 from verl_agent.platform.shard_files import KINDS
 from verl_agent.rollout.settings import OverlongPrompt
-from verl_agent.training.preflight.conditions import Condition, Get, Where, at_most, same
+from verl_agent.training.preflight.conditions import Condition, Get, Where, at_most, equal_to
 
 SYNC, PARTIAL, SEPARATE = "verl_agent", "verl_agent_partial", "verl_agent_separate"
 """Values of `trainer.v1.trainer_mode`."""
@@ -94,14 +95,6 @@ def _divides(batch: Any, get: Get) -> bool:
     return batch % get(MINI) == 0 or (get(KEEP) in EDITS and get(MINI) % batch == 0)
 
 
-def _lacking_contents(saved: Any, get: Get) -> str:
-    return f"a list that also has {' and '.join(kind for kind in KINDS if kind not in saved)}"
-
-
-def _fits_engine(tokens: Any, get: Get) -> bool:
-    return tokens is None or get("data.max_prompt_length") + get(RESPONSE) <= int(tokens)
-
-
 # fmt: off
 CONDITIONS: tuple[Condition, ...] = (
     # The run
@@ -145,7 +138,7 @@ CONDITIONS: tuple[Condition, ...] = (
               f"The estimator uses the rewards of turns, which have no KL penalty. Set {ACTOR}.use_kl_loss instead.",
               {ESTIMATOR: TURN_ESTIMATORS}),
     # Groups of episodes
-    *(Condition(f"{GROUPS}.{key}", same(source), f"So many episodes are played. Leave it out, and set {source}.")
+    *(Condition(f"{GROUPS}.{key}", equal_to(source), f"So many episodes are played. Leave it out, and set {source}.")
       for key, source in (("group_size", f"{ROLLOUT}.n"), ("val_group_size", f"{ROLLOUT}.val_kwargs.n"))),
     *(Condition(key, Several,
                 "The estimator compares the episodes of a task. Or choose gae, reinforce_plus_plus or turn_returns.",
@@ -216,7 +209,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(f"{V1}.separate_async.parameter_sync_step", Literal[1],
               "Metrics, token data and the bound of staleness count one transfer of the weights in each step.",
               {MODE: [SEPARATE]}),
-    Condition(MINI, same(BATCH), "A step makes one update.", {MODE: [SEPARATE]}),
+    Condition(MINI, equal_to(BATCH), "A step makes one update.", {MODE: [SEPARATE]}),
     # The update
     *(Condition(f"{model}.loss_agg_mode", LOSS_MEANS) for model in (ACTOR, CRITIC)),
     Condition(f"{ACTOR}.kl_loss_type", Literal[tuple(name + end for name in KL_NAMES for end in ("", "+"))]),
@@ -271,22 +264,32 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("algorithm.use_kl_in_reward", Off,
               "The context splits an episode into several rows, and only the penalty of the last counts.",
               {KEEP: EDITS}),
+    # Devices
+    Condition("trainer.n_gpus_per_node",
+              Where(lambda ranks, get: f"a whole number from 1 to {len(os.sched_getaffinity(0))}",
+                    lambda ranks, get: ranks in range(1, len(os.sched_getaffinity(0)) + 1)),
+              "Without a GPU each rank needs a core of its machine.", {"trainer.device": ["cpu"]}),
+    Condition(f"{ROLLOUT}.tensor_model_parallel_size",
+              Where("a divisor of the GPUs of the run, trainer.n_gpus_per_node * trainer.nnodes",
+                    lambda size, get: int(get("trainer.n_gpus_per_node") * get("trainer.nnodes")) % int(size) == 0)),
     # Token budgets and batches
     Condition("data.overlong_prompt", OverlongPrompt),
     Condition(f"{ROLLOUT}.max_model_len",
               Where(f"null, or at least data.max_prompt_length={{data.max_prompt_length}} + {RESPONSE}={{{RESPONSE}}}",
-                    _fits_engine), "Lower them, or raise it."),
+                    lambda size, get: size is None or get("data.max_prompt_length") + get(RESPONSE) <= int(size)),
+              "Lower them, or raise it."),
     *(Condition(key, at_most(RESPONSE), "That is the budget of the whole episode after its prompt.")
       for key in ("episode.max_tokens_per_turn", "episode.max_tokens")),
     Condition(BATCH, Where(f"a multiple of {MINI}={{{MINI}}}", _divides),
               f"A step is split into mini-batches of so many tasks. Or set {MINI} to a divisor."),
     # Checkpoints
     *(Condition(f"{model}.checkpoint.save_contents",
-                Where(_lacking_contents, lambda saved, get: set(KINDS) <= set(saved)),
+                Where(lambda saved, get: f"a list that also has {' and '.join(k for k in KINDS if k not in saved)}",
+                      lambda saved, get: set(KINDS) <= set(saved)),
                 "Otherwise the run could not resume. Or set trainer.max_restarts=0, and only export the checkpoints.",
                 {"trainer.save_freq": SET, "trainer.max_restarts": SET})
       for model in (ACTOR, CRITIC)),
-    Condition("trainer.max_critic_ckpt_to_keep", same("trainer.max_actor_ckpt_to_keep"),
+    Condition("trainer.max_critic_ckpt_to_keep", equal_to("trainer.max_actor_ckpt_to_keep"),
               "A checkpoint is removed as a whole."),
     *(Condition(f"{model}.checkpoint.async_save", Off,
                 "verl 0.9.1 then never records a checkpoint as complete, so the run could not resume.")

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
-from verl_agent.config.catalogue import written
-from verl_agent.config.checks import environments, fits
+from verl_agent.config.catalogue import recipe_text
+from verl_agent.config.checks import environments, is_met
 from verl_agent.errors import ConfigError
 from verl_agent.sections import allowed_text
 
@@ -56,18 +56,17 @@ class Condition:
     def message(self, get: Get) -> str:
         """Return what is wrong with a config; empty if the condition holds or does not apply."""
         value = get(self.key)
-        if not all(fits(get(key), values) for key, values in self.when.items()) or self._holds(value, get):
+        if not all(is_met(get(key), values) for key, values in self.when.items()) or self._holds(value, get):
             return ""
-        given = " and ".join(f"{key}={written(get(key))}" for key in self.when)
+        given = " and ".join(f"{key}={recipe_text(get(key))}" for key in self.when)
         if isinstance(self.allowed, Where):
             text = self.allowed.text if isinstance(self.allowed.text, str) else self.allowed.text(value, get)
-            allowed = f"Allowed: {re.sub(r'{([^}]+)}', lambda key: written(get(key[1])), text)}."
+            allowed = f"Allowed: {re.sub(r'{([^}]+)}', lambda key: recipe_text(get(key[1])), text)}."
         else:
             names = isinstance(self.allowed, Collection)
             allowed = allowed_text(value, Literal[tuple(self.allowed)] if names else self.allowed)
-        return (
-            f"{self.key}={written(value)} is not allowed{given and f' with {given}'}. {allowed} {self.remedy}".rstrip()
-        )
+        found = f"{self.key}={recipe_text(value)} is not allowed{given and f' with {given}'}."
+        return f"{found} {allowed} {self.remedy}".rstrip()
 
     def _holds(self, value: Any, get: Get) -> bool:
         if isinstance(self.allowed, Where):
@@ -100,7 +99,7 @@ def plain_value(config: DictConfig, key: str) -> Any:
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def same(key: str) -> Where:
+def equal_to(key: str) -> Where:
     """Allow the value of another key only."""
     return Where(f"{{{key}}}, the value of {key}", lambda value, get: value == get(key))
 

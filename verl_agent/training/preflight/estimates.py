@@ -1,7 +1,7 @@
 """Estimates of the memory of a run and of an upper bound of its time.
 
-Computed from the shape of the model and the settings by the rules in `estimate`, not measured. Network and memory
-fragmentation are not included; keep some GB of a GPU free.
+Computed from the shape of the model and the settings by the rules in `estimate_footprint`, not measured. Network and
+memory fragmentation are not included; keep some GB of a GPU free.
 """
 
 from collections.abc import Mapping
@@ -143,7 +143,9 @@ def spell(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
-def estimate(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float = CARD_GB) -> Footprint:
+def estimate_footprint(
+    config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float = CARD_GB
+) -> Footprint:
     """Estimate memory and time of a training run on GPUs."""
     trainer, actor, rollout = (
         config["trainer"],

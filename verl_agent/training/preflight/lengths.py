@@ -11,7 +11,6 @@ from verl_agent.config.algorithms import has_critic
 from verl_agent.config.mixture import tasks_per_batch
 from verl_agent.config.settings import RunEnv
 from verl_agent.envs.hosts.slot import HOSTS
-from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.training.preflight.condition_table import PARTIAL, SEPARATE, SYNC
@@ -22,7 +21,6 @@ def check_micro_batches(config: DictConfig) -> None:
     """Check that the rows of a step divide among the ranks and into micro batches, in passes not packed by tokens."""
     policy, episodes = config.actor_rollout_ref, int(config.actor_rollout_ref.rollout.n)
     ranks = {"actor_rollout_ref.actor": data_parallel(config, "actor_rollout_ref.actor")}
-    check_engine_size(config)
     if has_critic(config):
         ranks["critic"] = data_parallel(config, "critic")
     mini_batches = {
@@ -81,19 +79,6 @@ def data_parallel(config: DictConfig, key: str) -> int:
     return gpus // shared
 
 
-def check_engine_size(config: DictConfig) -> None:
-    """Check that the GPUs divide into rollout engines."""
-    size, gpus = (
-        int(config.actor_rollout_ref.rollout.tensor_model_parallel_size),
-        int(config.trainer.n_gpus_per_node * config.trainer.nnodes),
-    )
-    if gpus % size:
-        raise ConfigError(
-            f"actor_rollout_ref.rollout.tensor_model_parallel_size={size} does not divide the {gpus} GPUs of the run. "
-            "Choose a divisor."
-        )
-
-
 def check_shares(config: DictConfig, envs: Sequence[RunEnv]) -> None:
     """Check that every environment has as many tasks as a batch takes of it."""
     batch = int(config.data.train_batch_size)
@@ -108,14 +93,11 @@ def check_shares(config: DictConfig, envs: Sequence[RunEnv]) -> None:
         if tasks < share:
             owner = "" if len(envs) == 1 else f" of {run_env.label!r}"
             needed = f"data.train_batch_size={batch}" if len(envs) == 1 else f"the {share} that a batch takes of it"
+            env = run_env.env
+            beside = f" beside those that env.dev_tasks={env.dev_tasks!r} holds out" if holds_out(env) else ""
             raise ConfigError(
-                f"env.train_tasks={run_env.env.train_tasks!r}{owner} has {tasks} tasks{_beside_dev(run_env.env)}, "
-                f"fewer than {needed}."
+                f"env.train_tasks={env.train_tasks!r}{owner} has {tasks} tasks{beside}, fewer than {needed}."
             )
-
-
-def _beside_dev(env: EnvSettings) -> str:
-    return f" beside those that env.dev_tasks={env.dev_tasks!r} holds out" if holds_out(env) else ""
 
 
 def check_critic(critic: str, policy: str) -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from functools import partial
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,12 +19,12 @@ from verl_agent.system.resources import (
     TEMPORARY_GB,
     activations_gb,
     checkpoint_gb,
+    machine_memory,
     memory_needed,
-    read_memory,
     require_memory,
     require_temporary_space,
 )
-from verl_agent.training.preflight.estimates import estimate, shape_of
+from verl_agent.training.preflight.estimates import estimate_footprint, shape_of
 
 
 def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
@@ -36,34 +35,33 @@ def check_machine(config: DictConfig, report: Callable[[str], None]) -> None:
     Raises:
         ConfigError: something is missing; the message has all problems.
     """
-    memory_gb, _ = needed_gb(config)
-    on_cpu, rollout = use_cpu_device(), config.actor_rollout_ref.rollout
+    policy, on_cpu = config.actor_rollout_ref, use_cpu_device()
     stored_gb = files_gb(config, shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0)
-    if on_cpu:
-        enough = partial(require_memory, read_memory(), memory_gb)
-    else:
-        purpose = "keeping weights and optimizer in it (offload=true)"
-        enough = partial(require_memory, read_memory(), offloaded_gb(config), purpose)
-    if not config.trainer.check_memory:
-        enough = partial(_report_instead, enough, report)
+
+    def enough_memory() -> None:
+        memory_gb, purpose = needed_gb(config)[0], "training this model on the CPU"
+        if not on_cpu:
+            shape = shape_of(policy.model.path)
+            critic = shape_of(config.critic.model.path) if has_critic(config) else None
+            memory_gb = estimate_footprint(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
+            purpose = "keeping weights and optimizer in it (offload=true)"
+        try:
+            require_memory(machine_memory(), memory_gb, purpose)
+        except ConfigError as error:
+            if config.trainer.check_memory:
+                raise
+            report(f"{error} The run starts anyway (trainer.check_memory=false).")
+
     check_together(
-        enough,
+        enough_memory,
         lambda: require_temporary_space(TEMPORARY_GB + stored_gb),
-        *(engine_checks(rollout.name) if on_cpu else ()),
+        *(engine_checks(policy.rollout.name) if on_cpu else ()),
     )
     if stored_gb:
         report(
             f"{SHARED_MEMORY} has less than the {stored_gb:.1f} GB that objects and weights take, so they pass through "
             "files in the temporary folder, which is slower. In Docker, `--shm-size=2g` makes it larger."
         )
-
-
-def _report_instead(check: Callable[[], None], report: Callable[[str], None]) -> None:
-    """Report the problem that a check finds instead of raising it."""
-    try:
-        check()
-    except ConfigError as error:
-        report(f"{error} The run starts anyway (trainer.check_memory=false).")
 
 
 def files_gb(config: DictConfig, free_bytes: int) -> float:
@@ -73,13 +71,6 @@ def files_gb(config: DictConfig, free_bytes: int) -> float:
         return 0.0
     bucket = config.actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes
     return float(store / 1e9 + bucket * config.trainer.n_gpus_per_node * 2**20 / 1e9)
-
-
-def offloaded_gb(config: DictConfig) -> float:
-    """Return the GB of host memory of each machine that offloaded weights and optimizers take; 0 if unknown."""
-    shape = shape_of(config.actor_rollout_ref.model.path)
-    critic = shape_of(config.critic.model.path) if has_critic(config) else None
-    return estimate(OmegaConf.to_container(config), shape, critic).host_gb if shape else 0.0
 
 
 def needed_gb(config: DictConfig) -> tuple[float, float]:

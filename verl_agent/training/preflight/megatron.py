@@ -1,15 +1,17 @@
-"""Check that Megatron can divide a model as its settings ask, and compute it on a CPU, before Ray starts."""
+"""Conditions on the settings of Megatron, and checks that it can divide a model and compute it on a CPU."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import NoneType
+from typing import Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_agent.config.algorithms import has_critic
+from verl_agent.config.algorithms import CRITICS, ESTIMATOR, has_critic
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.platform.megatron.activation import STAND_INS
+from verl_agent.training.preflight.condition_table import Off
+from verl_agent.training.preflight.conditions import Condition, Where
 
 WITH_EXPERTS = "qwen3_moe"
 CPU_MODELS = ("llama", "qwen2", "qwen3", WITH_EXPERTS)
@@ -29,41 +31,67 @@ UNEVEN = (
 """Settings of Megatron's model with which stages may have different numbers of layers."""
 
 
-def check_megatron(config: DictConfig) -> None:
-    """Check the models and the settings of a run that trains with Megatron; do nothing for another run."""
-    if not _uses_megatron(config):
-        return
-    plain: Any = OmegaConf.to_container(config)
-    for key in ("actor_rollout_ref.actor.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp"):
-        if OmegaConf.select(config, key) is not None:  # a recipe added it, and verl's settings of Megatron refuse it
-            raise ConfigError(
-                f"{key} belongs to FSDP, and model_engine=megatron trains with Megatron. Remove it from the recipe, or "
-                f"add '~{key}' to the command line."
-            )
-    models = {"actor_rollout_ref.actor": plain["actor_rollout_ref"], "critic": plain["critic"]}
-    if not has_critic(config):
-        del models["critic"]
-    for key, section in models.items():
-        name = f"{'critic' if key == 'critic' else 'actor_rollout_ref'}.model.path"
-        model = load_config(section["model"]["path"], name)
-        check_layout(f"{key}.megatron", section.get("actor", section)["megatron"], model)
-        check_weights(f"{key}.megatron", section.get("actor", section)["megatron"])
-        check_lora(name.removesuffix(".path"), section["model"], section.get("actor", section)["megatron"])
-        if use_cpu_device():
-            check_stand_ins(f"{key}.megatron", section.get("actor", section)["megatron"], model)
-    if use_cpu_device() and plain["actor_rollout_ref"]["model"]["use_fused_kernels"]:
-        raise ConfigError(
-            "actor_rollout_ref.model.use_fused_kernels=True needs kernels for GPUs. Allowed on a CPU: false."
+ACTOR, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+USED = {f"{ACTOR}.strategy": ["megatron"]}
+"""Condition of a run that trains with Megatron."""
+
+
+def _conditions(megatron: str, model: str, used: Mapping[str, Any]) -> Iterator[Condition]:
+    """Yield the conditions on a model that Megatron trains: its sections `megatron` and `model`."""
+    yield Condition(
+        f"{megatron}.use_dist_checkpointing",
+        Where(
+            f"false while {megatron}.dist_checkpointing_path is null",
+            lambda uses, get: not uses or bool(get(f"{megatron}.dist_checkpointing_path")),
+        ),
+        "The initial weights are read from there. Set it to a folder of Megatron's format.",
+        used,
+    )
+    yield Condition(
+        f"{model}.lora_rank",
+        Literal[0] | NoneType,
+        "Megatron does not read it (+overlay/lora sets it) and would train all weights. Train with FSDP "
+        f"(model_engine=dp), or, with Megatron-Bridge, set {model}.lora.rank.",
+        used,
+    )
+    yield Condition(
+        f"{model}.lora.rank",
+        Literal[0] | NoneType,
+        "Adapters need Megatron-Bridge, which comes with Python 3.12 and a GPU. Or train with FSDP (model_engine=dp).",
+        {**used, f"{megatron}.vanilla_mbridge": [True]},
+    )
+    for name, value in ON_CPU.items():
+        hint = " Set offload=false." if name.endswith("offload") else ""
+        remedy = f"Another value does not work on a CPU.{hint}"
+        yield Condition(f"{megatron}.{name}", Literal[value], remedy, {**used, "trainer.device": ["cpu"]})
+
+
+MEGATRON_CONDITIONS = (
+    *(
+        Condition(
+            key,
+            NoneType,
+            "It belongs to FSDP, and model_engine=megatron trains with Megatron. Remove it from the recipe, or add "
+            f"'~{key}' to the command line.",
+            USED,
         )
+        for key in (f"{ACTOR}.fsdp_config", "actor_rollout_ref.ref.fsdp_config", "critic.fsdp")
+    ),
+    Condition(f"{MODEL}.use_fused_kernels", Off, "They are kernels for GPUs.", {**USED, "trainer.device": ["cpu"]}),
+    *_conditions(f"{ACTOR}.megatron", MODEL, USED),
+    *_conditions("critic.megatron", "critic.model", {**USED, ESTIMATOR: CRITICS}),
+)
+"""Conditions on the settings of a run that trains with Megatron; a recipe may have added settings of FSDP."""
 
 
-def stand_in_variables(config: DictConfig) -> Mapping[str, str]:
-    """Return the environment variables of a run's processes that let Megatron run on a CPU; empty for another run."""
-    return {STAND_INS: "1"} if use_cpu_device() and _uses_megatron(config) else {}
-
-
-def _uses_megatron(config: DictConfig) -> bool:
-    return bool(config.actor_rollout_ref.actor.strategy == "megatron")
+def check_megatron(config: DictConfig) -> None:
+    """Check that the models of a run that trains with Megatron divide as its settings ask, and work on a CPU."""
+    for key, name in ((ACTOR, MODEL), ("critic", "critic.model"))[: 1 + has_critic(config)]:
+        model = load_config(OmegaConf.select(config, f"{name}.path"), f"{name}.path")
+        megatron: Any = OmegaConf.to_container(OmegaConf.select(config, f"{key}.megatron"))
+        check_layout(f"{key}.megatron", megatron, model)
+        if use_cpu_device():
+            check_stand_ins(f"{key}.megatron", megatron, model)
 
 
 def check_layout(key: str, megatron: Mapping[str, Any], model: Any) -> None:
@@ -99,31 +127,6 @@ def check_layout(key: str, megatron: Mapping[str, Any], model: Any) -> None:
         )
 
 
-def check_weights(key: str, megatron: Mapping[str, Any]) -> None:
-    """Check that Megatron's own checkpoint of the initial weights is named where it is asked for."""
-    if megatron["use_dist_checkpointing"] and not megatron["dist_checkpointing_path"]:
-        raise ConfigError(
-            f"{key}.use_dist_checkpointing=true reads the initial weights from {key}.dist_checkpointing_path, which is "
-            "null. Set it to a folder of Megatron's format, or leave use_dist_checkpointing at false."
-        )
-
-
-def check_lora(key: str, settings: Mapping[str, Any], megatron: Mapping[str, Any]) -> None:
-    """Check that adapters are asked for where Megatron reads it, and that its bridge has them."""
-    if int(settings["lora_rank"] or 0) > 0:
-        raise ConfigError(
-            f"{key}.lora_rank={settings['lora_rank']} (+overlay/lora sets it): Megatron does not read it and would "
-            "train all weights. Allowed: 0. Train with FSDP (model_engine=dp), or, with Megatron-Bridge, set "
-            f"{key}.lora.rank."
-        )
-    rank = int((settings.get("lora") or {}).get("rank") or 0)
-    if rank > 0 and megatron["vanilla_mbridge"]:
-        raise ConfigError(
-            f"{key}.lora.rank={rank} needs Megatron-Bridge, which comes with Python 3.12 and a GPU; this run uses "
-            "mbridge (vanilla_mbridge=true). Allowed: 0. Or train with FSDP (model_engine=dp)."
-        )
-
-
 def check_stand_ins(key: str, megatron: Mapping[str, Any], model: Any) -> None:
     """Check that Megatron's stand-ins on a CPU have everything that a model needs."""
     kind = model.get_text_config().model_type
@@ -132,11 +135,10 @@ def check_stand_ins(key: str, megatron: Mapping[str, Any], model: Any) -> None:
             f"{key}: Megatron was not tested on a CPU with models of type {kind!r}. Allowed: {_listed(CPU_MODELS)}. Or "
             "train with FSDP (model_engine=dp)."
         )
-    whole = {"tensor_model_parallel_size": 1} if kind == WITH_EXPERTS else {}  # experts are not split
-    for name, allowed in (ON_CPU | whole).items():
-        if (value := megatron[name]) != allowed:
-            hint = "; set offload=false" if name.endswith("offload") else ""
-            raise ConfigError(f"{key}.{name}={value!r} does not work on a CPU. Allowed: {allowed!r}{hint}.")
+    if kind == WITH_EXPERTS and (ways := megatron["tensor_model_parallel_size"]) != 1:
+        raise ConfigError(
+            f"{key}.tensor_model_parallel_size={ways} does not work on a CPU, which splits no experts. Allowed: 1."
+        )
 
 
 def _common_divisors(*counts: int) -> list[int]:

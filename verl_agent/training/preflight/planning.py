@@ -7,7 +7,7 @@ from math import ceil
 from typing import Any
 
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.estimates import Footprint, Shape, estimate
+from verl_agent.training.preflight.estimates import Footprint, Shape, estimate_footprint
 from verl_agent.training.preflight.oracle_lengths import OracleLengths, most
 
 SPARE_TURNS = 1.5
@@ -127,7 +127,7 @@ class Fit:
     needed: Footprint
 
 
-def fit(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float) -> Fit:
+def fit_on_gpus(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float) -> Fit:
     """Return batch sizes with which a run fits on its GPUs, with as few savings as possible.
 
     Args:
@@ -145,12 +145,12 @@ def fit(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: 
             _set(tried, TOKENS, tokens)
             for share in SHARES:
                 _set(tried, SHARE, share)
-                needed = estimate(tried, shape, critic, card_gb)
+                needed = estimate_footprint(tried, shape, critic, card_gb)
                 least = min(least, needed.peak_gb)
                 if needed.peak_gb <= USABLE * card_gb and needed.episodes >= samples:
                     changed = _batch(tried, needed.episodes)
                     found = list(_differences(config, tried, changed, needed.episodes))
-                    return Fit(overrides, found, estimate(tried, shape, critic, card_gb))
+                    return Fit(overrides, found, estimate_footprint(tried, shape, critic, card_gb))
     cause = f"the engine holds no group of {samples} episodes"
     if least > USABLE * card_gb:
         cause = f"the run needs {least:.0f} GB of each GPU"

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from statistics import quantiles
 from typing import Any
 
@@ -88,7 +88,8 @@ async def begin_tasks(pool: SessionPool, env: EnvSettings, items: Sequence[TaskI
 
     begun = FirstMessages()
     until = time.monotonic() + limit_s
-    for group in _groups(items, SIDE_BY_SIDE):
+    for start in range(0, len(items), SIDE_BY_SIDE):
+        group = items[start : start + SIDE_BY_SIDE]
         for item, result in zip(group, await asyncio.gather(*map(begin, group)), strict=True):
             if isinstance(result, EnvError):
                 begun.errors[item.id] = str(result)
@@ -104,13 +105,6 @@ async def begin_tasks(pool: SessionPool, env: EnvSettings, items: Sequence[TaskI
             "smaller share. Correct env.options, or start the server that the environment needs."
         )
     return begun
-
-
-def _groups(items: Sequence[TaskItem], size: int) -> Iterator[list[TaskItem]]:
-    """Yield the items in lists of `size`; the last list may be shorter."""
-    rest = iter(items)
-    while group := list(islice(rest, size)):
-        yield group
 
 
 PROMPTS_S = 5.0
@@ -210,37 +204,27 @@ def check_prompts(config: DictConfig, run_env: RunEnv, report: Callable[[str], N
     begun = asyncio.run(first_messages(run_env, items, PROMPTS_S))
     lengths = {task: count(prompt) for task, prompt in begun.prompts.items()}
     checked = PromptLengths(lengths, len(items), begun.failures)
-    overlong = [task for task, length in checked.lengths.items() if length > budget]
+    overlong = [task for task, length in lengths.items() if length > budget]
     cuts = config.data.overlong_prompt == "truncate_observation"
     for task in overlong if cuts else ():
-        _check_rules(task, count(cut_observation(begun.prompts[task], 0)), budget)
-    if not cuts and len(overlong) > env.max_env_error_rate * len(checked.lengths):
+        if (length := count(cut_observation(begun.prompts[task], 0))) > budget:
+            raise ConfigError(
+                f"the prompt of task {task!r} has {length} tokens without its observation, more than "
+                f"data.max_prompt_length={budget}. data.overlong_prompt=truncate_observation cuts no rules and no "
+                "instructions. Raise data.max_prompt_length, or choose a shorter prompt in env.options and "
+                "agent.options."
+            )
+    if not cuts and len(overlong) > env.max_env_error_rate * len(lengths):
         raise ConfigError(
-            f"{len(overlong)} of {len(checked.lengths)} checked tasks have a prompt of more than "
-            f"data.max_prompt_length={budget} tokens, up to {checked.lengths[checked.longest]} (task "
+            f"{len(overlong)} of {len(lengths)} checked tasks have a prompt of more than "
+            f"data.max_prompt_length={budget} tokens, up to {lengths[checked.longest]} (task "
             f"{checked.longest!r}). Raise it, choose a shorter prompt in env.options and agent.options, or set "
             "data.overlong_prompt=truncate_observation."
         )
-    report(_prompt_report(env.name, checked, len(overlong), budget, cuts))
-
-
-def _check_rules(task: str, length: int, budget: int) -> None:
-    """Check that a prompt fits without its observation."""
-    if length > budget:
-        raise ConfigError(
-            f"the prompt of task {task!r} has {length} tokens without its observation, more than "
-            f"data.max_prompt_length={budget}. data.overlong_prompt=truncate_observation cuts no rules and no "
-            "instructions. Raise data.max_prompt_length, or choose a shorter prompt in env.options and agent.options."
-        )
-
-
-def _prompt_report(env: str, checked: PromptLengths, overlong: int, budget: int, cuts: bool) -> str:
-    """Return the line that says how many tasks were checked, and how overlong prompts are handled."""
-    count = len(checked.lengths)
-    line = f"prompts of {env}: {count} of {checked.tasks} tasks checked"
-    line += f" in {PROMPTS_S:g} s, {checked.tasks - count} not checked" if count < checked.tasks else ""
+    line = f"prompts of {env.name}: {len(lengths)} of {checked.tasks} tasks checked"
+    line += f" in {PROMPTS_S:g} s, {checked.tasks - len(lengths)} not checked" if len(lengths) < checked.tasks else ""
     line += f", of which {checked.failures}" if checked.failures else ""
-    line += f"; the longest has {checked.lengths[checked.longest]} of {budget} tokens"
+    line += f"; the longest has {lengths[checked.longest]} of {budget} tokens"
     if overlong:
-        line += f"; {overlong} exceed them and {'are cut' if cuts else 'are not played'} (data.overlong_prompt)"
-    return line
+        line += f"; {len(overlong)} exceed them and {'are cut' if cuts else 'are not played'} (data.overlong_prompt)"
+    report(line)

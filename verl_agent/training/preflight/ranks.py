@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.platform.shard_files import KINDS, ShardFiles
 
 ANOTHER_STEP = "write the step of an earlier checkpoint into latest_checkpointed_iteration.txt"
@@ -38,18 +38,21 @@ def check_ranks_of_checkpoint(
     shards = ShardFiles.read(folder)
     if shards is None or shards.ranks == count or strategy not in ("fsdp", "fsdp2"):
         return ""
+    written = counted(shards.ranks, "rank")
     if strategy == "fsdp" or shards.version == 1:
         raise ConfigError(
             f"{key}='fsdp' (FSDP1) loads a checkpoint only with the number of ranks that wrote it. "
-            f"{folder} was written by {_ranks(shards.ranks)}; {setting} gives {count}. Use {_ranks(shards.ranks)} "
+            f"{folder} was written by {written}; {setting} gives {count}. Use {written} "
             f"again; only a run that began with {key}=fsdp2 may change their number."
         )
     contents = section.get("load_contents") or list(KINDS)
     if missing := shards.missing(content for content in contents if content in KINDS):
+        listed = ", ".join(file.name for file in missing[:LISTED])
+        listed += f" and {len(missing) - LISTED} more" if len(missing) > LISTED else ""
         raise ConfigError(
-            f"{folder} was written by {_ranks(shards.ranks)}; {setting} gives {count}. Each rank then needs all files "
-            f"of the checkpoint, and {_listed(missing)} missing. Copy the files of all machines there, use "
-            f"{_ranks(shards.ranks)} again, or {ANOTHER_STEP}."
+            f"{folder} was written by {written}; {setting} gives {count}. Each rank then needs all files "
+            f"of the checkpoint, and {listed} {'is' if len(missing) == 1 else 'are'} missing. Copy the files of all "
+            f"machines there, use {written} again, or {ANOTHER_STEP}."
         )
     return f"{folder.name}: resharding the checkpoint from {shards.ranks} to {count} ranks"
 
@@ -141,13 +144,3 @@ def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
     line = check_ranks_of_checkpoint(checkpoint, "engine.strategy", config["checkpoint"], given, strategy)
     check_contents(checkpoint, "checkpoint", config["checkpoint"])
     return line
-
-
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"
-
-
-def _listed(files: Sequence[Path]) -> str:
-    names = ", ".join(file.name for file in files[:LISTED])
-    more = f" and {len(files) - LISTED} more" if len(files) > LISTED else ""
-    return f"{names}{more} {'is' if len(files) == 1 else 'are'}"

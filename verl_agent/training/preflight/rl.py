@@ -13,15 +13,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 import verl_agent.config
 from verl_agent.agents.registry import check_retries
-from verl_agent.config.algorithms import BUILT_IN, GROUPED, find_loss, has_critic
+from verl_agent.config.algorithms import find_loss, has_critic
 from verl_agent.config.keys import check_complete
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.settings import RunEnv
-from verl_agent.envs.settings import AUTO, EnvSettings
+from verl_agent.envs.settings import AUTO
 from verl_agent.envs.tasks import check_disjoint, task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, resolve_model
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.megatron.activation import STAND_INS
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.runs.identity import TASK_IDS
 from verl_agent.system.compiler import compilation_variables
@@ -30,9 +31,9 @@ from verl_agent.training.preflight.condition_table import CONDITIONS, SEPARATE
 from verl_agent.training.preflight.conditions import check_conditions
 from verl_agent.training.preflight.lengths import check_critic, check_micro_batches, check_places, check_shares
 from verl_agent.training.preflight.machine import check_machine
-from verl_agent.training.preflight.megatron import check_megatron, stand_in_variables
+from verl_agent.training.preflight.megatron import MEGATRON_CONDITIONS, check_megatron
 from verl_agent.training.preflight.prompts import check_prompts
-from verl_agent.training.seats import check_seats
+from verl_agent.training.seats import check_comparison
 from verl_agent.training.splits import split_tasks, validates_on_test
 
 ROUTER = Path(verl_agent.config.__file__).with_name("router.yaml")
@@ -62,7 +63,7 @@ class TrainingRun:
     envs: Sequence[RunEnv]
 
 
-def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> TrainingRun:
+def prepare_run(config: DictConfig, report: Callable[[str], None] = logger.info) -> TrainingRun:
     """Resolve, check and complete a config.
 
     Args:
@@ -78,27 +79,40 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     check_complete(config)
     plain: Any = OmegaConf.to_container(config)
     envs = run_envs(plain)
-    check_device(config)
-    check_conditions(config, CONDITIONS)
-    check_test_best(config, envs)
-    check_installation(plain, has_critic(config))
+    on_cpu, policy, critic = use_cpu_device(), config.actor_rollout_ref, has_critic(config)
+    if (config.trainer.device == "cpu") != on_cpu:
+        raise ConfigError(
+            "this recipe is for a GPU, and the machine has none. Choose a recipe whose name ends with _cpu."
+            if on_cpu
+            else "this recipe is for the CPU, and the machine has an accelerator. To train on the CPU anyway, set "
+            "VERL_PLATFORM=cpu and use the packages of `make setup DEVICE=cpu`."
+        )
+    check_conditions(config, (*CONDITIONS, *MEGATRON_CONDITIONS))
+    if config.trainer.test_best and all(validates_on_test(one.env) for one in envs):
+        raise ConfigError(
+            "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
+            "tasks, or trainer.test_best=false."
+        )
+    check_installation(plain, critic)
     for run_env in envs:
         check_environment(run_env, envs)
-        check_seeds(config.algorithm.adv_estimator, run_env)
-        rollout = config.actor_rollout_ref.rollout
-        check_seats(config.algorithm.adv_estimator, rollout.n, rollout.val_kwargs.n, run_env)
+        check_comparison(config.algorithm.adv_estimator, policy.rollout.n, policy.rollout.val_kwargs.n, run_env)
         check_places(plain, run_env, envs)
-    check_own_algorithms(config, envs)
+    find_loss(policy.actor.policy_loss.loss_mode)  # imports that of another package
+    for horizon in (one.horizon for one in envs if one.horizon.schedule):  # one of another package may fail
+        for step in range(1, int(config.trainer.total_training_steps) + 1):
+            horizon.turns_at(step)
     check_micro_batches(config)
     check_shares(config, envs)
     with open_dict(config):
-        _complete(config, len(envs) > 1, report)
+        _complete(config, len(envs) > 1, on_cpu, report)
     check_machine(config, report)
     for run_env in envs:
         check_prompts(config, run_env, report)
-    if has_critic(config):
-        check_critic(config.critic.model.path, config.actor_rollout_ref.model.path)
-    check_megatron(config)
+    if critic:
+        check_critic(config.critic.model.path, policy.model.path)
+    if policy.actor.strategy == "megatron":
+        check_megatron(config)
     complete: Any = OmegaConf.to_container(config)
     as_written = {
         name: {**complete[name], "model": {**complete[name]["model"], "path": plain[name]["model"]["path"]}}
@@ -108,43 +122,11 @@ def prepare(config: DictConfig, report: Callable[[str], None] = logger.info) -> 
     return TrainingRun(config, complete, {"command": "train", **complete, **as_written, TASK_IDS: tasks}, envs)
 
 
-def check_device(config: DictConfig) -> None:
-    """Check that the config suits this machine's device."""
-    if (config.trainer.device == "cpu") != use_cpu_device():
-        raise ConfigError(
-            "this recipe is for a GPU, and the machine has none. Choose a recipe whose name ends with _cpu."
-            if use_cpu_device()
-            else "this recipe is for the CPU, and the machine has an accelerator. To train on the CPU anyway, set "
-            "VERL_PLATFORM=cpu and use the packages of `make setup DEVICE=cpu`."
-        )
-    if use_cpu_device():
-        check_ranks(config.trainer, len(os.sched_getaffinity(0)))
-
-
-def check_ranks(trainer: DictConfig, cores: int) -> None:
-    """Check that each rank of a run on the CPU has a core of its machine, for which this one stands."""
-    ranks = trainer.n_gpus_per_node
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= cores:
-        raise ConfigError(
-            f"trainer.n_gpus_per_node={ranks!r} is not allowed. Without a GPU each rank needs a core. Allowed on this "
-            f"machine: a whole number from 1 to {cores}."
-        )
-
-
-def check_own_algorithms(config: DictConfig, envs: Sequence[RunEnv]) -> None:
-    """Import the policy loss of another package, and try the schedules of other packages at every step.
-
-    Raises:
-        ConfigError: the loss does not import, or a schedule fails or returns a limit that is not allowed.
-    """
-    find_loss(config.actor_rollout_ref.actor.policy_loss.loss_mode)
-    for horizon in (one.horizon for one in envs if one.horizon.schedule):
-        for step in range(1, int(config.trainer.total_training_steps) + 1):
-            horizon.turns_at(step)
-
-
 def check_environment(run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
-    """Check the environment's name, options and tasks, and that no held-out task is trained on."""
+    """Check the environment's name, options and tasks.
+
+    No held-out task is trained on, and no development task is trained or tested on by an entry of the same run.
+    """
     env = run_env.env
     run_env.new_agent()
     check_retries(run_env.agent, run_env.live)
@@ -153,45 +135,15 @@ def check_environment(run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
         if other.env.name == env.name and not other.env.overlap:
             sources = {"env.train_tasks": env.train_tasks, "env.eval_tasks": other.env.eval_tasks}
             check_disjoint(train, run_env.tasks(other.env.eval_tasks, "env.eval_tasks"), sources)
-            check_dev_tasks(run_env, other.env)
+            if env.dev_tasks is None or env.dev_tasks == AUTO:
+                continue  # tasks of `auto` are training tasks of `run_env`, and held out of those of `other`
+            null = "Choose splits that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks."
+            dev = run_env.tasks(env.dev_tasks, "env.dev_tasks")
+            for source, key in ((other.env.train_tasks, "env.train_tasks"), (other.env.eval_tasks, "env.eval_tasks")):
+                check_disjoint(dev, run_env.tasks(source, key), {"env.dev_tasks": env.dev_tasks, key: source}, null)
 
 
-def check_seeds(estimator: str, run_env: RunEnv) -> None:
-    """Check that the episodes of a task begin alike where the estimator compares them.
-
-    Raises:
-        ConfigError: they may begin differently.
-    """
-    if estimator in GROUPED and not run_env.live.seeded:
-        others = ", ".join(name for name in BUILT_IN if name not in GROUPED)
-        raise ConfigError(
-            f"algorithm.adv_estimator={estimator!r} compares the episodes of one task, but env {run_env.env.name!r} "
-            f"ignores seeds: two episodes of a task differ. Choose another estimator ({others}), let the environment "
-            "use the seed, or set env.options.allow_unseeded=true if it has this option."
-        )
-
-
-def check_dev_tasks(run_env: RunEnv, other: EnvSettings) -> None:
-    """Check that the development tasks are neither trained nor tested on by `other`, an entry of the same run."""
-    dev_tasks = run_env.env.dev_tasks
-    if dev_tasks is None or dev_tasks == AUTO:
-        return  # tasks of `auto` are training tasks of `run_env`, and held out of those of `other`
-    null = "Choose splits that do not overlap, or set env.dev_tasks=null to validate on env.eval_tasks."
-    dev = run_env.tasks(dev_tasks, "env.dev_tasks")
-    for source, key in ((other.train_tasks, "env.train_tasks"), (other.eval_tasks, "env.eval_tasks")):
-        check_disjoint(dev, run_env.tasks(source, key), {"env.dev_tasks": dev_tasks, key: source}, null)
-
-
-def check_test_best(config: DictConfig, envs: Sequence[RunEnv]) -> None:
-    """Check that a run with `trainer.test_best` has other tasks to test the best checkpoint on."""
-    if config.trainer.test_best and all(validates_on_test(one.env) for one in envs):
-        raise ConfigError(
-            "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
-            "tasks, or trainer.test_best=false."
-        )
-
-
-def _complete(config: DictConfig, mixed: bool, report: Callable[[str], None]) -> None:
+def _complete(config: DictConfig, mixed: bool, on_cpu: bool, report: Callable[[str], None]) -> None:
     """Fill in values of this machine: paths and environment variables of workers."""
     if mixed:
         config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.training.mixture
@@ -208,13 +160,14 @@ def _complete(config: DictConfig, mixed: bool, report: Callable[[str], None]) ->
     loop_config = Path(verl_agent.config.__file__).with_name("agent_loop.yaml")
     config.actor_rollout_ref.rollout.agent.agent_loop_config_path = str(loop_config)
     init = config.ray_kwargs.ray_init
+    megatron = config.actor_rollout_ref.actor.strategy == "megatron"
     init.runtime_env.env_vars = {
         **worker_environment(run_dir, config.trainer.n_gpus_per_node),
-        **stand_in_variables(config),
-        **(compilation_variables(report) if use_cpu_device() else {}),
+        **({STAND_INS: "1"} if on_cpu and megatron else {}),
+        **(compilation_variables(report) if on_cpu else {}),
         **(init.runtime_env.get("env_vars") or {}),
     }
-    if use_cpu_device():
+    if on_cpu:
         rollout = config.actor_rollout_ref.rollout
         alone = rollout.agent.num_workers == 1 and config.trainer.v1.trainer_mode != SEPARATE
         if alone and rollout.router_config_path is None and not rollout.full_determinism:
@@ -222,7 +175,7 @@ def _complete(config: DictConfig, mixed: bool, report: Callable[[str], None]) ->
         transfer = rollout.checkpoint_engine
         largest = largest_weight(config.actor_rollout_ref.model.path)
         transfer.update_weights_bucket_megabytes = bucket_mb(largest, transfer.update_weights_bucket_megabytes)
-    if use_cpu_device() and "_temp_dir" not in init:
+    if on_cpu and "_temp_dir" not in init:
         # a short path, since names of sockets have at most 107 characters
         init._temp_dir = str(Path(tempfile.gettempdir()) / f"ray-{os.getuid()}")
 

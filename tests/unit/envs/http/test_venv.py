@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_agent.envs.http.venv import STAMP, make, plan_venv, without_venv
+from verl_agent.envs.http.venv import STAMP, plan_venv, prepare_venv, without_venv
 from verl_agent.errors import ConfigError
 
 OURS = """Metadata-Version: 2.1
@@ -77,14 +77,14 @@ def test_an_unknown_environment_suggests_the_nearest(installed):
 def test_an_unrelated_folder_is_not_changed(installed, tmp_path):
     (tmp_path / "pyvenv.cfg").write_text("")
     with pytest.raises(ConfigError, match=r"was not created by this command\. Choose a new folder"):
-        make(tmp_path, "icy", print)
+        prepare_venv(tmp_path, "icy", print)
 
 
 def test_a_complete_virtual_environment_is_kept(installed, tmp_path):
     folder, said = tmp_path / "venv", []
     folder.mkdir()
     folder.joinpath(STAMP).write_text(json.dumps(plan_venv("icy")))
-    make(folder, "icy", said.append)
+    prepare_venv(folder, "icy", said.append)
     assert said == []
 
 

@@ -15,10 +15,10 @@ from verl_agent.system.resources import (
     Memory,
     activations_gb,
     checkpoint_gb,
+    machine_memory,
     memory_needed,
     most_checkpoints,
     parse_memory,
-    read_memory,
     require_disk,
     require_memory,
     require_temporary_space,
@@ -54,7 +54,7 @@ def test_unreadable_memory_is_none():
 
 
 def test_this_machine_has_more_memory_than_it_has_free():
-    found = read_memory()
+    found = machine_memory()
     assert found is not None
     assert 0 < found.free <= found.total
 

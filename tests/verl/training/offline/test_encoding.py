@@ -18,9 +18,9 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.offline.dpo import plan as plan_pairs
+from verl_agent.training.offline.dpo import plan_pairs as plan_pairs
 from verl_agent.training.offline.encoding import EpisodeEncoder, Row, collate_pairs
-from verl_agent.training.offline.sft import plan
+from verl_agent.training.offline.sft import plan_episodes
 from verl_agent.types import StopReason
 
 COUNTED = """
@@ -154,7 +154,7 @@ def test_recorded_episodes_share_one_instance_of_their_environment(tokenizer, co
 def rows_of(tokenizer: Any, records: str, names: Mapping[str, Any] | None = None, **settings: Any) -> Any:
     """Return the rows to train and to validate on, as supervised training plans them."""
     source = {"oracle": False, "records": [records], "min_reward": None, "per_task": None, "weight": "none"}
-    planned = plan({"episodes": {**source, **settings}, "data": {**NAMES, **(names or {})}}, played())
+    planned = plan_episodes({"episodes": {**source, **settings}, "data": {**NAMES, **(names or {})}}, played())
     train, validation = planned.datasets(encoder(tokenizer))
     assert (len(train), len(validation or [])) == (planned.rows, planned.val_rows)
     return train, validation

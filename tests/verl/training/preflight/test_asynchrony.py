@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from tests.support.composing import RECIPES, ROOT, SHARED, accepted_by_verl, kind, recipe
+from tests.support.composing import RECIPES, ROOT, accepted_by_verl, kind, merged
 from tests.support.environments import skip_without_packages
 from verl_agent.config.mixture import run_envs
 from verl_agent.errors import ConfigError
@@ -26,20 +26,14 @@ OWN_DEVICES, ROLLOUT = "trainer.v1.separate_async", "actor_rollout_ref.rollout"
 CORRECTION, MTP = "algorithm.rollout_correction", "actor_rollout_ref.model.mtp"
 
 
-def merged(path: Path, *changes: str) -> DictConfig:
-    """Return a recipe with overlays and `key=value` changes; merging them is much quicker than composing."""
-    config = recipe(path)
-    OmegaConf.set_struct(config, False)
-    for change in changes:
-        overlay = change.removeprefix("+overlay/")
-        read = OmegaConf.load(SHARED / f"overlay/{overlay.replace('=', '/')}.yaml") if overlay != change else None
-        config.merge_with(OmegaConf.from_dotlist([change]) if read is None else read)
+def resolved(path: Path, *changes: str) -> DictConfig:
+    config = merged(path, *changes)
     OmegaConf.resolve(config)
     return config
 
 
 def check(*changes: str) -> None:
-    check_conditions(config := merged(GUESS, *changes), CONDITIONS)
+    check_conditions(config := resolved(GUESS, *changes), CONDITIONS)
     places(config)
 
 
@@ -65,7 +59,7 @@ def test_each_worker_needs_places_for_its_own_groups(sessions, enough):
 def test_hosts_on_the_machines_of_engines_are_shared_by_all_workers():
     """Training and engines have one machine each, so hosts run in Ray and one pool serves all workers."""
     with chdir(ROOT), pytest.raises(ConfigError) as error:
-        places(merged(GPU, SEPARATE, "env.hosts.count=1", "env.hosts.sessions=16"))
+        places(resolved(GPU, SEPARATE, "env.hosts.count=1", "env.hosts.sessions=16"))
     assert "places for 16 episodes, but" in str(error.value)
 
 
@@ -86,7 +80,7 @@ TRAINED = [path for path in RECIPES if kind(path) == "agent_base"]
 def test_every_recipe_accepts_asynchronous_rollout(path):
     skip_without_packages(path.parent.name)
     more = ["env.hosts.count=2"] if path.stem == "grpo_miniwob_cpu" else []  # its one host has places for 32 of 36
-    config = merged(path, PARTIAL, *more)
+    config = resolved(path, PARTIAL, *more)
     check_conditions(config, CONDITIONS)
     with chdir(ROOT):
         places(config)
@@ -105,7 +99,7 @@ def test_every_recipe_accepts_asynchronous_rollout(path):
 )
 def test_a_mode_creates_its_trainer_and_sampler(changes, kind, buffer, threshold):
     """Engines on GPUs of their own cannot run here, so this is as far as their trainer is tested."""
-    config = merged(GPU, *changes)
+    config = resolved(GPU, *changes)
     with chdir(ROOT):
         places(config)
         trainer = get_trainer_cls(config.trainer.v1.trainer_mode)(config)

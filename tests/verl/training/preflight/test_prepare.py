@@ -24,8 +24,9 @@ from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.preflight.lengths import check_critic
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.prompts import check_prompts
-from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, check_seeds, prepare
+from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, prepare_run
 from verl_agent.training.run import choose_dev_tasks, run
+from verl_agent.training.seats import check_comparison
 from verl_agent.training.splits import split_tasks
 
 RECIPE = """
@@ -72,7 +73,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
     own = [f"trainer.default_local_dir={folder}/run", f"actor_rollout_ref.model.path={folder}/model"]
     config.merge_with_dotlist([*own, *changes])
     with chdir(folder):
-        return prepare(config, report)
+        return prepare_run(config, report)
 
 
 TASKS = "train_tasks: small_train, eval_tasks: small_test"
@@ -140,7 +141,10 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
             ],
             "env.train_tasks='one.txt' of 'guess_",
         ),
-        (["trainer.n_gpus_per_node=999"], "trainer.n_gpus_per_node=999 is not allowed. Without a GPU each rank needs"),
+        (
+            ["trainer.n_gpus_per_node=999"],
+            "trainer.n_gpus_per_node=999 is not allowed with trainer.device='cpu'. Al",
+        ),
         (["actor_rollout_ref.model.path=./nowhere"], "actor_rollout_ref.model.path='./nowhere' does not exist."),
         (["actor_rollout_ref.model.path=empty"], "actor_rollout_ref.model.path='empty': "),
         (["data.max_response_length=${no.such.key}"], "the config does not resolve:"),
@@ -157,7 +161,7 @@ def test_invalid_input_raises_config_error_with_one_message(folder, changes, mes
 def test_a_misspelt_key_in_a_recipe_raises_config_error(folder):
     folder.joinpath("typo.yaml").write_text("defaults:\n  - mine\n  - _self_\nenv:\n  timeout: 5\n")
     with pytest.raises(ConfigError, match=r"^env\.timeout is not a setting\. Did you mean 'timeout_s'\?"):
-        prepare(recipe(folder / "typo.yaml"))
+        prepare_run(recipe(folder / "typo.yaml"))
 
 
 def test_validating_on_training_tasks_needs_env_overlap(folder):
@@ -179,8 +183,8 @@ def test_estimators_with_groups_refuse_an_environment_that_ignores_seeds(folder)
         (run_env,) = run_envs(OmegaConf.to_container(config))
         for estimator in ("grpo", "rloo", "gigpo"):
             with nullcontext() if allowed else pytest.raises(ConfigError, match=r"ignores seeds.*allow_unseeded=true"):
-                check_seeds(estimator, run_env)
-        check_seeds("reinforce_plus_plus", run_env)
+                check_comparison(estimator, 4, 1, run_env)
+        check_comparison("reinforce_plus_plus", 4, 1, run_env)
 
 
 def test_an_invalid_config_leaves_no_files_behind(folder):

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_agent.config.catalogue import may_change
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_kind
+from verl_agent.config.composing import compose_recipe
 from verl_agent.config.settings import read_env
 from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
@@ -56,8 +54,8 @@ def prepare_rounds(config: DictConfig) -> Evolution:
         raise ConfigError(f"the config does not resolve: {error}") from error
     settings = evolve_settings(plain)
     GlobalHydra.instance().clear()
-    learn = composed(settings.learn, "evolve.learn", "agent_sft")
-    players = [composed(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in settings.explore]
+    learn = compose_named(settings.learn, "evolve.learn", "agent_sft")
+    players = [compose_named(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in settings.explore]
     for entry, player in zip(settings.explore, players, strict=True):
         check_player(entry, player, learn, settings)
     root = Path(settings.output_dir).resolve()
@@ -77,22 +75,15 @@ def prepare_rounds(config: DictConfig) -> Evolution:
     return Evolution(settings, [records] if isinstance(records, str) else list(records), folder)
 
 
-def composed(recipe: str, key: str, base: str) -> DictConfig:
+def compose_named(recipe: str, key: str, base: str) -> DictConfig:
     """Compose another recipe, as its own command would."""
     path = Path(recipe)
     if not path.is_file():
         raise ConfigError(f"{key}={recipe!r} does not exist. Name a recipe's YAML file.")
     try:
-        with initialize_config_dir(str(path.resolve().parent), version_base=None):
-            config = compose(path.stem)
-    except HydraException as error:
-        raise ConfigError(f"{key}={recipe!r} does not compose: {error}") from error
-    try:
-        check_kind(config, base)
-        check_keys(config, base)
+        return compose_recipe(path.resolve(), base)
     except ConfigError as error:
         raise ConfigError(f"{key}={recipe!r}: {error}") from error
-    return config
 
 
 def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, settings: EvolveSettings) -> None:

@@ -12,7 +12,6 @@ from verl_agent.results.folder import RECORDS
 from verl_agent.results.results import CategoryResult, SuccessComparison, compare, summarize
 from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.trace.provenance import Provenance, write_json_atomically
-from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.training.offline.evolve.prepare import Evolution
 from verl_agent.training.offline.evolve.rounds import REPORT, Phase
@@ -37,7 +36,7 @@ def report_rounds(evolution: Evolution, console: Console) -> None:
     """Print and write the validations so far, and keep the best policy in `best/`."""
     folder = evolution.folder
     validated = [
-        measure(Phase(number, "validate", entry), evolution)
+        round_result(Phase(number, "validate", entry), evolution)
         for number in range(evolution.settings.rounds + 1)
         for entry in range(len(folder.names))
         if str(Phase(number, "validate", entry)) in folder.done
@@ -67,19 +66,15 @@ def best_round(validated: Sequence[RoundResult], environments: int) -> Best | No
     return best
 
 
-def measure(phase: Phase, evolution: Evolution) -> RoundResult:
+def round_result(phase: Phase, evolution: Evolution) -> RoundResult:
     """Return the result of one validation, and its gain on round 0."""
-    overall: CategoryResult = summarize(episodes_of(phase, evolution))[-1]
-    first = Phase(0, "validate", phase.entry)
+    first, folder = Phase(0, "validate", phase.entry), evolution.folder
+    played = list(read_records(folder.of(phase) / RECORDS))
+    overall: CategoryResult = summarize(played)[-1]
     gain: SuccessComparison | None = None
-    if phase.round and str(first) in evolution.folder.done:
-        gain = compare(episodes_of(first, evolution), episodes_of(phase, evolution))[-1]
-    return RoundResult(phase.round, evolution.folder.names[phase.entry], overall, gain)
-
-
-def episodes_of(phase: Phase, evolution: Evolution) -> list[EpisodeRecord]:
-    """Return the recorded episodes of a validation."""
-    return list(read_records(evolution.folder.of(phase) / RECORDS))
+    if phase.round and str(first) in folder.done:
+        gain = compare(list(read_records(folder.of(first) / RECORDS)), played)[-1]
+    return RoundResult(phase.round, folder.names[phase.entry], overall, gain)
 
 
 def rounds_table(validated: Sequence[RoundResult]) -> Table:

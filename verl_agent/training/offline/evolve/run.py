@@ -11,7 +11,6 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
-from verl_agent.config.keys import check_kind
 from verl_agent.errors import ConfigError
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.subprocess_run import run_command
@@ -23,7 +22,6 @@ from verl_agent.training.offline.selection import select_episodes, usable_record
 
 def run(config: DictConfig) -> None:
     """Run the phases that have not ended yet, and report the results so far."""
-    check_kind(config, "agent_evolve")
     evolution, console = prepare_rounds(config), Console()
     folder = evolution.folder
     try:

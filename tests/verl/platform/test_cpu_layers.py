@@ -1,11 +1,14 @@
-"""Tests that norms in front of products equal those of transformers, and keep less for the backward pass."""
+"""Tests that norms in front of products and gated MLPs equal those of transformers, and keep less."""
+
+import weakref
 
 import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.gemma.modeling_gemma import GemmaMLP
+from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
-from verl_agent.platform.input_norm import InputNorm, use_input_norms
+from verl_agent.platform.cpu_layers import GatedMlp, InputNorm, use_cpu_layers
 
 SIZES = {
     "vocab_size": 20,
@@ -28,7 +31,7 @@ def norms() -> tuple[LlamaRMSNorm, InputNorm, torch.Tensor]:
     return norm, own, 100 * torch.randn(2, 3, 16)
 
 
-def test_values_and_gradients_are_those_of_transformers():
+def test_values_and_gradients_of_a_norm_are_those_of_transformers():
     norm, own, values = norms()
     weights, found = torch.randn(2, 3, 16), []
     for one in (norm, own):
@@ -62,7 +65,7 @@ def test_a_frozen_weight_gets_no_gradient():
 def test_a_llama_has_them_in_its_layers_and_keeps_its_last_norm():
     model = LlamaForCausalLM(LlamaConfig(**SIZES))
     names = set(model.state_dict())
-    use_input_norms(model)
+    use_cpu_layers(model)
     assert [type(one) for one in (model.model.layers[1].input_layernorm, model.model.norm)] == [InputNorm, LlamaRMSNorm]
     assert set(model.state_dict()) == names
 
@@ -71,5 +74,33 @@ def test_a_llama_has_them_in_its_layers_and_keeps_its_last_norm():
     "model", [GemmaForCausalLM(GemmaConfig(**SIZES)), Gemma2ForCausalLM(Gemma2Config(**SIZES))], ids=["1 + w", "behind"]
 )
 def test_other_norms_stay(model):
-    use_input_norms(model)
+    use_cpu_layers(model)
     assert not any(isinstance(one, InputNorm) for one in model.modules())
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["without bias", "with bias"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_values_and_gradients_of_an_mlp_are_those_of_transformers_without_the_product_in_memory(bias, dtype):
+    torch.manual_seed(0)
+    mlp = LlamaMLP(LlamaConfig(**SIZES, mlp_bias=bias))
+    values, weights, found, products = torch.randn(2, 3, 16), torch.randn(2, 3, 16), [], []
+    mlp.down_proj.register_forward_pre_hook(lambda _, inputs: products.append(weakref.ref(inputs[0])))
+    for own in (False, True):
+        hidden = values.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            output = mlp(hidden)
+        assert (products.pop()() is None) == own
+        (output * weights).sum().backward()
+        found.append([output, hidden.grad, *(one.grad.clone() for one in mlp.parameters())])
+        mlp.zero_grad()
+        use_cpu_layers(mlp)
+        products.clear()
+    assert isinstance(mlp, GatedMlp)
+    for expected, actual in zip(*found, strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_an_mlp_with_another_activation_stays():
+    mlp = GemmaMLP(GemmaConfig(**SIZES, hidden_act="gelu_pytorch_tanh"))
+    use_cpu_layers(mlp)
+    assert type(mlp) is GemmaMLP
