@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from env_adapters.babyai.game import Game
-from env_adapters.babyai.world import Grid as World
-from env_adapters.babyai.world import name_of
+from env_adapters.babyai.game import GridGame
+from env_adapters.babyai.world import LevelGrid as World
+from env_adapters.babyai.world import object_name
 from verl_agent.envs.drawing import Cell, Drawing, Grid
 from verl_agent.types import Episode
 
@@ -15,7 +15,7 @@ DOORS = ("▯", "▮", "▣")
 """Characters of an open, a closed and a locked door."""
 
 
-def draw_game(game: Game, episode: Episode) -> list[list[Drawing]]:
+def draw_game(game: GridGame, episode: Episode) -> list[list[Drawing]]:
     """Return the grid at the start and after each turn, by playing the actions again.
 
     The drawings end where an observation differs from the recorded one.
@@ -36,7 +36,7 @@ def draw_world(world: World) -> Grid:
     cells = [Cell("", fill="white") if thing is None else _cell(thing) for thing in map(world.thing_at, world.places())]
     x, y = world.place
     cells[y * width + x] = Cell(AGENT[world.direction], "red", "yellow")
-    carried = f"; carries: {name_of(world.carried)}" if world.carried else ""
+    carried = f"; carries: {object_name(world.carried)}" if world.carried else ""
     rows = [cells[start : start + width] for start in range(0, len(cells), width)]
     return Grid(f"{world.mission} (move {world.moves} of {world.max_moves}){carried}", rows)
 

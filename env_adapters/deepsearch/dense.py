@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from env_adapters.deepsearch.corpus import Passage, cache_dir, file_fingerprint
+from env_adapters.deepsearch.corpus import Passage, deepsearch_dir, file_fingerprint
 from env_adapters.deepsearch.index import Hit, PassageIndex, import_library
 from env_adapters.deepsearch.passages import PassageFile, open_jsonl, open_passages
 from verl_agent.errors import ConfigError
@@ -101,7 +101,7 @@ def open_search_r1_files(corpus: Path, vectors: Path, model: str) -> DenseIndex:
     for file in (corpus, vectors):
         if not file.is_file():
             raise ConfigError(f"{str(file)!r} does not exist.")
-    passages = open_jsonl(corpus, cache_dir() / "offsets" / f"{file_fingerprint(corpus)}.npy")
+    passages = open_jsonl(corpus, deepsearch_dir() / "offsets" / f"{file_fingerprint(corpus)}.npy")
     return DenseIndex(import_faiss().read_index(str(vectors)), passages, Encoder(model))
 
 

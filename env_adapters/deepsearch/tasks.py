@@ -6,7 +6,7 @@ from typing import Any
 
 from env_adapters.deepsearch.answers import contains
 from env_adapters.deepsearch.corpus import first_passages
-from env_adapters.deepsearch.questions import SINGLE, Question, split_questions
+from env_adapters.deepsearch.questions import SINGLE, GeneratedQuestion, split_questions
 from env_adapters.deepsearch.sources import ENV, FANOUTQA, fanoutqa_items, file_items, has_fanoutqa, question_files
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
@@ -45,18 +45,18 @@ def generated_items() -> Mapping[str, Sequence[TaskItem]]:
     """Return the generated questions by split."""
     items: dict[str, list[TaskItem]] = {}
     for split, questions in split_questions().items():
-        items[split] = [task_item(question) for question in questions]
-        items[f"easy_{split}"] = [task_item(question) for question in questions if is_easy(question)]
+        items[split] = [question_item(question) for question in questions]
+        items[f"easy_{split}"] = [question_item(question) for question in questions if is_easy(question)]
     return items
 
 
-def is_easy(question: Question) -> bool:
+def is_easy(question: GeneratedQuestion) -> bool:
     """Return True if one search suffices and its first passage starts with the preferred form of the answer."""
     shown = first_passages()[question.hops[0].passage].text[:EASY_CHARS]
     return question.kind == SINGLE and contains(shown.rpartition(" ")[0], question.answers[0])
 
 
-def task_item(question: Question) -> TaskItem:
+def question_item(question: GeneratedQuestion) -> TaskItem:
     """Return a generated question as a task item.
 
     `data["chain"]` holds `[thought, query]` for each search, then `[thought, answer]`.

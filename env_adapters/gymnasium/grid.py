@@ -8,7 +8,7 @@ HIDDEN = ("unseen", "empty", "wall", "floor", "agent")
 FACING = ("east", "south", "west", "north")
 
 
-def describe(observation: dict[str, Any]) -> str:
+def describe_grid(observation: dict[str, Any]) -> str:
     """Return mission, direction, visible objects and nearest walls of an observation of MiniGrid.
 
     Args:

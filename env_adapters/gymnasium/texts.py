@@ -36,7 +36,7 @@ def refusal_of_action(space: Any) -> str:
     return f"actions are {'continuous' if kind == 'Box' else f'a {kind} space'}"
 
 
-def write(value: Any, parts: Sequence[str] = ()) -> str:
+def observation_text(value: Any, parts: Sequence[str] = ()) -> str:
     """Return an observation as text: numbers with at most three decimals, one part a line.
 
     Args:
@@ -44,7 +44,7 @@ def write(value: Any, parts: Sequence[str] = ()) -> str:
         parts: name of each part.
     """
     if isinstance(value, dict):
-        return "\n".join(f"{key}: {write(part)}" for key, part in value.items())
+        return "\n".join(f"{key}: {observation_text(part)}" for key, part in value.items())
     if isinstance(value, str):
         return value
     values = list(_flat(value))
@@ -55,7 +55,7 @@ def write(value: Any, parts: Sequence[str] = ()) -> str:
 
 def _flat(value: Any) -> Iterator[str]:
     if isinstance(value, dict | str):
-        yield write(value)
+        yield observation_text(value)
     elif isinstance(value, tuple | list) or (hasattr(value, "shape") and value.shape):
         for part in value:
             yield from _flat(part)
@@ -64,7 +64,7 @@ def _flat(value: Any) -> Iterator[str]:
         yield str(int(number)) if number.is_integer() else f"{number:.3f}"
 
 
-def rendered(text: str) -> str:
+def render_text(text: str) -> str:
     """Return what `render_mode="ansi"` shows: brackets in place of colours."""
     return COLOURED.sub(r"[\1]", text).strip("\n")
 

@@ -29,7 +29,7 @@ class RefusedActionError(Exception):
     """The server found that an action does not have the form of its schema."""
 
 
-class Connection:
+class RemoteSession:
     """Session on a server. All methods run in the loop of `transport()`."""
 
     def __init__(self, url: str, timeout_s: float) -> None:

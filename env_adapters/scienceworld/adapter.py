@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from env_adapters.scienceworld.drawing import draw
+from env_adapters.scienceworld.drawing import draw_house
 from env_adapters.scienceworld.java import java_requirement
-from env_adapters.scienceworld.oracle import solution, thought
-from env_adapters.scienceworld.simulator import MAX_SESSIONS, Answer, SimulatorSession
+from env_adapters.scienceworld.oracle import solution, thought_for
+from env_adapters.scienceworld.simulator import MAX_SESSIONS, CommandResult, SimulatorSession
 from env_adapters.scienceworld.tasks import SPLITS
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.action_target import ActionTarget
@@ -101,7 +101,7 @@ class ScienceWorld(EnvAdapter):
         text = CANCELLED if cancelled else shorten(answer.text.strip() or "Nothing happens.", MAX_OBSERVATION)
         return StepResult(text, reward, answer.completed, info)
 
-    async def fail(self, answer: Answer) -> StepResult:
+    async def fail(self, answer: CommandResult) -> StepResult:
         """End a failed task (-100 points in the simulator) with a reward that brings the return to 0."""
         await self.close()
         focused = answer.text.startswith("You focus")
@@ -115,7 +115,7 @@ class ScienceWorld(EnvAdapter):
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
         """Return the rooms as far as they were seen, and what the agent carries."""
-        return draw(episode)
+        return draw_house(episode)
 
     async def close(self) -> None:
         if self.world is not None:
@@ -144,7 +144,7 @@ class ScienceWorld(EnvAdapter):
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         commands = solution(item.data["task"], item.data["variation"])
-        return [DemoAction(command, thought(command)) for command in commands]
+        return [DemoAction(command, thought_for(command)) for command in commands]
 
 
 def parse_goals(table: str) -> list[SubGoal]:

@@ -53,6 +53,6 @@ def with_looks(path: Iterable[str]) -> Iterator[str]:
         arrived = command.startswith("go ")
 
 
-def thought(command: str) -> str:
+def thought_for(command: str) -> str:
     """Return the thought for `command`."""
     return THOUGHTS.get(command.split()[0], "This is the next step of the task.")

@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
-class Server:
+class SiteServer:
     """Server of a site.
 
     Attributes:

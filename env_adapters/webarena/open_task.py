@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from env_adapters.webarena.browser.grammar import Action, ActionError, parse_action
+from env_adapters.webarena.browser.grammar import BrowserAction, PageActionError, parse_action
 from env_adapters.webarena.browser.pager import Pager
 from env_adapters.webarena.browser.pool import BrowserPool, RefusedStateError, browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
@@ -133,7 +133,7 @@ class OpenTask:
     async def _carry_out(self, action: str) -> StepResult:
         try:
             parsed = parse_action(action)
-        except ActionError as error:  # the page is unchanged, so it is not read again
+        except PageActionError as error:  # the page is unchanged, so it is not read again
             return self._refuse(action, error)
         if parsed.kind == "stop":
             return await self._stop(parsed.text)
@@ -142,7 +142,7 @@ class OpenTask:
             return self._continue((), dict(self.tracker.record(parsed, self.state)))
         try:
             snapshot = await _pool().run(self.session.act(parsed))
-        except ActionError as error:
+        except PageActionError as error:
             self.show(await _pool().run(self.session.observe()))
             return self._refuse(action, error)
         self.show(snapshot, parsed.kind in SAME_PAGE_ACTIONS)
@@ -152,7 +152,7 @@ class OpenTask:
             info["refused_requests"] = float(self.session.network_proxy.traffic.take_refusals())
         return self._continue(snapshot.notes, info)
 
-    def _refuse(self, action: str, error: ActionError) -> StepResult:
+    def _refuse(self, action: str, error: PageActionError) -> StepResult:
         """Return the result of an action that was not carried out."""
         info = {"invalid_action": 1.0, **self.tracker.record_refused(" ".join(action.split()), self.state)}
         return self._continue((str(error),), info)
@@ -193,7 +193,7 @@ class OpenTask:
         self.total_cost += cost
         return cost
 
-    def _describe(self, action: Action) -> str:
+    def _describe(self, action: BrowserAction) -> str:
         """Return an action with the description of its element, in WebArena's format."""
         element = self.session.element(action.element_id)
         explanation = f" where [{action.element_id}] is {element.description}" if element else ""
@@ -201,7 +201,7 @@ class OpenTask:
 
     def _box(self, action: str) -> Box | None:
         """Return the place of the element that an action names."""
-        with suppress(ActionError):
+        with suppress(PageActionError):
             element = self.session.element(parse_action(action).element_id)
             return element.box(self.session.view.size) if element else None
         return None

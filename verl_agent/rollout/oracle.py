@@ -8,7 +8,7 @@ from typing_extensions import override
 from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter, Oracle
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oversight import REJECTED
 from verl_agent.rollout.policy import Policy
 from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
@@ -88,7 +88,7 @@ def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent, max_turns: int = 
     """
     actions = demonstration_actions(env, item)
     policy = OraclePolicy(agent, actions)
-    episode = asyncio.run(play(item, env, agent, policy, EpisodeLimits(max(len(actions), max_turns))))
+    episode = asyncio.run(play_episode(item, env, agent, policy, EpisodeLimits(max(len(actions), max_turns))))
     if not episode.success:
         raise ConfigError(f"the oracle of env {item.env!r} does not solve {item.id!r}: {episode.stop}. {episode.error}")
     return episode

@@ -32,7 +32,7 @@ HELP = {
 
 
 @settings_class(frozen=True, config=STRICT)
-class Answer:
+class PersonAnswer:
     """Answer of a person to a proposal."""
 
     decision: Literal["approve", "edit", "take_over", "reject", "hand_back", "end"]
@@ -66,7 +66,7 @@ class Person(Overseer, ABC):
         self._turns_left: dict[int, float] = {}  # of episodes that the person has taken over, by their identity
 
     @abstractmethod
-    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+    async def ask(self, proposal: Proposal, refusal: str) -> PersonAnswer:
         """Return the person's answer.
 
         refusal: reason for which the last answer was not accepted; "" at first.
@@ -105,7 +105,7 @@ class Person(Overseer, ABC):
             except ConfigError as error:
                 refusal = str(error)
 
-    def _read(self, proposal: Proposal, answer: Answer) -> Decision | None:
+    def _read(self, proposal: Proposal, answer: PersonAnswer) -> Decision | None:
         """Return the decision of an answer; None to ask the policy.
 
         Raises:
@@ -163,7 +163,7 @@ class Person(Overseer, ABC):
         return Decision(Review("edited", self.author), reply)
 
 
-def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
+def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> PersonAnswer:
     """Return the answer in a line that a person typed: a command that begins with `/`, or another action.
 
     Commands may be shortened: `/a`, `/r the wrong shop`, `/t 3 click [4]`, `/b`, `/e`.
@@ -175,10 +175,10 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     if not line:
         raise ConfigError("an empty line decides nothing. Type an action, or a command that begins with /.")
     if not line.startswith("/"):
-        return Answer("edit", line)
+        return PersonAnswer("edit", line)
     name, _, rest = line[1:].partition(" ")
     if name.lower() in ("help", "h", "?"):
-        raise ConfigError(f"{explain(suitable)}; or type an action.")
+        raise ConfigError(f"{explain_commands(suitable)}; or type an action.")
     found = [command for command in COMMANDS if name and command.startswith(name.lower())]
     if len(found) != 1:
         allowed = ", ".join(f"/{command}" for command in (*suitable, "help"))
@@ -187,14 +187,16 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     if found == ["take"]:
         number, _, action = rest.partition(" ")
         counted = number.isascii() and number.isdigit() and 1 <= int(number) < MAX_TURNS
-        return Answer("take_over", action.strip(), turns=int(number)) if counted else Answer("take_over", rest)
+        return (
+            PersonAnswer("take_over", action.strip(), turns=int(number)) if counted else PersonAnswer("take_over", rest)
+        )
     if found == ["approve"]:
-        return Answer("approve")
+        return PersonAnswer("approve")
     if found == ["back"]:
-        return Answer("hand_back")
-    return Answer("end" if found == ["end"] else "reject", reason=rest)
+        return PersonAnswer("hand_back")
+    return PersonAnswer("end" if found == ["end"] else "reject", reason=rest)
 
 
-def explain(commands: Sequence[str]) -> str:
+def explain_commands(commands: Sequence[str]) -> str:
     """Return an explanation of commands, in one line."""
     return "; ".join(HELP[command] for command in commands)

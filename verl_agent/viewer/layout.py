@@ -17,7 +17,7 @@ from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.results.folder import REPORT
 from verl_agent.runs.control.server import SOCKET
 from verl_agent.viewer.state import OpenedSource, ViewerState
-from verl_agent.viewer.text import MAX_NAME, short_name, shorten
+from verl_agent.viewer.text import MAX_NAME, cut_text, short_name
 
 logger = logging.getLogger(__name__)
 
@@ -255,12 +255,12 @@ def show_error(error: Exception) -> None:
 
 def show_text(text: str, classes: str = "") -> None:
     """Show text of a model or an environment as it is: never as markup, long text cut with a button for the rest."""
-    shown, left_out = shorten(text)
+    shown, left_out = cut_text(text)
     label = ui.label(shown).classes(f"mono {classes}").style("unicode-bidi: plaintext; overflow-wrap: anywhere")
     if left_out:
 
         def show_all() -> None:
-            label.text = shorten(text, len(text))[0]
+            label.text = cut_text(text, len(text))[0]
             button.delete()
 
         button = ui.button(f"{left_out:,} more characters", on_click=show_all).props("dense flat size=sm")

@@ -58,7 +58,7 @@ def list_groups(index: RecordIndex, chosen: Filter, limit: int, offset: int = 0)
     return [dict(row) for row in rows]
 
 
-def list_tasks(index: RecordIndex, chosen: Filter) -> list[TaskSummary]:
+def list_task_summaries(index: RecordIndex, chosen: Filter) -> list[TaskSummary]:
     """Return the tasks of the episodes that a filter selects, by environment and task."""
     where, bound = chosen.where()
     source = f"""SELECT env, task, category, step, count(*) AS episodes, sum(success) AS solved FROM episodes

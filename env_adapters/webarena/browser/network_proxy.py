@@ -39,7 +39,7 @@ FAILURE = "<!DOCTYPE html><title>No answer</title><p>This site does not answer."
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class SiteAddress:
     """Network address of a site.
 
     Attributes:
@@ -112,7 +112,7 @@ class NetworkProxy:
         password: secret of this proxy. Without it, the proxy serves no request.
     """
 
-    def __init__(self, routes: Mapping[str, Address]) -> None:
+    def __init__(self, routes: Mapping[str, SiteAddress]) -> None:
         self.routes = dict(routes)
         self.traffic = Traffic()
         self.password = secrets.token_urlsafe(16)

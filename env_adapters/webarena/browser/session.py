@@ -12,12 +12,12 @@ from playwright.async_api import BrowserContext, Error, Page, StorageState
 from env_adapters.webarena.browser import actions
 from env_adapters.webarena.browser.accessibility_tree import Element, tab_line
 from env_adapters.webarena.browser.driver import START_TIMEOUT_S
-from env_adapters.webarena.browser.grammar import Action, ActionError
-from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy
+from env_adapters.webarena.browser.grammar import BrowserAction, PageActionError
+from env_adapters.webarena.browser.network_proxy import NetworkProxy, SiteAddress
 from env_adapters.webarena.browser.page_events import PageEvents
 from env_adapters.webarena.browser.pool import BROWSER_ENDED, BrowserPool, ContextLease
 from env_adapters.webarena.browser.proxy_login import proxy_login
-from env_adapters.webarena.browser.snapshot import Snapshot, View
+from env_adapters.webarena.browser.snapshot import PageView, Snapshot
 from env_adapters.webarena.browser.tab import POLL_S, PROTOCOL_TIMEOUT_S, Tab
 from env_adapters.webarena.browser.tabs import MAX_TABS, Tabs
 from verl_agent.errors import EnvError
@@ -32,7 +32,11 @@ class BrowserSession:
     """
 
     def __init__(
-        self, browser_pool: BrowserPool, routes: Mapping[str, Address], view: View, network_log: Path | None = None
+        self,
+        browser_pool: BrowserPool,
+        routes: Mapping[str, SiteAddress],
+        view: PageView,
+        network_log: Path | None = None,
     ) -> None:
         self.network_proxy = NetworkProxy(routes)
         self.view, self.network_log = view, network_log
@@ -82,7 +86,7 @@ class BrowserSession:
                 raise EnvError(f"the browser did not open the start page {url} within {limit_s:g} s.") from None
         return await self._observe()
 
-    async def act(self, action: Action) -> Snapshot:
+    async def act(self, action: BrowserAction) -> Snapshot:
         """Carry out an action and return a snapshot of the result.
 
         Raises:
@@ -92,7 +96,7 @@ class BrowserSession:
         self._events.start_action()
         if not self._tabs and self._lease is not None and await self._lease.browser.answers(PROTOCOL_TIMEOUT_S):
             self.check()
-            raise ActionError("The page had closed its tab.")
+            raise PageActionError("The page had closed its tab.")
         traffic, tab = self.network_proxy.traffic, self.tab
         refusals = traffic.refusals
         try:
@@ -106,7 +110,7 @@ class BrowserSession:
                 raise
         snapshot = await self._observe()
         if traffic.refusals > refusals and action.kind == "goto" and not self.network_proxy.allows(snapshot.url):
-            raise ActionError("That address is outside the sites of this task.")
+            raise PageActionError("That address is outside the sites of this task.")
         return snapshot
 
     async def observe(self) -> Snapshot:
@@ -172,7 +176,7 @@ class BrowserSession:
             await actions.open_start_page(tab, url, self.network_proxy, self.view.settle_s)
         await tab.settle(lambda: self.network_proxy.traffic.busy, self.view.settle_s)
 
-    async def _execute(self, action: Action) -> None:
+    async def _execute(self, action: BrowserAction) -> None:
         match action.kind:
             case "click" | "hover":
                 await actions.click_or_hover(self.tab, self._find(action.element_id), action)
@@ -194,11 +198,11 @@ class BrowserSession:
                 self._tabs.focus(int(action.text))
                 await self.page.bring_to_front()
             case _:
-                raise ActionError(f"{action.kind} cannot be carried out on a page.")
+                raise PageActionError(f"{action.kind} cannot be carried out on a page.")
 
     async def _open_tab(self) -> None:
         if len(self._tabs) >= MAX_TABS:
-            raise ActionError(f"There are {MAX_TABS} tabs already. Close one with close_tab.")
+            raise PageActionError(f"There are {MAX_TABS} tabs already. Close one with close_tab.")
         assert self._lease is not None
         page = await self._lease.context.new_page()
         self._events.popups -= 1  # the agent has opened it
@@ -215,7 +219,7 @@ class BrowserSession:
 
     def _find(self, element_id: str) -> Element:
         if element_id not in self._elements:
-            raise ActionError(f"There is no element [{element_id}] in the observation.")
+            raise PageActionError(f"There is no element [{element_id}] in the observation.")
         return self._elements[element_id]
 
     async def _observe(self) -> Snapshot:
@@ -257,5 +261,5 @@ class BrowserSession:
                 raise EnvError(BROWSER_ENDED) from error
             reason = actions.error_reason(error)
             if "Unknown key" in reason:
-                raise ActionError(f"{reason}.") from error
+                raise PageActionError(f"{reason}.") from error
             raise EnvError(f"the browser: {reason}") from error

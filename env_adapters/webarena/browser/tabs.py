@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from playwright.async_api import Page
 
-from env_adapters.webarena.browser.grammar import ActionError
+from env_adapters.webarena.browser.grammar import PageActionError
 from env_adapters.webarena.browser.tab import Tab
 
 MAX_TABS = 8
@@ -53,7 +53,7 @@ class Tabs:
             ActionError: no tab has this index.
         """
         if index >= len(self._tabs):
-            raise ActionError(f"There is no tab {index}. Tabs: 0 to {len(self._tabs) - 1}.")
+            raise PageActionError(f"There is no tab {index}. Tabs: 0 to {len(self._tabs) - 1}.")
         self.current_index = index
 
     def remove(self, tab: Tab) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from env_adapters.webarena.browser.network_proxy import Address
+from env_adapters.webarena.browser.network_proxy import SiteAddress
 from env_adapters.webarena.tasks.items import named_item
 from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
 from env_adapters.webarena.tasks.miniwob_pages import CHECKS, CLICK_ALL_PAGES, PAGES, TEST_PAGES
@@ -209,7 +209,7 @@ class MiniWobTasks:
 
     async def open(self, item: TaskItem) -> SiteEnvironment:
         header = {PAGE_HEADER: item.id.split(":")[1]}
-        routes = {name: Address(host, port, header) for name, (host, port) in page_server().routes.items()}
+        routes = {name: SiteAddress(host, port, header) for name, (host, port) in page_server().routes.items()}
         return SiteEnvironment({SITE: URL}, routes)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str] | None:

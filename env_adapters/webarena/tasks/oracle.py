@@ -30,7 +30,7 @@ class OracleError(EnvError):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ShownNode:
     """Node in a line of an observation.
 
     Attributes:
@@ -43,10 +43,10 @@ class Node:
     name: str
 
 
-def parse_nodes(observation: str) -> Iterator[Node]:
+def parse_nodes(observation: str) -> Iterator[ShownNode]:
     """Yield the nodes of an observation, from top to bottom."""
     for number, role, name in NODE.findall(observation):
-        yield Node(number, role, normalize_name(ast.literal_eval(name)))
+        yield ShownNode(number, role, normalize_name(ast.literal_eval(name)))
 
 
 def normalize_name(name: str) -> str:

@@ -16,7 +16,7 @@ from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.listings import count_groups, list_groups, list_tasks
+from verl_agent.viewer.listings import count_groups, list_groups, list_task_summaries
 from verl_agent.viewer.pairs import an_evaluation, compare, pair_tasks
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.stages import find_stages, need_range, needs_of
@@ -244,7 +244,7 @@ def test_sums_of_steps_groups_and_tasks_follow_a_file_that_grows_and_shrinks(tmp
             for one in (index, anew):
                 everything = Filter.parse({"sample": "0.."})  # as no table of sums knows samples, episodes are read
                 assert queries.summarize_steps(one, Filter()) == queries.summarize_steps(one, everything)
-                assert list_tasks(one, Filter()) == list_tasks(one, everything)
+                assert list_task_summaries(one, Filter()) == list_task_summaries(one, everything)
             assert list_groups(index, Filter(), 10) == list_groups(anew, Filter(), 10)
             assert find_stages(index) == find_stages(anew)
         return [at.episodes for at in queries.summarize_steps(index, Filter())]
@@ -360,7 +360,7 @@ def test_groups_tell_whether_they_teach_and_tasks_when_they_were_forgotten(tmp_p
         assert [row["spread"] for row in list_groups(index, Filter(), 10)] == [1.0, 0.0]
         assert count_groups(index, Filter()) == (2, 1)
         assert queries.uniform_groups(index) == {1: (0, 1), 2: (1, 1)}
-        (task,) = list_tasks(index, Filter())
+        (task,) = list_task_summaries(index, Filter())
     assert (task.episodes, task.first_solved, task.forgotten) == (4, 1, 2)
 
 

@@ -37,7 +37,7 @@ from verl_agent.viewer.queries import TaskStep, success_rates
 from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.server import ServerSettings, bind, serving
 from verl_agent.viewer.state import ViewerState, short_keys
-from verl_agent.viewer.text import MAX_NAME, make_visible, short_name, shorten, split_reply
+from verl_agent.viewer.text import MAX_NAME, cut_text, make_visible, short_name, split_reply
 
 
 def test_control_and_direction_characters_are_visible() -> None:
@@ -54,8 +54,8 @@ def test_a_name_in_a_line_is_cut_visible_and_keeps_its_direction() -> None:
 
 
 def test_long_text_is_cut_and_the_rest_is_counted() -> None:
-    assert shorten("abcdef", 4) == ("abcd", 2)
-    assert shorten("abc", 4) == ("abc", 0)
+    assert cut_text("abcdef", 4) == ("abcd", 2)
+    assert cut_text("abc", 4) == ("abc", 0)
 
 
 def test_a_reply_is_split_at_its_last_mention_of_the_action() -> None:

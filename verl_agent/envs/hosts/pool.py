@@ -14,7 +14,7 @@ from typing import Any
 from typing_extensions import override
 
 from verl_agent.envs.base import Hosting
-from verl_agent.envs.hosts.host import Health
+from verl_agent.envs.hosts.host import HostHealth
 from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.slot import HostSlot, PoolLimits, retirement_reason
 from verl_agent.envs.session import SessionPool
@@ -204,7 +204,7 @@ class HostPool(SessionPool):
             known = frozenset(slot.sessions)
             try:
                 async with asyncio.timeout(self._limits.frozen_s):
-                    health: Health = await link.call("health")
+                    health: HostHealth = await link.call("health")
             except TimeoutError:
                 self._stop_dead(slot, f"a host did not answer for {self._limits.frozen_s:g} s.")
             except HostLostError as error:
@@ -212,7 +212,7 @@ class HostPool(SessionPool):
             else:
                 self._update(slot, health, known)
 
-    def _update(self, slot: HostSlot, health: Health, known: frozenset[int]) -> None:
+    def _update(self, slot: HostSlot, health: HostHealth, known: frozenset[int]) -> None:
         """Store the health of a host, release the sessions that it removed, and retire it if there is a reason."""
         self._counts["reaped"] += health.reaped - slot.health.reaped
         slot.health = health

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.person import Answer, read_line
+from verl_agent.rollout.person import PersonAnswer, read_line
 from verl_agent.runs.control.server import Connection, connect
 
 
@@ -42,7 +42,7 @@ class Attendance:
         """True if `receive` returns at once."""
         return self._connection.ready
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: PersonAnswer) -> None:
         """Answer the last question."""
         try:
             self._connection.send(asdict(answer))
@@ -79,7 +79,7 @@ def attend(folder: Path, episode: int, ask: Callable[[str], str | None], show: C
         attendance.close()
 
 
-def _read(ask: Callable[[str], str | None], show: Callable[[str], None]) -> Answer | None:
+def _read(ask: Callable[[str], str | None], show: Callable[[str], None]) -> PersonAnswer | None:
     while (line := ask("> ")) is not None:
         try:
             return read_line(line)

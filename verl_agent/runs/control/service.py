@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from verl_agent.rollout.person import Answer
+from verl_agent.rollout.person import PersonAnswer
 from verl_agent.runs.control.seat import Seat
 from verl_agent.runs.control.server import Connection, control_socket
 from verl_agent.runs.control.state import RunControl, name_of
@@ -50,7 +50,7 @@ def _serve_seat(
                 answer = connection.receive(None)
                 if answer is None:
                     return
-                _in_loop(loop, partial(seat.answer, section("answer", Answer, answer)))
+                _in_loop(loop, partial(seat.answer, section("answer", PersonAnswer, answer)))
         finally:
             _in_loop(loop, lambda: control.leave(seat))
 

@@ -7,7 +7,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.rollout.person import Answer, read_line
+from verl_agent.rollout.person import PersonAnswer, read_line
 from verl_agent.runs.control.attend import Attendance
 from verl_agent.types import Message
 from verl_agent.viewer.layout import NO_NAME, ActingPerson, frame, show_text, url_of
@@ -119,7 +119,7 @@ class _Desk:
         self._candidates.clear()
         with self._candidates:
             for number, one in enumerate(message["candidates"], start=1):
-                answer = Answer("edit", candidate=number)
+                answer = PersonAnswer("edit", candidate=number)
                 label = f"{one['share']:.0%} {one['action']}"
                 ui.button(label, on_click=lambda _, chosen=answer: self._answer(chosen)).props("outline no-caps")
         self._enable(TAKEN if taken else PROPOSED)
@@ -143,11 +143,11 @@ class _Desk:
     def _click(self, decision: str) -> None:
         text = (self._text.value or "").strip()
         if decision in ("edit", "take_over"):
-            self._answer(Answer(decision, text))  # type: ignore[arg-type]
+            self._answer(PersonAnswer(decision, text))  # type: ignore[arg-type]
         else:
-            self._answer(Answer(decision, reason=text if decision in ("reject", "end") else ""))  # type: ignore[arg-type]
+            self._answer(PersonAnswer(decision, reason=text if decision in ("reject", "end") else ""))  # type: ignore[arg-type]
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: PersonAnswer) -> None:
         if self._attendance is None or not any(button.enabled for button in self._buttons.values()):
             ui.notify("Nothing is asked at the moment.", type="warning")
             return

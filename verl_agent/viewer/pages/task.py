@@ -16,7 +16,7 @@ from verl_agent.viewer.charts import Curve, Panel, chart, read_run
 from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import frame, link_to, run_path, url_of
-from verl_agent.viewer.listings import TaskSummary, list_tasks
+from verl_agent.viewer.listings import TaskSummary, list_task_summaries
 from verl_agent.viewer.pages.grid import add_plain_table, link_cell, text_cell
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import TaskStep, task_history
@@ -72,7 +72,7 @@ async def _list_page(opened: OpenedSource, request: Request) -> None:
     chosen = Filter.parse({name: value for name, value in query.items() if name not in ("page", "show")})
 
     def by_condition() -> dict[str, list[TaskSummary]]:
-        tasks = list_tasks(opened.index, chosen)
+        tasks = list_task_summaries(opened.index, chosen)
         return {name: list(filter(condition, tasks)) for name, condition in SHOW.items()}
 
     tasks = await opened.fetch(("tasks", *chosen.values.items()), by_condition)

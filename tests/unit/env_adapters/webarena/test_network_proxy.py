@@ -10,9 +10,9 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser.grammar import ActionError, parse_action
-from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy, authority
-from env_adapters.webarena.browser.snapshot import View
+from env_adapters.webarena.browser.grammar import PageActionError, parse_action
+from env_adapters.webarena.browser.network_proxy import NetworkProxy, SiteAddress, authority
+from env_adapters.webarena.browser.snapshot import PageView
 from tests.support.web import Player, canary, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
@@ -109,9 +109,9 @@ def test_canary_receives_requests_that_the_proxy_allows(way):
             return page(body)
 
         with serving(answer) as port:
-            player = Player(port, View(settle_s=1))  # the canary sends no response: the page never settles
+            player = Player(port, PageView(settle_s=1))  # the canary sends no response: the page never settles
             for name, host in (("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("::1", "::1")):
-                player.session.network_proxy.routes[f"{name}:{outside.port}"] = Address(host, outside.port)
+                player.session.network_proxy.routes[f"{name}:{outside.port}"] = SiteAddress(host, outside.port)
             try:
                 with suppress(EnvError):
                     player.start("/")
@@ -142,7 +142,7 @@ FILES = (
 )
 def test_goto_accepts_only_the_sites_of_the_task(url):
     with canary() as outside, serving_pages({"/": "<h1>Start</h1>"}) as port, playing(port) as player:
-        with pytest.raises(ActionError, match="outside the sites of this task"):
+        with pytest.raises(PageActionError, match="outside the sites of this task"):
             player.do(f"goto [{url.replace('PORT', str(outside.port))}]")
         assert outside.received() == []
 
@@ -169,7 +169,7 @@ def test_permissions_clipboard_and_service_workers_are_off():
     })()</script>"""
     with serving_pages({"/": script, "/w": ""}) as port:
         player = Player(port)
-        player.session.network_proxy.routes[f"127.0.0.1:{port}"] = Address("127.0.0.1", port)
+        player.session.network_proxy.routes[f"127.0.0.1:{port}"] = SiteAddress("127.0.0.1", port)
         try:  # the browser treats this address as secure, so that a page may request all of them
             player.run(player.session.start([f"http://127.0.0.1:{port}/"]))
             states = player.run(player.session.page.inner_text("#a")).split()
@@ -216,7 +216,7 @@ def test_page_cannot_override_the_headers_of_its_site():
 
     with serving(answer) as port:
         player = Player(port)
-        player.session.network_proxy.routes["site.test:80"] = Address("127.0.0.1", port, {"X-Site-Copy": "mine"})
+        player.session.network_proxy.routes["site.test:80"] = SiteAddress("127.0.0.1", port, {"X-Site-Copy": "mine"})
         try:
             player.start("/")
         finally:
@@ -234,7 +234,7 @@ def test_header_names_with_underscores_do_not_reach_a_site_whose_headers_the_pro
 
     with serving(answer) as port:
         player = Player(port)
-        player.session.network_proxy.routes["site.test:80"] = Address("127.0.0.1", port, {"X-Site-Copy": "mine"})
+        player.session.network_proxy.routes["site.test:80"] = SiteAddress("127.0.0.1", port, {"X-Site-Copy": "mine"})
         try:
             player.start("/")
         finally:
@@ -320,7 +320,7 @@ def test_authority_of_a_url(url, expected):
 
 
 def test_proxy_allows_only_its_sites():
-    proxy = NetworkProxy({"shop.test:80": Address("127.0.0.1", 1)})
+    proxy = NetworkProxy({"shop.test:80": SiteAddress("127.0.0.1", 1)})
     assert proxy.allows("http://shop.test/cart")
     assert not proxy.allows("ftp://shop.test:80/")
     assert not proxy.allows("http://shop.test.evil.test/")

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Error
 
 from env_adapters.webarena.browser.session import BrowserSession
-from env_adapters.webarena.browser.snapshot import View
+from env_adapters.webarena.browser.snapshot import PageView
 from env_adapters.webarena.browser.tab import Tab
 from verl_agent.errors import EnvError
 
@@ -78,7 +78,7 @@ class ClosingPage:
 
 
 def closes(seconds, alive=True, site_error=""):
-    session = BrowserSession(None, {}, View())
+    session = BrowserSession(None, {}, PageView())
     session.network_proxy.traffic.site_error = site_error
     session._lease = SimpleNamespace(browser=SimpleNamespace(alive=alive))
     tab = Tab(ClosingPage(seconds))

@@ -30,7 +30,7 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
 from verl_agent.types import DemoAction, Episode, StopReason, TaskItem
 
 # Servers of verl-agent serve
@@ -52,7 +52,7 @@ def test_the_oracle_solves_20_goals_of_textcraft_over_http():
         assert [(episode.stop, episode.reward) for episode in episodes] == [(StopReason.TERMINATED, 1.0)] * 20
         until(lambda: len(running.server.sessions) == 0)
     here = asyncio.run(
-        play(
+        play_episode(
             local[items[0].id],
             TextCraft(),
             ReAct(TextCraft.action_format),
@@ -145,7 +145,7 @@ def test_host_processes_play_on_a_server():
         pool = process_pool(env, CallLimits(), PoolLimits(count=1))
         try:
             policy = ScriptedPolicy(["Action: 7"])
-            return await play(
+            return await play_episode(
                 TaskItem("guess_number", "100:7"),
                 PooledEnv(env, pool),
                 ReAct(env.action_format),

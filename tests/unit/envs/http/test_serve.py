@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tests.support.serving import HTTP, until
 from verl_agent.commands.cli import app
-from verl_agent.envs.http.run_server import bind
+from verl_agent.envs.http.run_server import bind_listener
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.errors import ConfigError
 from verl_agent.sections import section
@@ -61,7 +61,7 @@ def command(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_port_in_use_is_reported():
-    with bind("127.0.0.1", 0) as taken:
+    with bind_listener("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         code, output = command("guess_number", "--port", str(port))
     assert code == 2
@@ -91,9 +91,9 @@ def test_an_invalid_option_of_the_environment_is_reported_at_start():
 
 def test_bind_rejects_an_address_of_another_machine():
     with pytest.raises(ConfigError, match=r"port 8000 of 192\.0\.2\.1 cannot be used"):
-        bind("192.0.2.1", 8000)
+        bind_listener("192.0.2.1", 8000)
     with pytest.raises(ConfigError, match=r"--host no\.such\.host\.invalid --port 1 is not an address of this machine"):
-        bind("no.such.host.invalid", 1)
+        bind_listener("no.such.host.invalid", 1)
 
 
 FORBIDDEN = ("torch", "ray", "verl", "vllm", "transformers", "omegaconf", "hydra", "matplotlib")
