@@ -1,24 +1,85 @@
 """Deep Search: answer a question by searching a corpus of passages, in several hops if necessary."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from env_adapters.deepsearch.answers import contains, contains_all, is_accepted, normalize_answer
-from env_adapters.deepsearch.corpus import Passage, deepsearch_dir
+from env_adapters.deepsearch.corpus import Passage, deepsearch_dir, first_passages
+from env_adapters.deepsearch.questions import SINGLE, GeneratedQuestion, split_questions
 from env_adapters.deepsearch.retriever import EMBEDDED, open_retriever, parse_location
+from env_adapters.deepsearch.sources import ENV, FANOUTQA, fanoutqa_items, file_items, has_fanoutqa, question_files
 from env_adapters.deepsearch.store import corpus_requirement
-from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
 from verl_agent.envs.action_format import Parameter, TagFormat, Tool
 from verl_agent.envs.base import EnvAdapter, Requirement
 from verl_agent.envs.drawing import Drawing, Node, Tree
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import EnvError
+from verl_agent.errors import ConfigError, EnvError
 from verl_agent.sections import STRICT, section
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
+
+GENERATED: Sequence[str] = ("train", "test", "easy_train", "easy_test")
+EASY_CHARS = 100
+"""Number of characters at the start of the first passage that contain the answer of an easy question."""
+
+
+def split_names() -> Sequence[str]:
+    """Return the names of all splits: the generated ones, and one for each installed package or file of questions.
+
+    Raises:
+        ConfigError: a file has the name of another split; see `question_files`.
+    """
+    files = question_files()
+    for name in (*GENERATED, FANOUTQA):
+        if name in files:
+            raise ConfigError(f"{files[name]} has the name of a split of Deep Search, {name!r}. Rename the file.")
+    return (*GENERATED, *([FANOUTQA] if has_fanoutqa() else []), *files)
+
+
+def task_items(split: str) -> Sequence[TaskItem]:
+    """Return the tasks of one split, in the same order on every machine.
+
+    Raises:
+        ConfigError: a package or a file is missing or invalid.
+    """
+    if split in GENERATED:
+        return generated_items()[split]
+    return fanoutqa_items() if split == FANOUTQA else file_items(question_files()[split])
+
+
+@cache
+def generated_items() -> Mapping[str, Sequence[TaskItem]]:
+    """Return the generated questions by split."""
+    items: dict[str, list[TaskItem]] = {}
+    for split, questions in split_questions().items():
+        items[split] = [question_item(question) for question in questions]
+        items[f"easy_{split}"] = [question_item(question) for question in questions if is_easy(question)]
+    return items
+
+
+def is_easy(question: GeneratedQuestion) -> bool:
+    """Return True if one search suffices and its first passage starts with the preferred form of the answer."""
+    shown = first_passages()[question.hops[0].passage].text[:EASY_CHARS]
+    return question.kind == SINGLE and contains(shown.rpartition(" ")[0], question.answers[0])
+
+
+def question_item(question: GeneratedQuestion) -> TaskItem:
+    """Return a generated question as a task item.
+
+    `data["chain"]` holds `[thought, query]` for each search, then `[thought, answer]`.
+    """
+    chain = [[hop.thought, hop.query] for hop in question.hops]
+    data: dict[str, Any] = {
+        "question": question.text,
+        "answers": list(question.answers),
+        "match": "exact",
+        "chain": [*chain, [question.conclusion, question.answers[0]]],
+    }
+    return TaskItem(ENV, question.id, data, question.kind)
 
 
 def draw_chain(episode: Episode) -> list[list[Drawing]]:

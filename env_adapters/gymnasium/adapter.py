@@ -10,10 +10,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from env_adapters.gymnasium.grid import VIEW, describe_grid
 from env_adapters.gymnasium.known import GRID, KNOWN, KnownEnv
 from env_adapters.gymnasium.texts import (
     MAX_NUMBERS,
+    VIEW,
+    describe_grid,
     described,
     observation_text,
     read,

@@ -163,7 +163,7 @@ class Arena(EnvAdapter):
         """
         self._is_match = MATCH in item.data
         self._forfeited: Sequence[float] | None = None
-        if not self._is_match and (len(self.policy_seats) > 1 or self.players[self.policy_seats[0]].kind != "self"):
+        if not self._is_match and len(self.policy_seats) > 1:
             raise ConfigError(
                 f"{SEATS} has {len(self.policy_seats)} seats for policies, and this command plays one. Give the other "
                 f"seats to scripts ({', '.join(f'script:{name}' for name in self.scripts)}), or use verl-agent train."

@@ -54,6 +54,13 @@ class BrowserSession:
         return self._tabs.current
 
     @property
+    def _context(self) -> BrowserContext:
+        """Context of the session, which exists from `start` to `close`."""
+        if self._lease is None:
+            raise EnvError(BROWSER_ENDED)
+        return self._lease.context
+
+    @property
     def _alive(self) -> bool:
         return self._lease is not None and self._lease.browser.alive
 
@@ -76,12 +83,12 @@ class BrowserSession:
         """
         await self.network_proxy.start()
         self._lease = await self._browser_pool.lease(self.network_proxy.url, self.view.size, state, self.network_log)
-        self._events.subscribe(self._lease.context)
+        self._events.subscribe(self._context)
         for url in urls:
             limit_s = START_TIMEOUT_S + 2 * self.view.settle_s
             try:
                 async with asyncio.timeout(limit_s):
-                    await self._guard(self._open_start_page(self._lease.context, url))
+                    await self._guard(self._open_start_page(url))
             except TimeoutError:
                 raise EnvError(f"the browser did not open the start page {url} within {limit_s:g} s.") from None
         return await self._observe()
@@ -152,9 +159,8 @@ class BrowserSession:
 
     async def new_evaluator_page(self) -> Page:
         """Open a page for evaluators that is not a tab of the agent; the caller closes it."""
-        assert self._lease is not None
         with self._events.ignoring_pages():
-            return await self._lease.context.new_page()
+            return await self._context.new_page()
 
     async def attach(self, tab: Tab) -> None:
         """Subscribe to the events of the page in a tab; a second call has no effect."""
@@ -169,8 +175,8 @@ class BrowserSession:
         finally:
             await self.network_proxy.close()
 
-    async def _open_start_page(self, context: BrowserContext, url: str) -> None:
-        tab = self._tabs.of(page := await context.new_page())
+    async def _open_start_page(self, url: str) -> None:
+        tab = self._tabs.of(page := await self._context.new_page())
         await self.attach(tab)
         async with proxy_login(page, self.network_proxy):
             await actions.open_start_page(tab, url, self.network_proxy, self.view.settle_s)
@@ -203,8 +209,7 @@ class BrowserSession:
     async def _open_tab(self) -> None:
         if len(self._tabs) >= MAX_TABS:
             raise PageActionError(f"There are {MAX_TABS} tabs already. Close one with close_tab.")
-        assert self._lease is not None
-        page = await self._lease.context.new_page()
+        page = await self._context.new_page()
         self._events.popups -= 1  # the agent has opened it
         self._tabs.switch_to(self._tabs.of(page))
 

@@ -18,8 +18,8 @@ Listed = Mapping[str, Sequence[TaskItem]]
 
 ELSEWHERE = (
     "import sys, json, pickle; sys.path[:] = json.loads(sys.argv[1]); "
-    "from verl_agent.envs.testing.task_checks import digest, list_all; "
-    "print('listed', digest(list_all(pickle.load(sys.stdin.buffer))))"
+    "from verl_agent.envs.testing.task_checks import hash_of_tasks, list_all; "
+    "print('listed', hash_of_tasks(list_all(pickle.load(sys.stdin.buffer))))"
 )
 """Program that lists the tasks in another process, with the module search path of this one."""
 ELSEWHERE_S = 120.0

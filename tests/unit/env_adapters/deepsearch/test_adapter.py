@@ -8,12 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from env_adapters.deepsearch.__main__ import app, unsupported_questions
-from env_adapters.deepsearch.adapter import MAX_QUERY_CHARS, DeepSearch
+from env_adapters.deepsearch.adapter import EASY_CHARS, MAX_QUERY_CHARS, DeepSearch
 from env_adapters.deepsearch.answers import contains_all, is_accepted, normalize_answer
 from env_adapters.deepsearch.factbook import countries
 from env_adapters.deepsearch.questions import split_questions
 from env_adapters.deepsearch.store import embedded_folder, open_passage_index
-from env_adapters.deepsearch.tasks import EASY_CHARS
 from tests.support.corpus import embedded_corpus
 from verl_agent.envs.parsing import first_tag
 from verl_agent.errors import ConfigError, EnvError

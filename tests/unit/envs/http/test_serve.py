@@ -25,7 +25,7 @@ from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 
 pool = pool_of(GuessNumber)
-listener = bind("127.0.0.1", 0)
+listener = bind_listener("127.0.0.1", 0)
 print(url_of(listener), flush=True)
 server = EnvServer(TaskIndex("guess_number", {}, "train"), pool, ServerLimits())
 DrainingServer(server, listener).run_until_stopped()
