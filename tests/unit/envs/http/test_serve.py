@@ -19,7 +19,7 @@ from verl_agent.sections import section
 SERVE = """
 from env_adapters.guess_number.adapter import GuessNumber
 from tests.support.serving import pool_of
-from verl_agent.envs.http.run_server import DrainingServer, bind, url_of
+from verl_agent.envs.http.run_server import DrainingServer, bind_listener, url_of
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
