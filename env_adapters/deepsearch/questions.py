@@ -128,13 +128,10 @@ def facts(name: str) -> Mapping[str, Answers]:
         for code, answers in read.items()
         if answers
         and shared[normalize_answer(answers[0])] <= MAX_COUNTRIES_PER_ANSWER
-        and not reveals_name(countries()[code], answers)
+        and not any(
+            contains(answer, name) or contains(name, answer) for name in countries()[code].names for answer in answers
+        )
     }
-
-
-def reveals_name(country: Country, answers: Answers) -> bool:
-    """Return True if an answer contains a name of the country, or is part of one."""
-    return any(contains(answer, name) or contains(name, answer) for name in country.names for answer in answers)
 
 
 @cache
@@ -225,7 +222,9 @@ def comparison_questions(side: int) -> Iterator[GeneratedQuestion]:
     """Yield questions that compare two independent countries with similar numbers, which are hard to guess."""
     for measure in MEASURES:
         numbers = {
-            code: measured_number(measure, country) for code, country in countries().items() if is_independent(country)
+            code: float(number_text(measure, country).replace(",", "") or 0)
+            for code, country in countries().items()
+            if is_independent(country)
         }
         known = sorted((number, code) for code, number in numbers.items() if number and side_of(code) == side)
         for small, code in known if measure.ask[side] else ():
@@ -269,11 +268,6 @@ def number_text(measure: Measure, country: Country) -> str:
     """Return the number as the Factbook prints it; "" if it is missing or ambiguous."""
     match = re.match(measure.pattern, country.fact(measure.field, measure.subfield))
     return match[1] if match else ""
-
-
-def measured_number(measure: Measure, country: Country) -> float:
-    """Return the number; 0 if it is missing."""
-    return float(number_text(measure, country).replace(",", "") or 0)
 
 
 def is_independent(country: Country) -> bool:

@@ -144,7 +144,10 @@ class ScienceWorld(EnvAdapter):
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         commands = solution(item.data["task"], item.data["variation"])
-        return [DemoAction(command, thought_for(command)) for command in commands]
+        return [
+            DemoAction(command, THOUGHTS.get(command.split()[0], "This is the next step of the task."))
+            for command in commands
+        ]
 
 
 def parse_goals(table: str) -> list[SubGoal]:
@@ -215,8 +218,3 @@ def with_looks(path: Iterable[str]) -> Iterator[str]:
             yield "look around"
         yield command
         arrived = command.startswith("go ")
-
-
-def thought_for(command: str) -> str:
-    """Return the thought for `command`."""
-    return THOUGHTS.get(command.split()[0], "This is the next step of the task.")

@@ -57,7 +57,6 @@ class FileCheck:
     kind: str = "text"
 
     def passes(self, files: Files, run: Callable[[Sequence[str], bytes], bytes | None]) -> bool:
-        """See `Check`."""
         return self.path in files and same_content(files[self.path][1], self.expected, self.kind)
 
 
@@ -78,7 +77,6 @@ class RunCheck:
     kind: str = "text"
 
     def passes(self, files: Files, run: Callable[[Sequence[str], bytes], bytes | None]) -> bool:
-        """See `Check`."""
         output = run(self.argv, self.stdin.encode())
         return output is not None and same_content(output, self.expected, self.kind)
 

@@ -45,7 +45,7 @@ class CraftingGame:
                 return StepResult(f"Crafted {recipe.count} {recipe.output}", float(done), done)
         except ActionFailed as failure:
             return StepResult(str(failure), info={"failed_action": 1.0})
-        return not_understood(command)
+        return StepResult(f"Could not execute {shorten(command)}", info={"invalid_action": 1.0})
 
     def get(self, item: str, count: int) -> str:
         """Add a raw material to the inventory.
@@ -103,11 +103,6 @@ def command_name(command: str) -> str:
     if command.startswith("inventory"):
         return "inventory"
     return "get" if GET.fullmatch(command) else "craft" if CRAFT.fullmatch(command) else ""
-
-
-def not_understood(command: str) -> StepResult:
-    """Return the result of an action that is not a command."""
-    return StepResult(f"Could not execute {shorten(command)}", info={"invalid_action": 1.0})
 
 
 def parse_ingredients(ingredients: str) -> Counter[str]:

@@ -40,18 +40,14 @@ class OraclePolicy(Policy):
     @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
         if self._next_action is not None:
-            shown = next(one["content"] for one in reversed(messages) if not _rejects(one))
+            others = (one["content"] for one in reversed(messages) if one["role"] != "assistant")
+            shown = next(text for text in others if REJECTED not in text)
             self._actions.append(self._next_action(self._agent.without_turns_left(shown)))
         if self._turn >= len(self._actions):
             return Reply(NO_ACTION)
         text = self._agent.render_demo(self._actions, self._turn)
         self._turn += 1
         return Reply(text)
-
-
-def _rejects(message: Message) -> bool:
-    """Return True for a reply, and for a message that its action was rejected."""
-    return message["role"] == "assistant" or REJECTED in message["content"]
 
 
 def oracle_policy(item: TaskItem, env: EnvAdapter, agent: Agent) -> OraclePolicy:

@@ -35,11 +35,6 @@ def put(product: Product, units: int = 1) -> list[str]:
     return [*find(product), *[ADD] * units]
 
 
-def take_out(product: Product) -> list[str]:
-    """Return the script that removes a product from the cart."""
-    return [BASKET, f'click [link "Remove" after "{product.title}"]']
-
-
 @template(TRAIN, "shopping", "Put one {{product}} and nothing else into my cart.", changes=True)
 def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one, other in neighbours(in_stock(world, split)):
@@ -68,6 +63,7 @@ def cart_draft(
         pair: the product, and another one that is in stock.
     """
     one, other = pair
+    taken_out = [BASKET, f'click [link "Remove" after "{other.title}"]']
     return TaskDraft(
         entity,
         words,
@@ -80,7 +76,7 @@ def cart_draft(
             "one unit more": [*steps, *put(one, units + 1), stop()],
         }
         | ({"one unit less": [*put(one, units - 1), stop()]} if units > 1 else {}),
-        [*steps, *put(other), *take_out(other), *put(one, units), stop()],
+        [*steps, *put(other), *taken_out, *put(one, units), stop()],
     )
 
 

@@ -1,5 +1,6 @@
 """Tasks that need several sites."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -31,14 +32,10 @@ def praised(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple
     found = [
         (topic, by_title[topic.about[0]]) for topic in world.forum.topics if topic.about and topic.about[0] in by_title
     ]
-    kept = [pair for pair in found if sum(same_place(pair[0], topic) for topic, _ in found) == 1]
+    places = Counter((topic.author, topic.category) for topic, _ in found)
+    kept = [pair for pair in found if places[pair[0].author, pair[0].category] == 1]
     chosen = [pair for pair in kept if forum.topic_side(world, pair[0]) == split]
     return sorted(chosen, key=lambda pair: rank(salt + pair[0].title))
-
-
-def same_place(one: Topic, other: Topic) -> bool:
-    """Return True if two topics have the same author and category."""
-    return (one.author, one.category) == (other.author, other.category)
 
 
 def mentioned(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple[Topic, Project, Ticket]]:

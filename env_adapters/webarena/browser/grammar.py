@@ -222,7 +222,10 @@ def element_names(observation: str, element_id: str) -> tuple[str, ...] | None:
         is not shown as a whole.
     """
     found = LINE.findall(observation)
-    lines = [_Line(len(tabs), number, role, _unquote(quoted)) for tabs, number, role, quoted in found]
+    lines = [
+        _Line(len(tabs), number, role, str(ast.literal_eval(quoted)) if quoted else None)
+        for tabs, number, role, quoted in found
+    ]
     places = [place for place, line in enumerate(lines) if line.number == element_id]
     if len(places) != 1:
         return None
@@ -239,7 +242,3 @@ def element_names(observation: str, element_id: str) -> tuple[str, ...] | None:
     if None in names:
         return None
     return tuple(filter(None, names)) or None
-
-
-def _unquote(quoted: str) -> str | None:
-    return None if not quoted else str(ast.literal_eval(quoted))

@@ -46,12 +46,7 @@ class ShownNode:
 def parse_nodes(observation: str) -> Iterator[ShownNode]:
     """Yield the nodes of an observation, from top to bottom."""
     for number, role, name in NODE.findall(observation):
-        yield ShownNode(number, role, normalize_name(ast.literal_eval(name)))
-
-
-def normalize_name(name: str) -> str:
-    """Return a name without icons and with single spaces."""
-    return " ".join(ICON.sub("", name).split())
+        yield ShownNode(number, role, " ".join(ICON.sub("", ast.literal_eval(name)).split()))
 
 
 def find_node(observation: str, role: str, name: str, number: int = 1, after: str = "") -> str | None:

@@ -116,16 +116,14 @@ def test_canary_receives_requests_that_the_proxy_allows(way):
                 with suppress(EnvError):
                     player.start("/")
                 if "go</" in body:
+                    elements = player.snapshot.page.elements.items()
+                    go = next(key for key, element in elements if "'go'" in element.description)
                     asyncio.run_coroutine_threadsafe(
-                        player.session.act(parse_action(f"click [{id_of_go(player)}]")), player.browser_pool.loop
+                        player.session.act(parse_action(f"click [{go}]")), player.browser_pool.loop
                     )
                 assert outside.hears_within(10)
             finally:
                 player.close()
-
-
-def id_of_go(player):
-    return next(key for key, element in player.snapshot.page.elements.items() if "'go'" in element.description)
 
 
 FILES = (

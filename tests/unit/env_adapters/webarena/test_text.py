@@ -148,10 +148,6 @@ def test_is_in_view(rect, in_view):
     assert is_in_view(rect, (1280, 720)) is in_view
 
 
-def final_state(answer):
-    return FinalState(answer, None, "Where is it?", {})
-
-
 async def lenient_judge(answer, reference, question):
     return float(question == "Where is it?" and "moon" in answer)
 
@@ -160,7 +156,8 @@ def test_impossible_task_needs_na_or_with_a_judge_the_reason():
     references = {"fuzzy_match": "N/A"}
 
     def score(answer, judge=None):
-        return asyncio.run(string_match(references, "It is on the moon.", final_state(answer), judge))
+        final = FinalState(answer, None, "Where is it?", {})
+        return asyncio.run(string_match(references, "It is on the moon.", final, judge))
 
     assert (score("N/A"), score("on the moon")) == (1, 0)
     assert (score("on the moon", lenient_judge), score("here", lenient_judge)) == (1, 0)
