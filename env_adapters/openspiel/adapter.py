@@ -75,7 +75,7 @@ class OpenSpiel(SeededEnv, Arena):
 
         Args:
             names: short name of a game, such as `leduc_poker`, or a list of names; all have the same number of seats.
-            seats: player of each seat, see `Player`.
+            seats: player of each seat, see `SeatPlayer`.
             params: parameters of the games, such as `{players: 3}`.
             train: number of training tasks of each game, which are seeds.
             test: number of held-out tasks of each game.

@@ -16,7 +16,7 @@ async def click_or_hover(tab: Tab, element: Element, action: BrowserAction) -> N
     """Click an element, or move the mouse over it.
 
     Raises:
-        ActionError: the element has left the page, or is disabled.
+        PageActionError: the element has left the page, or is disabled.
     """
     try:
         if action.kind == "click" and element.role == "option":
@@ -34,7 +34,7 @@ async def type_or_select(tab: Tab, element: Element, action: BrowserAction) -> N
     """Click a field and type a text, or select the option of a list.
 
     Raises:
-        ActionError: the element has left the page, or the list has no option of that name.
+        PageActionError: the element has left the page, or the list has no option of that name.
     """
     try:
         if element.role in ("combobox", "listbox"):
@@ -77,7 +77,7 @@ async def navigate(tab: Tab, url: str, proxy: NetworkProxy, timeout_s: float) ->
     """Open a URL; return why the page did not open, or "" if it did.
 
     Raises:
-        ActionError: the URL is outside the task's sites.
+        PageActionError: the URL is outside the task's sites.
         EnvError: the page did not respond within `timeout_s`.
     """
     full_url = url if "://" in url else f"http://{url}"
@@ -95,7 +95,7 @@ async def navigate_history(tab: Tab, kind: str, timeout_s: float) -> str:
     """Go back or forward in the history of the tab; return why the page did not open, or "" if it did.
 
     Raises:
-        ActionError: the history has no page in that direction.
+        PageActionError: the history has no page in that direction.
         EnvError: the page did not respond within `timeout_s`.
     """
     has_back, has_forward = await tab.history()

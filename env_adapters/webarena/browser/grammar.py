@@ -77,11 +77,11 @@ def parse_action(text: str) -> BrowserAction:
     around the action are dropped.
 
     Raises:
-        ActionError: the action is unknown, or an argument is missing or invalid.
+        PageActionError: the action is unknown, or an argument is missing or invalid.
 
     Example:
         >>> parse_action("type [12] [red [small] shoes]")
-        Action(kind='type', element_id='12', text='red [small] shoes', press_enter=True)
+        BrowserAction(kind='type', element_id='12', text='red [small] shoes', press_enter=True)
     """
     line = " ".join(text.split()).strip("`\"' ")
     if not line:
@@ -116,7 +116,7 @@ def parse_keys(combination: str) -> str:
     """Return a combination of keys in Playwright's names; Meta is replaced by Control.
 
     Raises:
-        ActionError: a key is unknown, or the combination uses the clipboard, which sessions would share.
+        PageActionError: a key is unknown, or the combination uses the clipboard, which sessions would share.
     """
     parts = ["+"] if combination == "+" else [part.strip() for part in combination.split("+")]
     names = [KEYS.get(part.lower(), part) for part in parts]

@@ -97,7 +97,7 @@ class BrowserSession:
         """Carry out an action and return a snapshot of the result.
 
         Raises:
-            ActionError: the action cannot be carried out on this page.
+            PageActionError: the action cannot be carried out on this page.
             EnvError: the browser, a site or a page failed.
         """
         self._events.start_action()
@@ -257,7 +257,7 @@ class BrowserSession:
         return Snapshot(tab_line(titles, self._tabs.current_index), text, self.tab.url, tuple(self._events.notes))
 
     async def _guard(self, work: Any) -> Any:
-        """Await `work` and convert errors of Playwright to EnvError, or to ActionError for an unknown key."""
+        """Await `work` and convert errors of Playwright to EnvError, or to PageActionError for an unknown key."""
         try:
             return await work
         except Error as error:

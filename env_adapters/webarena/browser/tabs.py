@@ -50,7 +50,7 @@ class Tabs:
         """Make the tab at this index the current one.
 
         Raises:
-            ActionError: no tab has this index.
+            PageActionError: no tab has this index.
         """
         if index >= len(self._tabs):
             raise PageActionError(f"There is no tab {index}. Tabs: 0 to {len(self._tabs) - 1}.")

@@ -303,7 +303,7 @@ def test_completing_the_first_door_does_not_fail_a_sequence():
     for move in (Move.FORWARD, Move.FORWARD):
         assert default.move(move) == reference.raw_move(move) == (0.0, False)
     assert reference.raw_move(Move.TOGGLE) == (0.0, True), (
-        "minigrid has fixed this, so `Grid.move` needs no rule of its own"
+        "minigrid has fixed this, so `LevelGrid.move` needs no rule of its own"
     )
     assert default.move(Move.TOGGLE) == (0.0, False)
 
