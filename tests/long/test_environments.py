@@ -15,7 +15,7 @@ from env_adapters.web_sites.served.copies import VISITOR
 from tests.bench.web_sessions import main, shop
 from tests.support.corpus import embedded_corpus
 from tests.support.environments import KNOWN
-from tests.support.fuzzing import fuzz, play_fuzzed
+from tests.support.fuzzing import play_fuzzed
 from tests.support.oracles import try_oracle
 from tests.support.scripts import scripts, spread
 from tests.support.served import serve_command, started
@@ -118,9 +118,6 @@ def test_oracle_solves_tasks_through_http(env, split, each, min_rate):
 
 @pytest.mark.parametrize("env", KNOWN)
 def test_fuzzed_actions_return_bounded_observations(env):
-    known, session = KNOWN[env], make_env(env)
-    actions = list(fuzz(0, FUZZED, known.words))
-    actions[1::2] = [known.wrap.format(action) for action in actions[1::2]]
-    seen = asyncio.run(play_fuzzed(session, session.tasks(known.split)[known.item], iter(actions)))
+    seen = play_fuzzed(env, 0, FUZZED)
     report(f"{env}: {dict(seen)}")
     assert seen["actions"] == FUZZED

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.fakes import talk_class
 from tests.support.hosted import ITEM, Obedient
-from tests.support.pool_process import begun
+from tests.support.pool_process import begun, until
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits, HostHealth
 from verl_agent.envs.hosts.link import InlineLink
@@ -41,12 +41,6 @@ def with_pool(
             await pool.shutdown()
 
     return asyncio.run(run())
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # Places
