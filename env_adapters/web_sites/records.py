@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from env_adapters.web_sites.record_views import BOOKKEEPING, CREATION, VIEWS
-from env_adapters.web_sites.served.pristine import change_counter as change_counter
+from env_adapters.web_sites.served.pristine import change_counter
 from env_adapters.webarena.grading.changes import ADDED, CHANGED, REMOVED, Change, Values
 
 BUSY_TIMEOUT_S = 10.0

@@ -6,21 +6,9 @@ import random
 from env_adapters.terminal.grading import FileCheck, TerminalTask
 
 NAMES = (
-    "anvil",
-    "brush",
-    "chain",
-    "drill",
-    "easel",
-    "flask",
-    "gauge",
-    "hinge",
-    "iron",
-    "jack",
-    "knob",
-    "lamp",
-    "mast",
+    "anvil", "brush", "chain", "drill", "easel", "flask", "gauge", "hinge", "iron", "jack", "knob", "lamp", "mast",
     "nail",
-)
+)  # fmt: skip
 TOWNS = ("Lima", "Oslo", "Pune", "Quito", "Riga", "Sofia", "Turin", "Umea")
 MARKS = ("NULL", "VOID", "TEST", "DUMMY", "BAD", "NONE", "DRAFT", "OLD", "SPAM", "EMPTY")
 

@@ -23,21 +23,9 @@ SHOP = "__SHOPPING__"
 SORTING = ("sort_by",)
 """Parameters of a list that change its order only."""
 SEARCHED = (
-    "kettle",
-    "helmet",
-    "journal",
-    "puzzle",
-    "tent",
-    "torch",
-    "casserole",
-    "trowel",
-    "pannier",
-    "ruler",
-    "blanket",
-    "bag",
-    "knife",
-    "rope",
-)
+    "kettle", "helmet", "journal", "puzzle", "tent", "torch", "casserole", "trowel", "pannier", "ruler", "blanket",
+    "bag", "knife", "rope",
+)  # fmt: skip
 
 
 def products(world: GeneratedWorld, split: str) -> Sequence[Product]:
