@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from verl_agent.envs.arena import LEAVE, MatchView, as_match, seat_result
-from verl_agent.envs.session import Session
+from verl_agent.envs.session import Session, in_background
 from verl_agent.errors import EnvError, EpisodeEndError
 from verl_agent.types import Episode, Message, StepResult, TaskItem
 
@@ -66,10 +66,7 @@ class Match:
 
     async def leave(self, seat: int) -> None:
         """End the part of a seat. The last one closes the session of the arena."""
-        task = asyncio.create_task(self._leave(seat))  # goes on if the caller gives up waiting
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(in_background(self._leave(seat), self._leaving))  # goes on if the caller gives up waiting
 
     async def settle(self, seat: int, episode: Episode) -> None:
         """Give an episode that a limit ended the result of its seat, with its last turn."""

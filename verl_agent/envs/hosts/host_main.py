@@ -19,6 +19,7 @@ from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
 from verl_agent.envs.hosts.link import answer_call, encode, read_frame
 from verl_agent.envs.hosts.memory import MemoryGauge
+from verl_agent.envs.session import in_background
 from verl_agent.errors import EnvError, describe_exception
 
 EXIT_S = 20.0
@@ -81,9 +82,7 @@ async def _answer_all(
             return
         if request is None:
             return
-        task = asyncio.create_task(_answer(host, writer, *request))
-        running.add(task)
-        task.add_done_callback(running.discard)
+        in_background(_answer(host, writer, *request), running)
 
 
 async def _answer(

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from typing_extensions import override
@@ -17,7 +17,7 @@ from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import HostHealth
 from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.slot import HostSlot, PoolLimits, retirement_reason
-from verl_agent.envs.session import SessionPool
+from verl_agent.envs.session import SessionPool, in_background
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -268,11 +268,3 @@ class HostPool(SessionPool):
         except Exception:  # boundary: the host did not start
             return
         await link.end(reason)
-
-
-def in_background(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-    """Run `work` as a task; `tasks` keeps a reference until it is done."""
-    task = asyncio.create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-    return task

@@ -39,7 +39,7 @@ from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.http.wire import RequestError
 from verl_agent.envs.parsing import shorten
-from verl_agent.envs.session import SessionPool
+from verl_agent.envs.session import SessionPool, in_background
 from verl_agent.errors import AgentError, EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -121,9 +121,7 @@ class EnvServer:
         """Close a session that no call has used since it was opened."""
         if self.sessions.unused(session):
             self.sessions.remove(session)
-            closing = asyncio.create_task(self.pool.close(session))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            in_background(self.pool.close(session), self._closing)
 
     async def reset(self, request: Request) -> Any:
         """Begin a task in a session; an unfinished episode of the session is dropped."""
