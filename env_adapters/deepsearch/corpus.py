@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from env_adapters.deepsearch.factbook import PACKAGE, VERSION, countries
+from verl_agent.envs.cache import cache_dir
 from verl_agent.errors import ConfigError
 
 MAX_WORDS = 100
@@ -64,9 +64,7 @@ class PassageSource:
 
 def deepsearch_dir() -> Path:
     """Return the cache folder of Deep Search, below `$VERL_AGENT_CACHE` or in the user's cache."""
-    chosen = os.environ.get("VERL_AGENT_CACHE")
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return (Path(chosen) if chosen else root / "verl_agent") / "deepsearch"
+    return cache_dir() / "deepsearch"
 
 
 def embedded_sources() -> list[PassageSource]:
