@@ -76,12 +76,10 @@ class LevelGrid:
 
     @property
     def moves(self) -> int:
-        """Number of moves so far."""
         return int(self.env.step_count)
 
     @property
     def place(self) -> Place:
-        """Position of the agent."""
         x, y = self.env.agent_pos
         return int(x), int(y)
 
@@ -114,7 +112,6 @@ class LevelGrid:
         return bool(0 <= place[0] < self.env.grid.width and 0 <= place[1] < self.env.grid.height)
 
     def places(self) -> list[Place]:
-        """Return all positions."""
         return [(x, y) for y in range(self.env.grid.height) for x in range(self.env.grid.width)]
 
     def things(self) -> list[tuple[Place, Any]]:

@@ -22,7 +22,6 @@ class Encoder:
     """Encoder of texts as unit vectors; E5 models get the prefixes that they were trained with."""
 
     def __init__(self, model: str) -> None:
-        """Load a model."""
         library = import_library("sentence_transformers", "sentence-transformers")
         self._model = library.SentenceTransformer(model)
         self._e5 = "e5" in Path(model).name.lower()
@@ -62,7 +61,6 @@ class DenseIndex(PassageIndex):
 
     @override
     def __len__(self) -> int:
-        """Return the number of passages."""
         return len(self._passages)
 
     @override

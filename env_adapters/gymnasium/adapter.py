@@ -117,7 +117,6 @@ class Gymnasium(SeededEnv):
 
     @override
     async def step(self, action: str) -> StepResult:
-        """Take one action."""
         if self._ended:
             return StepResult("The game has ended.", terminated=True)
         chosen = read(self._env.action_space, self._found.names, action)

@@ -129,7 +129,6 @@ class OpenEnv(SeededEnv):
 
     @override
     async def step(self, action: str) -> StepResult:
-        """Send one action."""
         if self._ended:
             return StepResult("The episode has ended.", terminated=True)
         body = self.form.read(action)

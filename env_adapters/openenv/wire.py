@@ -97,7 +97,6 @@ class RemoteSession:
         raise EnvError(f"{self._url} answered {kind} with {shorten(str(answer))}. {OTHER}")
 
     async def close(self) -> None:
-        """End the session on the server."""
         client, socket = self._client, self._socket
         self._client = self._socket = None
         if socket is not None and not socket.closed:

@@ -71,7 +71,6 @@ class SimulatorTask:
     turns: list[int]
 
     def item(self, variation: int) -> TaskItem:
-        """Return the item of one variation."""
         data = {"task": self.name, "variation": variation}
         if self.turns:
             data["turns"] = self.turns[variation]

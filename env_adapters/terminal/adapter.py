@@ -148,7 +148,6 @@ class Terminal(EnvAdapter):
 
     @override
     async def step(self, action: str) -> StepResult:
-        """Run commands, or submit."""
         if self._ended or self._sandbox is None:
             return StepResult("The episode has ended.", terminated=True)
         command = action.replace("\0", "").strip()

@@ -131,7 +131,6 @@ class TerminalTask:
     missing = ""
 
     def begin(self) -> Files:
-        """Return the files at the beginning."""
         return {name: (0o644, text.encode()) for name, text in self.files.items()}
 
     def grade(self, files: Files, runtime: Runtime, limits: Limits) -> float:

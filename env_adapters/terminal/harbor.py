@@ -48,7 +48,6 @@ class HarborTask:
     missing: str
 
     def begin(self) -> Files:
-        """Return the files at the beginning."""
         return {
             name: (0o755 if path.stat().st_mode & 0o100 else 0o644, path.read_bytes())
             for name, path in self.copies.items()

@@ -25,7 +25,6 @@ class CraftingGame:
     """State of one episode: the goal and the inventory."""
 
     def __init__(self, book: RecipeBook, goal: str) -> None:
-        """Start with an empty inventory."""
         self.book = book
         self.goal = goal
         self.inventory: Counter[str] = Counter()

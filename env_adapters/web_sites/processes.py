@@ -41,7 +41,6 @@ class SiteServer:
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Start the server."""
         command = [str(self.python), "-m", "gunicorn", "--preload", "--no-control-socket"]
         command += ["--workers", str(WORKERS[self.name]), "--threads", str(THREADS), "--keep-alive", "75"]
         command += ["--bind", f"127.0.0.1:{self.port}", "--log-level", "warning", "--timeout", "60"]
@@ -61,7 +60,6 @@ class SiteServer:
 
     @property
     def alive(self) -> bool:
-        """True while its main process runs."""
         return self.process is not None and self.process.poll() is None
 
     def answers(self, timeout_s: float = ANSWER_TIMEOUT_S) -> bool:
@@ -76,7 +74,6 @@ class SiteServer:
             connection.close()
 
     def stop(self) -> None:
-        """Stop it with all its processes."""
         if self.process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):

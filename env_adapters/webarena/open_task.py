@@ -152,7 +152,6 @@ class OpenTask:
         await self.resources.aclose()
 
     def observation(self, notes: Sequence[str]) -> str:
-        """Return the observation for the model."""
         lines = [f"NOTE: {note}" for note in notes]
         lines += ["OBSERVATION:", shorten(self.snapshot.tabs, MAX_LINE), "", self.pager.text]
         lines += [f"URL: {shorten(self.snapshot.url, MAX_LINE)}", f"OBJECTIVE: {self.item.data['intent']}"]

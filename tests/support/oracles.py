@@ -25,7 +25,6 @@ class OracleResult:
 
     @property
     def rate(self) -> float:
-        """Share of solved items."""
         return len(self.solved) / (len(self.solved) + len(self.failed))
 
     def __str__(self) -> str:

@@ -59,7 +59,6 @@ class Model:
         )
 
     def policy(self, engine: ScriptedEngine, budget: TokenBudget = AMPLE) -> EnginePolicy:
-        """Return the policy of one episode."""
         end = self.tokenizer.eos_token_id
         tokens = EpisodeTokens(choose_builder(self.tokenizer, self.model_type, self.options), end)
         return EnginePolicy(engine, self.tokenizer, tokens, budget, {"temperature": 1.0}, frozenset({end}))
@@ -94,7 +93,6 @@ class PlayedTokens:
 
     @property
     def segment(self) -> Segment:
-        """The only segment."""
         assert len(self.segments) == 1
         return self.segments[0]
 

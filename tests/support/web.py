@@ -100,7 +100,6 @@ class Canary:
         return bool(heard)
 
     def close(self) -> None:
-        """Free the port."""
         for listener, _ in self._sockets.values():
             listener.close()
 
@@ -144,7 +143,6 @@ class Player:
         return self.snapshot
 
     def close(self) -> None:
-        """Close the session."""
         self.run(self.session.close())
 
 

@@ -55,7 +55,6 @@ class Copies:
         self.parts, self.static, self.answers = list(parts), dict(static), answers
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Handle a request."""
         path = environ["PATH_INFO"]
         if path == HEALTH:
             return text_response(start_response, "200 OK", "ok")

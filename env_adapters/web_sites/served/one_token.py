@@ -21,7 +21,6 @@ class OneToken:
         self.app, self.cookie = app, cookie
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Handle a request."""
         cookies = environ.get("HTTP_COOKIE", "")
         if self.cookie not in SimpleCookie(cookies):
             both = "; ".join(filter(None, (cookies, f"{self.cookie}={TOKEN}")))

@@ -115,7 +115,6 @@ class CodeWorld:
         return [self.project(name, theme) for name, theme in sorted(THEMES.items())]
 
     def project(self, name: str, theme: Theme) -> Project:
-        """One project."""
         random = self.random(name)
         team = random.sample(list(self.people)[1:], 5)
         facts = {

@@ -74,7 +74,6 @@ class Topic:
 
     @property
     def author(self) -> str:
-        """Author of the topic."""
         return self.comments[0].member
 
     @property

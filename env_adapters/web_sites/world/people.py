@@ -47,7 +47,6 @@ class Resident:
 
     @property
     def name(self) -> str:
-        """First and last name."""
         return f"{self.first} {self.last}"
 
     @property

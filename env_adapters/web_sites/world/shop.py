@@ -180,7 +180,6 @@ class ShopWorld:
 
     @cached_property
     def wishes(self) -> Sequence[Product]:
-        """Products on the shopper's wish list."""
         return self.random("wishes").sample([product for product in self.products if product.stock], WISHES)
 
     @cached_property

@@ -107,7 +107,6 @@ class DomSnapshot(msgspec.Struct):
 
     @property
     def title(self) -> str:
-        """Title of the main document."""
         index = self.documents[0].title
         return " ".join(self.strings[index].split()) if index >= 0 else ""
 

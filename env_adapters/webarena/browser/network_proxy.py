@@ -121,7 +121,6 @@ class NetworkProxy:
 
     @property
     def url(self) -> str:
-        """URL of the proxy."""
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
@@ -134,7 +133,6 @@ class NetworkProxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=MAX_HEAD)
 
     async def close(self) -> None:
-        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in list(self._connections):

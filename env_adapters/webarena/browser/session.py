@@ -48,7 +48,6 @@ class BrowserSession:
 
     @property
     def tab(self) -> Tab:
-        """Current tab."""
         if not self._tabs:
             raise EnvError(self._events.error or BROWSER_ENDED)
         return self._tabs.current
@@ -71,7 +70,6 @@ class BrowserSession:
 
     @property
     def page(self) -> Page:
-        """Playwright's page of the current tab."""
         return self.tab.page
 
     async def start(self, urls: Sequence[str], state: StorageState | None = None) -> Snapshot:

@@ -39,7 +39,6 @@ class Tabs:
         return self._tabs[-1]
 
     def of(self, page: Page) -> Tab:
-        """Return the tab of a page."""
         return next(tab for tab in self._tabs if tab.page is page)
 
     def switch_to(self, tab: Tab) -> None:
@@ -57,7 +56,6 @@ class Tabs:
         self.current_index = index
 
     def remove(self, tab: Tab) -> None:
-        """Remove a tab that has closed."""
         if tab in self._tabs:
             index = self._tabs.index(tab)
             self._tabs.remove(tab)

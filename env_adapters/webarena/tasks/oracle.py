@@ -84,7 +84,6 @@ class ScriptOracle:
         return self.next_line >= len(self.lines)
 
     def act(self, observation: str) -> str:
-        """Return the next action."""
         if self.done:
             raise OracleError("the script has ended before the task.")
         line = self.lines[self.next_line]
