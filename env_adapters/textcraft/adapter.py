@@ -1,7 +1,7 @@
 """TextCraft: craft a Minecraft item from raw materials by text commands."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -193,15 +193,16 @@ def describe_task(goal: str, distractors: int) -> str:
     The choice of distractors and the order of the lines depend only on the goal. All goals together take 0.4 MB.
     """
     book = recipe_book()
-
-    def shuffled(lines: set[str]) -> list[str]:
-        return sorted(lines, key=lambda line: stable_hash(f"{goal} {line}"))
-
     recipes = book.needed(goal)
     needed = {recipe.line for recipe in recipes}
     related = {other.line for recipe in recipes for name in recipe.ingredients for other in book.uses[name]} - needed
-    lines = shuffled(needed | set(shuffled(related)[:distractors]))
+    lines = shuffled_lines(goal, needed | set(shuffled_lines(goal, related)[:distractors]))
     return "Crafting commands:\n" + "\n".join(lines) + f"\n\nGoal: craft {display_name(goal)}."
+
+
+def shuffled_lines(goal: str, lines: Iterable[str]) -> list[str]:
+    """Return crafting commands in an order that depends only on the goal."""
+    return sorted(lines, key=lambda line: stable_hash(f"{goal} {line}"))
 
 
 def reason_for(action: PlannedCommand, goal: str) -> str:

@@ -5,14 +5,13 @@ from functools import cache
 
 from typing_extensions import override
 
-from env_adapters.textcraft.adapter import TextCraft, split_goals
+from env_adapters.textcraft.adapter import TextCraft, shuffled_lines, split_goals
 from env_adapters.textcraft.game import CRAFT, CraftingGame, command_name, normalize_command
 from env_adapters.textcraft.oracle import plan_commands
 from env_adapters.textcraft.recipes import display_name, item_id, recipe_book
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.arena import Arena
 from verl_agent.envs.base import Hosting, Requirement
-from verl_agent.envs.tasks import stable_hash
 from verl_agent.types import DemoAction, TaskItem
 
 RULES = """You craft items in Minecraft with a partner, in turn, with one shared inventory. Each of you knows other \
@@ -141,7 +140,7 @@ def can_craft(goal: str, seat: int, name: str) -> bool:
 def crafter_text(goal: str, seat: int) -> str:
     """Return the first text of a crafter: rules, own commands and, for the first one, the goal."""
     own = {recipe.line for recipe in recipe_book().needed(goal) if owner(goal, recipe.output) == seat}
-    lines = sorted(own, key=lambda line: stable_hash(f"{goal} {line}"))
+    lines = shuffled_lines(goal, own)
     told = f"\n\nGoal: craft {display_name(goal)}." if seat == 0 else ""
     name = "second" if seat else "first"
     return f"{RULES}\nYou are the {name} crafter. Crafting commands that you know:\n" + "\n".join(lines) + told
