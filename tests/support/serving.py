@@ -3,8 +3,7 @@
 import asyncio
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -132,11 +131,3 @@ def error_of(answer: httpx.Response, status: int) -> str:
     assert answer.headers["content-type"] == "application/json"
     assert list(answer.json()) == ["error"]
     return str(answer.json()["error"])
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Poll until a condition holds."""
-    end = time.monotonic() + 200
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

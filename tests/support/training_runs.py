@@ -13,6 +13,7 @@ import psutil
 
 from tests import ROOT
 from tests.support.models import write_byte_model, write_critic
+from tests.support.waiting import wait_until
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
@@ -132,6 +133,10 @@ def _wait(process: subprocess.Popen[bytes], root: Path, condition: Callable[[], 
     while not condition():
         assert process.poll() is None and time.monotonic() < deadline, (root / "killed.log").read_text()[-20000:]
         time.sleep(0.05)
+
+
+def _wait(process: subprocess.Popen[bytes], root: Path, condition: Callable[[], bool]) -> None:
+    wait_until(condition, 1500, lambda: (root / "killed.log").read_text()[-20000:], process)
 
 
 def check_killed_run(run: Path) -> None:

@@ -17,6 +17,7 @@ from env_adapters.webarena.browser.pool import RefusedStateError
 from env_adapters.webarena.browser.process import BrowserLimits, process_tree
 from env_adapters.webarena.browser.snapshot import PageView
 from env_adapters.webarena.browser.tabs import MAX_TABS
+from tests.support.waiting import wait_until
 from tests.support.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
@@ -448,10 +449,7 @@ def test_cancelled_lease_releases_its_context(site):
         return lease.browser
 
     browser = asyncio.run_coroutine_threadsafe(cancelled(), browser_pool.loop).result(timeout=60)
-    deadline = time.monotonic() + 10
-    while browser.alive or psutil.pid_exists(browser.process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not (browser.alive or psutil.pid_exists(browser.process.pid)), 10)
 
 
 def test_refused_state_does_not_affect_other_sessions(site):
@@ -491,6 +489,10 @@ def test_killed_browser_ends_only_its_own_sessions_and_is_replaced(site):
             assert "'pressed'" in again.do("click <'Press me'>").text
 
 
+def is_running(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 def test_hung_browser_is_killed_with_all_its_processes(site):
     limits = BrowserLimits(max_open_contexts=2, max_contexts=100, ping_interval_s=0.2, ping_timeout_s=1.0)
     player = Player(site, limits=limits)
@@ -498,10 +500,7 @@ def test_hung_browser_is_killed_with_all_its_processes(site):
     family = process_tree(player.session._lease.browser.process)
     for process in family:
         process.suspend()
-    deadline = time.monotonic() + 15
-    while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not any(map(is_running, family)), 15)
     with pytest.raises(EnvError, match="has ended"):
         player.do("click <'Press me'>")
     player.close()
@@ -513,10 +512,7 @@ def test_hung_driver_is_replaced(site):
     player.start("/")
     driver = player.session._lease.browser.process.parent()
     driver.suspend()
-    deadline = time.monotonic() + 15
-    while player.session._alive:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not player.session._alive, 15)
     with pytest.raises(EnvError, match="has ended"):
         player.do("click <'Press me'>")
     with playing(site, limits=limits) as again:
@@ -533,10 +529,7 @@ def test_retired_browser_closes_after_its_last_session(site):
         with playing(site, limits=limits) as third:
             assert third.session._lease.browser is not retired
         assert retired.alive
-    deadline = time.monotonic() + 10
-    while retired.alive or psutil.pid_exists(retired.process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not (retired.alive or psutil.pid_exists(retired.process.pid)), 10)
 
 
 def test_many_episodes_leave_no_open_file_descriptors(site):

@@ -16,7 +16,8 @@ from env_adapters.textcraft.adapter import TextCraft
 from tests.support.agentgym import Server
 from tests.support.fakes import ScriptedPolicy, words_of
 from tests.support.http_episodes import options, solve, unused_url
-from tests.support.serving import pool_of, serving, serving_app, until
+from tests.support.serving import pool_of, serving, serving_app
+from tests.support.waiting import wait_until
 from verl_agent.agents.plain import ReAct
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.hosts.host import CallLimits
@@ -50,7 +51,7 @@ def test_the_oracle_solves_20_goals_of_textcraft_over_http():
 
         episodes = asyncio.run(all_at_once())
         assert [(episode.stop, episode.reward) for episode in episodes] == [(StopReason.TERMINATED, 1.0)] * 20
-        until(lambda: len(running.server.sessions) == 0)
+        wait_until(lambda: len(running.server.sessions) == 0)
     here = asyncio.run(
         play_episode(
             local[items[0].id],
@@ -69,7 +70,7 @@ def test_the_http_environment_satisfies_the_contract_of_adapters():
         chosen = options("guess_number", running.url)
         report = check_adapter(HttpEnv, chosen, items=2, timeout_s=250)
         assert not report.violations, str(report)
-        until(lambda: len(running.server.sessions) == 0)
+        wait_until(lambda: len(running.server.sessions) == 0)
 
 
 def test_measurements_and_termination_reach_the_client():

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import ROOT
-from tests.support.serving import HTTP, until
+from tests.support.serving import HTTP
+from tests.support.waiting import wait_until
 from verl_agent.commands.cli import app
 from verl_agent.envs.http.run_server import bind_listener
 from verl_agent.envs.http.settings import ServerLimits
@@ -41,7 +42,7 @@ def test_sigterm_lets_a_running_episode_end():
         session = HTTP.post(f"{url}/create").json()["id"]
         HTTP.post(f"{url}/reset", json={"id": session, "data_idx": 0})
         process.send_signal(signal.SIGTERM)
-        until(lambda: HTTP.get(f"{url}/health").status_code == 503)
+        wait_until(lambda: HTTP.get(f"{url}/health").status_code == 503)
         assert HTTP.post(f"{url}/create").status_code == 503
         assert HTTP.post(f"{url}/step", json={"id": session, "action": "1"}).json()["done"]
         assert process.stdout.read().strip() == "1 0"
