@@ -63,6 +63,7 @@ STEPS = {
     "None as reward": (StepResult("ok", None), "gave reward=None"),
     "a number as end": (StepResult("ok", terminated=1), "gave terminated=1"),
     "a measurement that is NaN": (StepResult("ok", info={"speed": math.nan}), "gave speed=nan"),
+    "a text as measurement": (StepResult("ok", info={"why": "wrong"}), "gave why='wrong'"),
     "info without names": (StepResult("ok", info=None), "gave info=None"),
     "a path as media": (StepResult("ok", media=["a.png"]), "gave media=['a.png']"),
     "no media": (StepResult("ok", media=None), "gave media=None"),
