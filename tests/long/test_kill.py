@@ -65,7 +65,7 @@ def start(folder: Path, port: int) -> "subprocess.Popen[str]":
         "env.timeout_s=240",
         "env.retries=5",
         "env.options.view={settle_s: 1}",  # the pages never settle
-        "model.path=python:tests.support.restless:reply",
+        "model.path=python:tests.support.policies:wander",
     ]
     command = [sys.executable, "-m", "verl_agent.commands.evaluate", *recipe, *options]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True)
