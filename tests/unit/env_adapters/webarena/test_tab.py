@@ -93,3 +93,8 @@ def test_late_report_of_a_closed_tab_is_awaited():
 def test_closed_tab_is_not_awaited_after_a_failure(failure):
     before = time.monotonic()
     assert not closes(seconds=5, **failure) and time.monotonic() - before < 2
+
+
+def test_evaluator_page_of_a_closed_session_raises_env_error():
+    with pytest.raises(EnvError, match="the browser of this session has ended"):
+        asyncio.run(BrowserSession(None, {}, PageView()).new_evaluator_page())
