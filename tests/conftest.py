@@ -24,9 +24,9 @@ def sites():
         fossil_program(home)
     except ConfigError as error:
         pytest.skip(str(error))
-    control.down(home)
-    yield control.up(home, DEFAULT_SEED, 0, print)
-    control.down(home)
+    control.stop_sites(home)
+    yield control.start_sites(home, DEFAULT_SEED, 0, print)
+    control.stop_sites(home)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

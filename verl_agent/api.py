@@ -36,7 +36,7 @@ def make_env(name: str, **options: Any) -> EnvAdapter:
 
 def list_envs() -> dict[str, str]:
     """Return the package that registers each environment, by the environment's name."""
-    return envs.registered()
+    return envs.registered_envs()
 
 
 def make_agent(
@@ -96,7 +96,7 @@ async def play(
     session = env.new_session()
     player = make_agent(agent, session.action_format) if isinstance(agent, str) else agent
     function: Any = getattr(policy, "reply", policy)
-    return await episode.play(item, session, player, FunctionPolicy(function, "policy"), limits)
+    return await episode.play_episode(item, session, player, FunctionPolicy(function, "policy"), limits)
 
 
 def play_sync(

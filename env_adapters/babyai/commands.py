@@ -6,7 +6,7 @@ from typing import Any
 
 from env_adapters.babyai.paths import Paths
 from env_adapters.babyai.sight import FieldOfView, Seen
-from env_adapters.babyai.world import Move, enterable, name_of
+from env_adapters.babyai.world import Move, enterable, object_name
 
 CHECK = "check available actions"
 Way = Sequence[Move] | None
@@ -84,7 +84,7 @@ class Grammar:
         if sight.carried is None:
             offer.add(f"pickup {label}", way, Move.PICKUP)
         else:
-            offer.refuse(f"pickup {label}", f"as you are already carrying a {name_of(sight.carried)}")
+            offer.refuse(f"pickup {label}", f"as you are already carrying a {object_name(sight.carried)}")
 
     def offer_drop(self, offer: Offer, sight: FieldOfView) -> None:
         """Add `drop`, which needs a carried object and a free cell in front."""

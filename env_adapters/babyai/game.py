@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from env_adapters.babyai.commands import CHECK, Grammar
 from env_adapters.babyai.sight import field_of_view
 from env_adapters.babyai.texts import Style
-from env_adapters.babyai.world import Grid, Move
+from env_adapters.babyai.world import LevelGrid, Move
 from verl_agent.types import StepResult
 
 MAX_COMMAND = 100
 """Maximum length of a command in characters; valid commands have at most about 50."""
 
 
-class Game:
+class GridGame:
     """One grid and the commands that are available in it.
 
     Attributes:
@@ -22,7 +22,7 @@ class Game:
 
     grammar = Grammar()
 
-    def __init__(self, world: Grid, style: Style) -> None:
+    def __init__(self, world: LevelGrid, style: Style) -> None:
         """Start in a grid in its initial state."""
         self.world, self.style = world, style
         self.ended = False

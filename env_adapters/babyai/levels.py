@@ -115,7 +115,7 @@ def split_items(split: str) -> list[TaskItem]:
     test_seeds = EASY_TEST_SEEDS if group == "easy" else TEST_SEEDS
     seeds = TRAIN_SEEDS if part == "train" else test_seeds
     return [
-        task_item(level, seed)
+        level_item(level, seed)
         for level in group_levels(group)
         for seed in seeds
         if seed not in IMPOSSIBLE.get(level.name, ()) and seed not in TWINS.get(level.name, ())
@@ -129,6 +129,6 @@ def group_levels(group: str) -> Sequence[Level]:
     return [level for level in LEVELS if level.name in EASY_LEVELS] if group == "easy" else LEVELS
 
 
-def task_item(level: Level, seed: int) -> TaskItem:
+def level_item(level: Level, seed: int) -> TaskItem:
     """Return the task item of one level and seed."""
     return TaskItem("babyai", f"{level.name}:{seed}", {"level": level.name, "seed": seed}, level.category)

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from env_adapters.babyai.commands import missing_key
-from env_adapters.babyai.game import Game
+from env_adapters.babyai.game import GridGame
 from env_adapters.babyai.texts import Brief
-from env_adapters.babyai.walker import Over, Step, Walker, ahead, facing, plain
-from env_adapters.babyai.world import Grid
+from env_adapters.babyai.walker import Over, Step, Walker, ahead, color_and_type, facing
+from env_adapters.babyai.world import LevelGrid
 
 
-def plan(world: Grid) -> list[Step] | None:
+def plan_steps(world: LevelGrid) -> list[Step] | None:
     """Return commands that complete the mission of a grid, or None. The grid is played and cannot be used again."""
-    oracle = Oracle(Game(world, Brief()))
+    oracle = Oracle(GridGame(world, Brief()))
     try:
         said = -1
         while len(oracle.steps) > said:
@@ -55,7 +55,7 @@ class Oracle(Walker):
     def go_to(self, things: Sequence[Any]) -> None:
         """Walk in front of one of the objects."""
         if self.holds(things):
-            self.put_down(f"I must stand before the {plain(self.world.carried)}, so I put it down.")
+            self.put_down(f"I must stand before the {color_and_type(self.world.carried)}, so I put it down.")
         said = len(self.steps)
         self.walk_to(things)
         if len(self.steps) == said:  # the verifier checks only after a move
@@ -87,8 +87,8 @@ class Oracle(Walker):
                     if thing is not None and thing.can_pickup() and id(thing) not in others:
                         self.clear(thing, [spot])
             free = [pose for spot in spots if self.empty(spot) for pose in facing(spot)]
-            self.walk(free, f"a place for the {plain(carried)}")
-        self.say("drop", f"Here the {plain(carried)} lies where the goal wants it.")
+            self.walk(free, f"a place for the {color_and_type(carried)}")
+        self.say("drop", f"Here the {color_and_type(carried)} lies where the goal wants it.")
 
     def holds(self, things: Sequence[Any]) -> bool:
         """Return True if one of the objects is carried."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from env_adapters.babyai.world import AHEAD, Grid, Place, enterable, name_of
+from env_adapters.babyai.world import AHEAD, LevelGrid, Place, enterable, object_name
 
 DEPTH = 7
 """Rows of the field of view, including the agent's own."""
@@ -76,7 +76,7 @@ class FieldOfView:
         return None
 
 
-def field_of_view(world: Grid, place: Place, direction: int) -> FieldOfView:
+def field_of_view(world: LevelGrid, place: Place, direction: int) -> FieldOfView:
     """Return what the agent would see from a pose."""
     view = visible(world, place, direction)
     del view[0, 0]
@@ -89,13 +89,13 @@ def field_of_view(world: Grid, place: Place, direction: int) -> FieldOfView:
     counts: dict[str, int] = {}
     things = []
     for _, cell in sorted(found, key=lambda pair: pair[0]):
-        name = name_of(view[cell])
+        name = object_name(view[cell])
         counts[name] = counts.get(name, 0) + 1
         things.append(Seen(name, counts[name], cell, view[cell]))
     return FieldOfView(view, things, world.carried, direction)
 
 
-def visible(world: Grid, place: Place, direction: int) -> dict[Cell, Any]:
+def visible(world: LevelGrid, place: Place, direction: int) -> dict[Cell, Any]:
     """Return the object in each visible cell, from the farthest row to the agent's and from left to right.
 
     Visibility spreads from the agent as in minigrid: row by row, in each row first to the right and then to the left.

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from env_adapters.babyai.commands import CHECK, Grammar, Offer, Way
-from env_adapters.babyai.game import MAX_COMMAND, Game
+from env_adapters.babyai.game import MAX_COMMAND, GridGame
 from env_adapters.babyai.paths import Paths
 from env_adapters.babyai.sight import DEPTH, SIDE, FieldOfView, Seen
 from env_adapters.babyai.texts import Style
-from env_adapters.babyai.world import Grid, Move
+from env_adapters.babyai.world import LevelGrid, Move
 from verl_agent.types import StepResult
 
 
@@ -54,13 +54,13 @@ class StrictGrammar(Grammar):
         return not seen.thing.is_open
 
 
-class StrictGame(Game):
+class StrictGame(GridGame):
     """Game that repeats the last reward at every command and ends only on a reward above 0.5."""
 
     grammar = StrictGrammar()
     reward = 0.0
 
-    def __init__(self, world: Grid, style: Style) -> None:
+    def __init__(self, world: LevelGrid, style: Style) -> None:
         """Start with the view from before the agent takes the thing that it carries at the start."""
         carried = world.carried
         if carried is not None:

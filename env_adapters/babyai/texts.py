@@ -4,7 +4,7 @@ from typing_extensions import override
 
 from env_adapters.babyai.commands import Offer
 from env_adapters.babyai.sight import Cell, FieldOfView
-from env_adapters.babyai.world import name_of
+from env_adapters.babyai.world import object_name
 
 
 class Style:
@@ -27,7 +27,7 @@ class Style:
             text += f"You are facing a {barrier[0]} {barrier[1]} steps away. "
         if sight.carried is None:
             return text + "You are not carrying anything."
-        return text + f"You are carrying a {name_of(sight.carried)}."
+        return text + f"You are carrying a {object_name(sight.carried)}."
 
     def actions(self, offer: Offer) -> str:
         """Return the text after each observation."""
@@ -55,7 +55,7 @@ class Brief(Style):
         text = f"You see: {things or 'nothing'}."
         if barrier := sight.barrier():
             text += f" {barrier[0].capitalize()} {barrier[1]} ahead."
-        return text if sight.carried is None else f"{text} You carry a {name_of(sight.carried)}."
+        return text if sight.carried is None else f"{text} You carry a {object_name(sight.carried)}."
 
     def actions(self, offer: Offer) -> str:
         """Return ""; `check available actions` lists the actions."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from env_adapters.babyai.commands import missing_key
-from env_adapters.babyai.game import Game
+from env_adapters.babyai.game import GridGame
 from env_adapters.babyai.sight import field_of_view
-from env_adapters.babyai.world import AHEAD, Grid, Move, Place
+from env_adapters.babyai.world import AHEAD, LevelGrid, Move, Place
 
 Pose = tuple[Place, int]
 """Position and direction of the agent; the direction is an index of `AHEAD`."""
@@ -35,7 +35,7 @@ def facing(place: Place) -> list[Pose]:
 class Map:
     """Distance of every pose to the nearest goal."""
 
-    def __init__(self, world: Grid, goals: Iterable[Pose], hands_off: bool = False) -> None:
+    def __init__(self, world: LevelGrid, goals: Iterable[Pose], hands_off: bool = False) -> None:
         """Search backwards from the goals.
 
         Args:
@@ -108,7 +108,7 @@ class Over(Exception):
 class Walker:
     """Player of one game that records its commands."""
 
-    def __init__(self, game: Game) -> None:
+    def __init__(self, game: GridGame) -> None:
         """Start with a game in its initial state."""
         self.game, self.world = game, game.world
         self.steps: list[Step] = []
@@ -169,7 +169,7 @@ class Walker:
         """Pick up one of the objects; put down a carried one first."""
         if (carried := self.world.carried) is not None:
             way = self.map(self.before([thing for thing in things if thing is not carried])).way(self.pose)
-            self.put_down(f"I need my hands, so I put the {plain(carried)} down.", way)
+            self.put_down(f"I need my hands, so I put the {color_and_type(carried)} down.", way)
         self.walk_to(things, "pickup")
 
     def put_down(self, thought: str, way: Sequence[Place] = ()) -> None:
@@ -193,23 +193,23 @@ class Walker:
                 self.unlock(thing)
             elif self.hands_off:
                 self.walk_to([thing])
-                self.say("toggle", f"I must not take the {plain(thing)}, so I open it to make way.")
+                self.say("toggle", f"I must not take the {color_and_type(thing)}, so I open it to make way.")
             else:
                 if held is not None:
-                    self.put_down(f"The {plain(thing)} is in my way, so I need my hands.", way)
+                    self.put_down(f"The {color_and_type(thing)} is in my way, so I need my hands.", way)
                 self.walk_to([thing], "pickup")
-                self.put_down(f"I put the {plain(thing)} out of the way.", way)
+                self.put_down(f"I put the {color_and_type(thing)} out of the way.", way)
         if held is not self.world.carried and any(held is wanted for wanted in self.wanted):
             self.pick_up([held])
 
     def unlock(self, door: Any) -> None:
         """Fetch the key of a locked door, from a box if necessary, and open the door."""
-        keys = [thing for _, thing in self.world.things() if fits(thing, door)]
+        keys = [thing for _, thing in self.world.things() if is_key_to(thing, door)]
         if not keys:
-            boxes = [thing for _, thing in self.world.things() if fits(thing.contains, door)]
+            boxes = [thing for _, thing in self.world.things() if is_key_to(thing.contains, door)]
             keys = [box.contains for box in boxes]
             self.walk_to(boxes)
-            self.say("toggle", f"The {plain(door)} needs a key that I do not see, so I look into the box.")
+            self.say("toggle", f"The {color_and_type(door)} needs a key that I do not see, so I look into the box.")
         self.pick_up(keys)
         with self.busy_with(self.wanted, self.world.carried):
             self.walk_to([door], "toggle and go through")
@@ -269,17 +269,17 @@ def after(pose: Pose, moves: Sequence[Move]) -> Pose:
     return place, direction
 
 
-def fits(thing: Any, door: Any) -> bool:
+def is_key_to(thing: Any, door: Any) -> bool:
     """Return True if an object is the key to a door."""
     return thing is not None and thing.type == "key" and bool(thing.color == door.color)
 
 
-def plain(thing: Any) -> str:
+def color_and_type(thing: Any) -> str:
     """Return the name of an object without its state."""
     return f"{thing.color} {thing.type}"
 
 
 def called(things: Sequence[Any]) -> str:
     """Return a common name for several objects of which one suffices."""
-    names = {plain(thing) for thing in things}
+    names = {color_and_type(thing) for thing in things}
     return f"the {names.pop()}" if len(names) == 1 else "what the goal names"

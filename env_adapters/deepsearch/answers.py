@@ -8,7 +8,7 @@ ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def normalize(text: str) -> str:
+def normalize_answer(text: str) -> str:
     """Return the text in lower case, without ASCII punctuation and articles, with one space between words.
 
     Example:
@@ -18,16 +18,16 @@ def normalize(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
-def exact_match(answer: str, accepted: Sequence[str]) -> bool:
+def is_accepted(answer: str, accepted: Sequence[str]) -> bool:
     """Return True if `answer` equals one of the `accepted` answers after normalization."""
-    normalized = normalize(answer)
-    return any(normalized == normalize(form) for form in accepted)
+    normalized = normalize_answer(answer)
+    return any(normalized == normalize_answer(form) for form in accepted)
 
 
 def contains(text: str, phrase: str) -> bool:
     """Return True if `text` contains the words of `phrase` in sequence."""
-    words = normalize(phrase)
-    return bool(words) and f" {words} " in f" {normalize(text)} "
+    words = normalize_answer(phrase)
+    return bool(words) and f" {words} " in f" {normalize_answer(text)} "
 
 
 def contains_all(answer: str, needed: Sequence[str]) -> bool:

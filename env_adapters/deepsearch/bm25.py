@@ -25,14 +25,12 @@ class Bm25Index(PassageIndex):
     """Index that is searched by words, with BM25 scores of bm25s."""
 
     def __init__(self, folder: Path) -> None:
-        """Open an index that `build_index` wrote."""
         self._passages = open_passages(folder)
         self._bm25 = import_library("bm25s").BM25.load(str(folder), mmap=True)
         self._stopwords = stopwords()
 
     @override
     def __len__(self) -> int:
-        """Return the number of passages."""
         return len(self._passages)
 
     @override

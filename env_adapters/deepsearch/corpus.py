@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from env_adapters.deepsearch.factbook import PACKAGE, VERSION, countries
+from verl_agent.envs.cache import cache_dir
 from verl_agent.errors import ConfigError
 
 MAX_WORDS = 100
@@ -48,7 +48,7 @@ def parse_contents(passage_id: str, contents: str) -> Passage:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PassageSource:
     """Source of passages.
 
     Attributes:
@@ -62,26 +62,24 @@ class Source:
     read: Callable[[], Iterator[Passage]]
 
 
-def cache_dir() -> Path:
+def deepsearch_dir() -> Path:
     """Return the cache folder of Deep Search, below `$VERL_AGENT_CACHE` or in the user's cache."""
-    chosen = os.environ.get("VERL_AGENT_CACHE")
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return (Path(chosen) if chosen else root / "verl_agent") / "deepsearch"
+    return cache_dir() / "deepsearch"
 
 
-def embedded_sources() -> list[Source]:
+def embedded_sources() -> list[PassageSource]:
     """Return the Factbook and the dictionaries that are installed or were fetched."""
-    factbook = Source(PACKAGE, VERSION, factbook_passages)
+    factbook = PassageSource(PACKAGE, VERSION, factbook_passages)
     files_by_name = ((name, dictionary_files(name)) for name in DICTIONARIES)
     dictionaries = [
-        Source(f"dict-{name}", content_fingerprint(files), partial(dictionary_passages, name, *files))
+        PassageSource(f"dict-{name}", content_fingerprint(files), partial(dictionary_passages, name, *files))
         for name, files in files_by_name
         if files
     ]
     return [factbook, *dictionaries]
 
 
-def file_source(path: Path) -> Source:
+def file_source(path: Path) -> PassageSource:
     """Return the source of a user's corpus in Search-R1's format, one `{"id", "contents"}` a line.
 
     Raises:
@@ -89,7 +87,7 @@ def file_source(path: Path) -> Source:
     """
     if not path.is_file():
         raise ConfigError(f"the corpus {str(path)!r} does not exist. Name a JSONL file with id and contents.")
-    return Source(str(path.resolve()), file_fingerprint(path), partial(file_passages, path))
+    return PassageSource(str(path.resolve()), file_fingerprint(path), partial(file_passages, path))
 
 
 def factbook_passages() -> Iterator[Passage]:
@@ -128,7 +126,7 @@ def split_passages(key: str, title: str, entries: Sequence[str]) -> Iterator[Pas
 
 def dictionary_files(name: str) -> Sequence[Path]:
     """Return index and data file of a fetched or installed dictionary; empty if it is missing."""
-    for folder in (cache_dir() / "dictd", DICTD):
+    for folder in (deepsearch_dir() / "dictd", DICTD):
         files = [folder / f"{name}.index", folder / f"{name}.dict.dz"]
         if all(file.is_file() for file in files):
             return files

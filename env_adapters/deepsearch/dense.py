@@ -8,7 +8,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from env_adapters.deepsearch.corpus import Passage, cache_dir, file_fingerprint
+from env_adapters.deepsearch.corpus import Passage, deepsearch_dir, file_fingerprint
 from env_adapters.deepsearch.index import Hit, PassageIndex, import_library
 from env_adapters.deepsearch.passages import PassageFile, open_jsonl, open_passages
 from verl_agent.errors import ConfigError
@@ -22,7 +22,6 @@ class Encoder:
     """Encoder of texts as unit vectors; E5 models get the prefixes that they were trained with."""
 
     def __init__(self, model: str) -> None:
-        """Load a model."""
         library = import_library("sentence_transformers", "sentence-transformers")
         self._model = library.SentenceTransformer(model)
         self._e5 = "e5" in Path(model).name.lower()
@@ -62,7 +61,6 @@ class DenseIndex(PassageIndex):
 
     @override
     def __len__(self) -> int:
-        """Return the number of passages."""
         return len(self._passages)
 
     @override
@@ -101,7 +99,7 @@ def open_search_r1_files(corpus: Path, vectors: Path, model: str) -> DenseIndex:
     for file in (corpus, vectors):
         if not file.is_file():
             raise ConfigError(f"{str(file)!r} does not exist.")
-    passages = open_jsonl(corpus, cache_dir() / "offsets" / f"{file_fingerprint(corpus)}.npy")
+    passages = open_jsonl(corpus, deepsearch_dir() / "offsets" / f"{file_fingerprint(corpus)}.npy")
     return DenseIndex(import_faiss().read_index(str(vectors)), passages, Encoder(model))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from env_adapters.deepsearch.answers import normalize
+from env_adapters.deepsearch.answers import normalize_answer
 from env_adapters.deepsearch.factbook import Country, countries, strip_accents
 
 Answers = tuple[str, ...]
@@ -41,7 +41,7 @@ def spellings(*forms: str | None) -> Answers:
     given = [form.strip() for form in forms if form]
     sides = [side.strip() for form in given if "/" in form for side in form.split("/")]
     texts = dict.fromkeys(text for form in (*given, *sides) for text in (form, strip_accents(form)))
-    return tuple(text for text in texts if normalize(text))
+    return tuple(text for text in texts if normalize_answer(text))
 
 
 def name_reader(field: str, subfield: str = "") -> Reader:
@@ -153,7 +153,7 @@ def country_names(name: str) -> Answers:
 
 def code_of(name: str) -> str | None:
     """Return the code of the country with this name; None if it is unknown."""
-    return _codes().get(normalize(strip_accents(re.sub(r" \([A-Z][\w ]+\)$", "", name))))
+    return _codes().get(normalize_answer(strip_accents(re.sub(r" \([A-Z][\w ]+\)$", "", name))))
 
 
 @cache
@@ -161,7 +161,7 @@ def _codes() -> Mapping[str, str]:
     codes: dict[str, str] = {}
     for code, country in countries().items():
         for name in country.names:
-            codes.setdefault(normalize(strip_accents(name)), code)
+            codes.setdefault(normalize_answer(strip_accents(name)), code)
     return codes
 
 

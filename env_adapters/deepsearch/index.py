@@ -23,9 +23,7 @@ class Hit:
 class PassageIndex(Protocol):
     """Index that can be searched by several threads at once."""
 
-    def __len__(self) -> int:
-        """Return the number of passages."""
-        ...
+    def __len__(self) -> int: ...
 
     def search(self, query: str, count: int) -> list[Hit]:
         """Return the `count` most relevant passages, the best first; fewer if fewer match."""

@@ -33,7 +33,6 @@ class PassageFile:
             self._lines = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def __len__(self) -> int:
-        """Return the number of passages."""
         return len(self._offsets) - 1
 
     def __getitem__(self, position: int) -> Passage:

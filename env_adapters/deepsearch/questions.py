@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from hashlib import sha256
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 
-from env_adapters.deepsearch.answers import contains, normalize
+from env_adapters.deepsearch.answers import contains, normalize_answer
 from env_adapters.deepsearch.corpus import passage_id
 from env_adapters.deepsearch.factbook import Country, countries
 from env_adapters.deepsearch.facts import Answers, Relation, all_relations
 from env_adapters.deepsearch.templates import MEASURES, TEST, TRAIN, WORDINGS, Measure
+from verl_agent.envs.tasks import stable_hash
 
 SINGLE, BRIDGE, COMPARISON = "single hop", "bridge", "comparison"
 COUNTRIES_PER_TEST_COUNTRY = 4
@@ -57,7 +57,7 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Question:
+class GeneratedQuestion:
     """Question with its answers and its gold chain.
 
     Attributes:
@@ -80,7 +80,7 @@ class Question:
 
 
 @cache
-def split_questions() -> Mapping[str, Sequence[Question]]:
+def split_questions() -> Mapping[str, Sequence[GeneratedQuestion]]:
     """Return the questions of `train` and `test`, sorted by id.
 
     Raises:
@@ -92,13 +92,13 @@ def split_questions() -> Mapping[str, Sequence[Question]]:
     return {"train": sorted(kept[TRAIN], key=attrgetter("id")), "test": sorted(test, key=attrgetter("id"))}
 
 
-def sample_questions(questions: Sequence[Question], kind: str, count: int) -> list[Question]:
+def sample_questions(questions: Sequence[GeneratedQuestion], kind: str, count: int) -> list[GeneratedQuestion]:
     """Return `count` questions of one kind, selected by a hash of their ids."""
     of_kind = (question for question in questions if question.kind == kind)
     return sorted(of_kind, key=lambda question: stable_hash(question.id))[:count]
 
 
-def candidates(side: int) -> Iterator[Question]:
+def candidates(side: int) -> Iterator[GeneratedQuestion]:
     """Yield the unambiguous questions of one side, including those whose passages a search does not retrieve."""
     for question in (*single_questions(side), *bridge_questions(side), *comparison_questions(side)):
         leaks = question.kind != COMPARISON and any(contains(question.text, answer) for answer in question.answers)
@@ -109,11 +109,6 @@ def candidates(side: int) -> Iterator[Question]:
 def side_of(code: str) -> int:
     """Return `TRAIN` or `TEST`, the side of a country."""
     return TEST if int(stable_hash(code)[:8], 16) % COUNTRIES_PER_TEST_COUNTRY == 0 else TRAIN
-
-
-def stable_hash(text: str) -> str:
-    """Return a hash that does not depend on process, machine or version of Python."""
-    return sha256(text.encode()).hexdigest()
 
 
 @cache
@@ -127,19 +122,16 @@ def facts(name: str) -> Mapping[str, Answers]:
     """Return the answers of one kind by country, without common answers and those that reveal the country's name."""
     relation = relations()[name]
     read = {code: relation.read(country) for code, country in countries().items() if code not in EXCLUDED_CODES}
-    shared = Counter(normalize(answers[0]) for answers in read.values() if answers)
+    shared = Counter(normalize_answer(answers[0]) for answers in read.values() if answers)
     return {
         code: answers
         for code, answers in read.items()
         if answers
-        and shared[normalize(answers[0])] <= MAX_COUNTRIES_PER_ANSWER
-        and not reveals_name(countries()[code], answers)
+        and shared[normalize_answer(answers[0])] <= MAX_COUNTRIES_PER_ANSWER
+        and not any(
+            contains(answer, name) or contains(name, answer) for name in countries()[code].names for answer in answers
+        )
     }
-
-
-def reveals_name(country: Country, answers: Answers) -> bool:
-    """Return True if an answer contains a name of the country, or is part of one."""
-    return any(contains(answer, name) or contains(name, answer) for name in country.names for answer in answers)
 
 
 @cache
@@ -147,13 +139,13 @@ def clues(name: str) -> Mapping[str, str]:
     """Return the facts of one kind that identify a country: no other country's field contains the same words."""
     field = relations()[name].title
     texts = {
-        code: f" {normalize(' '.join(country.fields.get(field, {}).values()))} "
+        code: f" {normalize_answer(' '.join(country.fields.get(field, {}).values()))} "
         for code, country in countries().items()
     }
     return {
         code: answers[0]
         for code, answers in facts(name).items()
-        if not any(f" {normalize(answers[0])} " in text for other, text in texts.items() if other != code)
+        if not any(f" {normalize_answer(answers[0])} " in text for other, text in texts.items() if other != code)
     }
 
 
@@ -164,14 +156,14 @@ def countries_of_fact(name: str, code: str) -> tuple[str, ...]:
     return code, next(other for other, country in countries().items() if country.names == facts(name)[code])
 
 
-def single_questions(side: int) -> Iterator[Question]:
+def single_questions(side: int) -> Iterator[GeneratedQuestion]:
     """Yield questions for one fact of one country."""
     for name, relation in relations().items():
         pattern = WORDINGS[name].ask[side]
         for code in facts(name) if pattern else ():
             named = countries()[code].name_in_sentence
             hop = make_hop(relation, countries()[code], f"I look up {WORDINGS[name].fact} of {named}.")
-            yield Question(
+            yield GeneratedQuestion(
                 f"single:{name}:{code}",
                 SINGLE,
                 pattern,
@@ -183,7 +175,7 @@ def single_questions(side: int) -> Iterator[Question]:
             )
 
 
-def bridge_questions(side: int) -> Iterator[Question]:
+def bridge_questions(side: int) -> Iterator[GeneratedQuestion]:
     """Yield questions for a fact of a country that another fact describes."""
     for clue, wording in WORDINGS.items():
         for start in (facts(clue) if clue in FOREIGN_FACTS else clues(clue)) if wording.clue[side] else ():
@@ -195,7 +187,7 @@ def bridge_questions(side: int) -> Iterator[Question]:
                 yield make_bridge(clue, name, start, side)
 
 
-def make_bridge(clue: str, name: str, start: str, side: int) -> Question:
+def make_bridge(clue: str, name: str, start: str, side: int) -> GeneratedQuestion:
     """Return a question with two hops: the country that a fact describes, then another fact of that country.
 
     Args:
@@ -214,7 +206,7 @@ def make_bridge(clue: str, name: str, start: str, side: int) -> Question:
         first = Hop(first.thought, f"{value} {relations()[clue].query}", first.passage, (value,))
     second = make_hop(relations()[name], countries()[code], f"It is {named}. Now I look up {fact} of {named}.")
     template = WORDINGS[name].ask[side].format(x=description)
-    return Question(
+    return GeneratedQuestion(
         f"bridge:{clue}:{name}:{start}",
         BRIDGE,
         template,
@@ -226,11 +218,13 @@ def make_bridge(clue: str, name: str, start: str, side: int) -> Question:
     )
 
 
-def comparison_questions(side: int) -> Iterator[Question]:
+def comparison_questions(side: int) -> Iterator[GeneratedQuestion]:
     """Yield questions that compare two independent countries with similar numbers, which are hard to guess."""
     for measure in MEASURES:
         numbers = {
-            code: number_value(measure, country) for code, country in countries().items() if is_independent(country)
+            code: float(number_text(measure, country).replace(",", "") or 0)
+            for code, country in countries().items()
+            if is_independent(country)
         }
         known = sorted((number, code) for code, number in numbers.items() if number and side_of(code) == side)
         for small, code in known if measure.ask[side] else ():
@@ -240,7 +234,7 @@ def comparison_questions(side: int) -> Iterator[Question]:
                 yield make_comparison(measure, [countries()[member] for member in pair], countries()[larger], side)
 
 
-def make_comparison(measure: Measure, pair: Sequence[Country], winner: Country, side: int) -> Question:
+def make_comparison(measure: Measure, pair: Sequence[Country], winner: Country, side: int) -> GeneratedQuestion:
     """Return a question with the same search for two countries."""
     hops = [
         Hop(
@@ -252,7 +246,7 @@ def make_comparison(measure: Measure, pair: Sequence[Country], winner: Country, 
         for lead, country in zip(("I look up", "Now I look up"), pair, strict=True)
     ]
     codes = tuple(country.code for country in pair)
-    return Question(
+    return GeneratedQuestion(
         f"comparison:{measure.name}:{':'.join(codes)}",
         COMPARISON,
         measure.ask[side],
@@ -274,11 +268,6 @@ def number_text(measure: Measure, country: Country) -> str:
     """Return the number as the Factbook prints it; "" if it is missing or ambiguous."""
     match = re.match(measure.pattern, country.fact(measure.field, measure.subfield))
     return match[1] if match else ""
-
-
-def number_value(measure: Measure, country: Country) -> float:
-    """Return the number; 0 if it is missing."""
-    return float(number_text(measure, country).replace(",", "") or 0)
 
 
 def is_independent(country: Country) -> bool:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from env_adapters.deepsearch.corpus import Passage, parse_contents
 from env_adapters.deepsearch.index import PassageIndex
-from env_adapters.deepsearch.store import embedded_folder, open_index
+from env_adapters.deepsearch.store import embedded_folder, open_passage_index
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError
 
@@ -183,4 +183,4 @@ def open_retriever(location: tuple[str, ...], timeout_s: float) -> Retriever:
 def _open(location: tuple[str, ...], timeout_s: float) -> Retriever:
     if "://" in location[0]:
         return HttpRetriever(location, timeout_s)
-    return EmbeddedRetriever(open_index(Path(location[0])))
+    return EmbeddedRetriever(open_passage_index(Path(location[0])))

@@ -15,7 +15,7 @@ MAX_TOP_K = 100
 """Maximum number of passages for one query."""
 
 
-class Request(BaseModel):
+class RetrieveRequest(BaseModel):
     """Body of `POST /retrieve`."""
 
     queries: list[Annotated[str, Field(max_length=MAX_QUERY_CHARS)]] = Field(min_length=1, max_length=MAX_QUERIES)
@@ -28,7 +28,7 @@ def create_app(index: PassageIndex, top_k: int = 3) -> FastAPI:
     app = FastAPI(title="Deep Search retriever", docs_url=None, redoc_url=None)
 
     @app.post("/retrieve")
-    def retrieve(request: Request) -> dict[str, Any]:
+    def retrieve(request: RetrieveRequest) -> dict[str, Any]:
         """Return the best passages for each query, with their scores if requested."""
         results = [index.search(query, request.topk or top_k) for query in request.queries]
         rows = [

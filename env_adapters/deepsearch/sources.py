@@ -6,12 +6,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from env_adapters.deepsearch.corpus import cache_dir
+from env_adapters.deepsearch.corpus import deepsearch_dir
 from env_adapters.deepsearch.index import import_library
+from verl_agent.envs.tasks import stable_hash
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
@@ -30,7 +30,7 @@ def question_files() -> Mapping[str, Path]:
         ConfigError: the folder of `$DEEPSEARCH_QUESTIONS` does not exist, or two files have the same name.
     """
     chosen = os.environ.get(FOLDER_VARIABLE)
-    folder = Path(chosen) if chosen else cache_dir() / "questions"
+    folder = Path(chosen) if chosen else deepsearch_dir() / "questions"
     if chosen and not folder.is_dir():
         raise ConfigError(f"{FOLDER_VARIABLE}={chosen!r} is not a folder. Name one with .parquet or .jsonl files.")
     files = sorted(file for file in folder.glob("*") if file.suffix in SUFFIXES) if folder.is_dir() else []
@@ -62,7 +62,7 @@ def _file_items(file: Path, modified_ns: int) -> Sequence[TaskItem]:
             )
         name = str(row.get("data_source") or re.sub(r"[_-](train|dev|test)$", "", file.stem))
         text = " ".join(question.split())
-        item_id = f"{name}:{sha256(text.encode()).hexdigest()[:12]}"
+        item_id = f"{name}:{stable_hash(text)[:12]}"
         known.setdefault(item_id, (name, text, {}))[2].update(dict.fromkeys(answers))
     return [
         TaskItem(ENV, item_id, {"question": text, "answers": list(answers), "match": "exact"}, name)

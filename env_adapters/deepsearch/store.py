@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from env_adapters.deepsearch.bm25 import Bm25Index, write_bm25_index
-from env_adapters.deepsearch.corpus import Passage, Source, cache_dir
+from env_adapters.deepsearch.corpus import Passage, PassageSource, deepsearch_dir
 from env_adapters.deepsearch.dense import open_dense_index, write_dense_index
 from env_adapters.deepsearch.index import PassageIndex
 from env_adapters.deepsearch.passages import write_passages
@@ -60,7 +60,7 @@ def no_progress(passages: Iterable[Passage], description: str) -> Iterable[Passa
 
 
 def build_embedded(
-    sources: Sequence[Source], show_progress: ShowProgress = no_progress, model: str = ""
+    sources: Sequence[PassageSource], show_progress: ShowProgress = no_progress, model: str = ""
 ) -> tuple[Path, bool]:
     """Build the embedded index from `sources` if it does not exist, and select it for searches.
 
@@ -69,7 +69,7 @@ def build_embedded(
     Returns:
         The folder of the index, and True if it was built by this call.
     """
-    root = cache_dir()
+    root = deepsearch_dir()
     folder = root / manifest_of(sources, model).folder_name
     with exclusive_build(root):
         new = not (folder / MANIFEST).is_file()
@@ -82,7 +82,7 @@ def build_embedded(
 
 
 def build_index(
-    sources: Sequence[Source], folder: Path, show_progress: ShowProgress = no_progress, model: str = ""
+    sources: Sequence[PassageSource], folder: Path, show_progress: ShowProgress = no_progress, model: str = ""
 ) -> None:
     """Build an index in `folder`, which must not exist.
 
@@ -110,7 +110,7 @@ def build_index(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def manifest_of(sources: Sequence[Source], model: str = "") -> Manifest:
+def manifest_of(sources: Sequence[PassageSource], model: str = "") -> Manifest:
     """Return the manifest of an index of `sources`."""
     return Manifest(FORMAT, "dense" if model else "bm25", [[source.name, source.state] for source in sources], model)
 
@@ -131,13 +131,15 @@ def embedded_folder() -> Path:
     Raises:
         ConfigError: no index was built; the message has the command that builds it.
     """
-    pointer = cache_dir() / CURRENT
+    pointer = deepsearch_dir() / CURRENT
     if not pointer.is_file():
-        raise ConfigError(f"Deep Search has no corpus in {cache_dir()} yet. Build it, in less than a minute: {BUILD}")
-    return cache_dir() / pointer.read_text(encoding="utf-8").strip()
+        raise ConfigError(
+            f"Deep Search has no corpus in {deepsearch_dir()} yet. Build it, in less than a minute: {BUILD}"
+        )
+    return deepsearch_dir() / pointer.read_text(encoding="utf-8").strip()
 
 
-def open_index(folder: Path) -> PassageIndex:
+def open_passage_index(folder: Path) -> PassageIndex:
     """Open an index that `build_index` wrote.
 
     Raises:

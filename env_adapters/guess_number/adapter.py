@@ -53,7 +53,6 @@ class GuessNumber(EnvAdapter):
         ]
 
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Start a new game."""
         self.high: int = item.data["high"]
         self.target: int = item.data["target"]
         self.ended = False

@@ -10,16 +10,17 @@ from typing import Any
 
 from typing_extensions import override
 
-from env_adapters.gymnasium.grid import VIEW, describe
-from env_adapters.gymnasium.known import GRID, KNOWN, Known
+from env_adapters.gymnasium.known import GRID, KNOWN, KnownEnv
 from env_adapters.gymnasium.texts import (
     MAX_NUMBERS,
+    VIEW,
+    describe_grid,
     described,
+    observation_text,
     read,
     refusal_of_action,
     refusal_of_observation,
-    rendered,
-    write,
+    render_text,
 )
 from env_adapters.seeded import OwnRandom, SeededEnv
 from verl_agent.envs.action_format import LineFormat
@@ -45,7 +46,7 @@ class Probe:
     ansi: bool
     grid: bool
     names: tuple[str, ...]
-    known: Known
+    known: KnownEnv
 
 
 class Gymnasium(SeededEnv):
@@ -116,7 +117,6 @@ class Gymnasium(SeededEnv):
 
     @override
     async def step(self, action: str) -> StepResult:
-        """Take one action."""
         if self._ended:
             return StepResult("The game has ended.", terminated=True)
         chosen = read(self._env.action_space, self._found.names, action)
@@ -133,8 +133,8 @@ class Gymnasium(SeededEnv):
     def _text(self, observation: Any) -> str:
         """Return an observation, and the picture of the state where there is one, as text."""
         if self._found.grid:
-            return describe(observation)
-        parts = [rendered(self._env.render())] if self._found.ansi else []
+            return describe_grid(observation)
+        parts = [render_text(self._env.render())] if self._found.ansi else []
         core = self._env.unwrapped
         if hasattr(core, "decode") and hasattr(core, "locs"):  # Taxi, whose colours are lost
             row, column, passenger, goal = core.decode(observation)
@@ -142,7 +142,7 @@ class Gymnasium(SeededEnv):
             where = f"Passenger: {places[passenger]}. Destination: {places[goal]}."
             parts.append(f"Taxi: row {row}, column {column}. {where}")
         elif not self._found.ansi:
-            parts.append(write(observation, self._found.known.parts))
+            parts.append(observation_text(observation, self._found.known.parts))
         return shorten("\n".join(parts) or "(nothing)", MAX_TEXT)
 
     @override
@@ -175,7 +175,7 @@ def _probe(name: str, kwargs: str) -> Probe:
                 f"at most {MAX_NUMBERS} numbers, and discrete actions. Or wrap it, register the wrapper in a module of "
                 "yours, and set env.options.names=my_module:MyEnv-v0."
             )
-        known = GRID if grid else KNOWN.get(re.sub(r"^.*/|-v\d+$", "", name), Known())
+        known = GRID if grid else KNOWN.get(re.sub(r"^.*/|-v\d+$", "", name), KnownEnv())
         found: Sequence[str] = known.actions
         if isinstance(getattr(core, "actions", None), type) and hasattr(core.actions, "__members__"):
             found = tuple(core.actions.__members__)

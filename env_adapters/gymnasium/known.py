@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownEnv:
     """Description of an environment for a model.
 
     Attributes:
@@ -23,17 +23,17 @@ class Known:
 
 
 COMPASS = ("left", "down", "right", "up")
-CLIFF = Known(
+CLIFF = KnownEnv(
     "You are x. Walk to T. Every step costs 1. C is the cliff: stepping on it costs 100 and brings you back.",
     ("up", "right", "down", "left"),
     invalid_reward=-1.0,
     success=1.0,  # no return tells a success from a short failure, so no task counts as solved
 )
 KNOWN = {
-    "FrozenLake": Known(
+    "FrozenLake": KnownEnv(
         "Walk over frozen cells (F) to the goal (G). Holes (H) end the game. You are in brackets.", COMPASS
     ),
-    "Taxi": Known(
+    "Taxi": KnownEnv(
         "Pick the passenger up and drop them at the destination. `|` is a wall, `:` can be crossed.",
         ("south", "north", "east", "west", "pickup", "dropoff"),
         invalid_reward=-1.0,
@@ -41,23 +41,23 @@ KNOWN = {
     ),
     "CliffWalking": CLIFF,
     "CliffWalkingSlippery": CLIFF,
-    "Blackjack": Known(
+    "Blackjack": KnownEnv(
         "Get closer to 21 than the dealer without exceeding it.",
         ("stick", "hit"),
         ("your sum", "the dealer shows", "your usable aces"),
     ),
-    "CartPole": Known(
+    "CartPole": KnownEnv(
         "Keep the pole upright.",
         ("left", "right"),
         ("cart position", "cart velocity", "pole angle", "pole angular velocity"),
     ),
-    "MountainCar": Known(
+    "MountainCar": KnownEnv(
         "Drive to the flag at position 0.5. Swing to gain speed. Every step costs 1.",
         ("left", "coast", "right"),
         ("position", "velocity"),
         invalid_reward=-1.0,
     ),
-    "Acrobot": Known(
+    "Acrobot": KnownEnv(
         "Swing the free end of two links above the line. Every step costs 1.",
         ("negative", "none", "positive"),
         ("cos 1", "sin 1", "cos 2", "sin 2", "angular velocity 1", "angular velocity 2"),
@@ -65,7 +65,7 @@ KNOWN = {
     ),
 }
 """Environments by the name of their id, without namespace and version."""
-GRID = Known(
+GRID = KnownEnv(
     "You move in a grid and see the cells ahead. Turning left or right keeps your place.",
     success=0.05,  # a success earns at least 0.1, everything else 0
 )

@@ -36,7 +36,7 @@ def refusal_of_action(space: Any) -> str:
     return f"actions are {'continuous' if kind == 'Box' else f'a {kind} space'}"
 
 
-def write(value: Any, parts: Sequence[str] = ()) -> str:
+def observation_text(value: Any, parts: Sequence[str] = ()) -> str:
     """Return an observation as text: numbers with at most three decimals, one part a line.
 
     Args:
@@ -44,7 +44,7 @@ def write(value: Any, parts: Sequence[str] = ()) -> str:
         parts: name of each part.
     """
     if isinstance(value, dict):
-        return "\n".join(f"{key}: {write(part)}" for key, part in value.items())
+        return "\n".join(f"{key}: {observation_text(part)}" for key, part in value.items())
     if isinstance(value, str):
         return value
     values = list(_flat(value))
@@ -55,7 +55,7 @@ def write(value: Any, parts: Sequence[str] = ()) -> str:
 
 def _flat(value: Any) -> Iterator[str]:
     if isinstance(value, dict | str):
-        yield write(value)
+        yield observation_text(value)
     elif isinstance(value, tuple | list) or (hasattr(value, "shape") and value.shape):
         for part in value:
             yield from _flat(part)
@@ -64,7 +64,7 @@ def _flat(value: Any) -> Iterator[str]:
         yield str(int(number)) if number.is_integer() else f"{number:.3f}"
 
 
-def rendered(text: str) -> str:
+def render_text(text: str) -> str:
     """Return what `render_mode="ansi"` shows: brackets in place of colours."""
     return COLOURED.sub(r"[\1]", text).strip("\n")
 
@@ -110,3 +110,59 @@ def described(space: Any, names: Sequence[str]) -> str:
     else:
         parts = [int(n) for n in space.nvec] if kind == "MultiDiscrete" else [2] * int(space.n)
     return f"{len(parts)} numbers with spaces between, from 0 to {', '.join(str(n - 1) for n in parts)}"
+
+
+VIEW = {"image", "direction", "mission"}
+"""Keys of an observation of MiniGrid."""
+HIDDEN = ("unseen", "empty", "wall", "floor", "agent")
+FACING = ("east", "south", "west", "north")
+
+
+def describe_grid(observation: dict[str, Any]) -> str:
+    """Return mission, direction, visible objects and nearest walls of an observation of MiniGrid.
+
+    Args:
+        observation: `image` has shape (width, height, 3) with object, colour and state; the agent is in the middle of
+            the last row and looks to the first one.
+    """
+    from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, STATE_TO_IDX
+
+    states = {number: name for name, number in STATE_TO_IDX.items()}
+    image = observation["image"]
+    width, height = image.shape[0], image.shape[1]
+    middle, last = width // 2, height - 1
+    seen = []
+    for x in range(width):
+        for y in range(height):
+            kind = IDX_TO_OBJECT[int(image[x, y, 0])]
+            if kind in HIDDEN or (x, y) == (middle, last):
+                continue
+            name = f"{IDX_TO_COLOR[int(image[x, y, 1])]} {kind}" if kind != "lava" else kind
+            name += f" ({states[int(image[x, y, 2])]})" if kind == "door" else ""
+            seen.append((last - y + abs(x - middle), f"{name} {_place(last - y, x - middle)}"))
+    lines = [
+        f"Mission: {observation['mission']}",
+        f"You face {FACING[int(observation['direction'])]}.",
+        f"You see: {'; '.join(text for _, text in sorted(seen)) or 'no object'}.",
+    ]
+    walls = [
+        f"{steps} {where}"
+        for where, cells in (
+            ("ahead", [(middle, y) for y in range(last - 1, -1, -1)]),
+            ("left", [(x, last) for x in range(middle - 1, -1, -1)]),
+            ("right", [(x, last) for x in range(middle + 1, width)]),
+        )
+        if (steps := next((n for n, (x, y) in enumerate(cells, 1) if IDX_TO_OBJECT[int(image[x, y, 0])] == "wall"), 0))
+    ]
+    lines += [f"Walls: {', '.join(walls)}."] if walls else []
+    held = IDX_TO_OBJECT[int(image[middle, last, 0])]
+    if held not in HIDDEN:
+        lines.append(f"You carry a {IDX_TO_COLOR[int(image[middle, last, 1])]} {held}.")
+    return "\n".join(lines)
+
+
+def _place(ahead: int, right: int) -> str:
+    parts = [f"{ahead} ahead"] if ahead else []
+    if right:
+        parts.append(f"{abs(right)} {'right' if right > 0 else 'left'}")
+    return ", ".join(parts)

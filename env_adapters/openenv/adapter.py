@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from typing_extensions import override
 
 from env_adapters.openenv.schema import ActionForm
-from env_adapters.openenv.wire import Connection, RefusedActionError, action_schema
+from env_adapters.openenv.wire import RefusedActionError, RemoteSession, action_schema
 from env_adapters.seeded import SeededEnv
 from verl_agent.envs.action_format import FenceFormat
 from verl_agent.envs.base import Hosting, Requirement
@@ -89,7 +89,7 @@ class OpenEnv(SeededEnv):
         self.url, self.rules, self.timeout_s = url.rstrip("/"), rules, float(timeout_s)
         self.success_reward, self._field = float(success_reward), action
         self._shown, self._reset = observation, dict(reset or {})
-        self._connection: Connection | None = None
+        self._connection: RemoteSession | None = None
 
     @override
     @classmethod
@@ -114,7 +114,7 @@ class OpenEnv(SeededEnv):
         metadata, as `verl-agent serve` does.
         """
         if self._connection is None:
-            self._connection = Connection(self.url, self.timeout_s)
+            self._connection = RemoteSession(self.url, self.timeout_s)
         form = self.form.described()
         data = await self._ask("reset", {"seed": item.data["seed"], **self._reset})
         self._ended = bool(data["done"])
@@ -129,7 +129,6 @@ class OpenEnv(SeededEnv):
 
     @override
     async def step(self, action: str) -> StepResult:
-        """Send one action."""
         if self._ended:
             return StepResult("The episode has ended.", terminated=True)
         body = self.form.read(action)

@@ -29,7 +29,7 @@ class RefusedActionError(Exception):
     """The server found that an action does not have the form of its schema."""
 
 
-class Connection:
+class RemoteSession:
     """Session on a server. All methods run in the loop of `transport()`."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
@@ -97,7 +97,6 @@ class Connection:
         raise EnvError(f"{self._url} answered {kind} with {shorten(str(answer))}. {OTHER}")
 
     async def close(self) -> None:
-        """End the session on the server."""
         client, socket = self._client, self._socket
         self._client = self._socket = None
         if socket is not None and not socket.closed:

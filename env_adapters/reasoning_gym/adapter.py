@@ -68,7 +68,6 @@ class ReasoningGym(SeededEnv):
 
     @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Generate the question."""
         self._dataset, self._entry = self._generate(item)
         self._left, self._best, self._seed = self.turns, 0.0, item.data["seed"]
         again = f" You have {self.turns} attempts." if self.turns > 1 else ""

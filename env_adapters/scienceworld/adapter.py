@@ -1,13 +1,13 @@
 """ScienceWorld: elementary school experiments in a simulated house, by text commands. Needs Java."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
-from env_adapters.scienceworld.drawing import draw
+from env_adapters.scienceworld.drawing import draw_house
 from env_adapters.scienceworld.java import java_requirement
-from env_adapters.scienceworld.oracle import solution, thought
-from env_adapters.scienceworld.simulator import MAX_SESSIONS, Answer, SimulatorSession
+from env_adapters.scienceworld.simulator import MAX_SESSIONS, CommandResult, SimulatorSession
 from env_adapters.scienceworld.tasks import SPLITS
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.action_target import ActionTarget
@@ -101,7 +101,7 @@ class ScienceWorld(EnvAdapter):
         text = CANCELLED if cancelled else shorten(answer.text.strip() or "Nothing happens.", MAX_OBSERVATION)
         return StepResult(text, reward, answer.completed, info)
 
-    async def fail(self, answer: Answer) -> StepResult:
+    async def fail(self, answer: CommandResult) -> StepResult:
         """End a failed task (-100 points in the simulator) with a reward that brings the return to 0."""
         await self.close()
         focused = answer.text.startswith("You focus")
@@ -115,7 +115,7 @@ class ScienceWorld(EnvAdapter):
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
         """Return the rooms as far as they were seen, and what the agent carries."""
-        return draw(episode)
+        return draw_house(episode)
 
     async def close(self) -> None:
         if self.world is not None:
@@ -144,7 +144,10 @@ class ScienceWorld(EnvAdapter):
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         commands = solution(item.data["task"], item.data["variation"])
-        return [DemoAction(command, thought(command)) for command in commands]
+        return [
+            DemoAction(command, THOUGHTS.get(command.split()[0], "This is the next step of the task."))
+            for command in commands
+        ]
 
 
 def parse_goals(table: str) -> list[SubGoal]:
@@ -167,3 +170,51 @@ def choice(command: str) -> str:
     """
     found = re.match(r"[\s`*]*(\d{1,4})(?!\d)", command, re.ASCII)
     return found[1] if found else ""
+
+
+MOVES = ("go ", "open door ")
+
+THOUGHTS = {
+    "look": "I look at what is here.",
+    "open": "It is closed, so I open it.",
+    "close": "I close it again.",
+    "go": "The next part of the task is elsewhere, so I go there.",
+    "focus": "This is what the task asks for, so I focus on it.",
+    "pick": "I will need this, so I take it along.",
+    "drop": "My hands should be free, so I put it down.",
+    "move": "It belongs there, so I move it.",
+    "pour": "It has to be in the other container, so I pour it.",
+    "use": "I use this tool to go on.",
+    "examine": "I check what has become of it.",
+    "activate": "It only works when it is on, so I switch it on.",
+    "deactivate": "It is no longer needed, so I switch it off.",
+    "connect": "The circuit needs this connection.",
+    "mix": "Everything is in one container, so I mix it.",
+    "read": "It may say what I need, so I read it.",
+    "wait": "This needs time, so I wait.",
+    "wait1": "This needs a moment, so I wait.",
+}
+"""Thought for each action, by its first word."""
+
+
+@lru_cache(maxsize=4096)
+def solution(task: str, variation: int) -> tuple[str, ...]:
+    """Return commands that solve a task: the gold path with a `look around` at each place where it acts.
+
+    The gold path acts on objects that it has not observed, which would teach a policy to guess. Looking takes no time.
+    """
+    world = SimulatorSession(task, variation, gold=True)
+    try:
+        return tuple(with_looks(world.gold_path()))
+    finally:
+        world.close()
+
+
+def with_looks(path: Iterable[str]) -> Iterator[str]:
+    """Yield `path` with `look around` between an arrival and the next action."""
+    arrived = False
+    for command in path:
+        if arrived and not command.startswith((*MOVES, "look around")):
+            yield "look around"
+        yield command
+        arrived = command.startswith("go ")

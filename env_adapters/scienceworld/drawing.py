@@ -78,7 +78,7 @@ class _House:
         return [Table("Rooms", ("  room", "doors to", "last seen there"), rows), Table("Carries", (), carried)]
 
 
-def draw(episode: Episode) -> list[list[Drawing]]:
+def draw_house(episode: Episode) -> list[list[Drawing]]:
     """Return the known rooms and the inventory at the start and after each turn."""
     house = _House()
     prompt = episode.messages[: episode.prompt_length]

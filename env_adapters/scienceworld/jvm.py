@@ -106,12 +106,10 @@ class Jvm:
 
     @property
     def pid(self) -> int:
-        """Process id of the JVM."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """True while the process runs."""
         return self._process.poll() is None
 
     def run(self, work: Callable[[], T]) -> T:

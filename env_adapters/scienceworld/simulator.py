@@ -38,7 +38,7 @@ SCRAMBLE = 0x5DEECE66D
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandResult:
     """Result of one command in the simulator.
 
     Attributes:
@@ -124,7 +124,7 @@ class SimulatorSession:
 
         return self.simulator.run(describe)
 
-    def step(self, command: str) -> Answer:
+    def step(self, command: str) -> CommandResult:
         """Execute one command.
 
         Raises:
@@ -133,10 +133,10 @@ class SimulatorSession:
         # The client py4j cannot transfer every character, and commands are ASCII.
         plain = command.encode("ascii", "replace").decode()
 
-        def step() -> Answer:
+        def step() -> CommandResult:
             self.simulator.globals = self._globals
             text = str(self._interface.step(plain))
-            answer = Answer(text, float(self._interface.getScore()), bool(self._interface.getCompleted()))
+            answer = CommandResult(text, float(self._interface.getScore()), bool(self._interface.getCompleted()))
             self._globals = self.simulator.globals
             if answer.score < 0:
                 self._check_for_errors(text)

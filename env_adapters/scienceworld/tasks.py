@@ -3,13 +3,13 @@
 `python -m env_adapters.scienceworld.tabulate` generates the table from the simulator.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from verl_agent.envs.tasks import stable_hash
 from verl_agent.types import TaskItem
 
 TABLE = Path(__file__).with_name("variations.json")
@@ -55,7 +55,7 @@ EASY_TURNS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SimulatorTask:
     """One task of the simulator.
 
     Attributes:
@@ -71,7 +71,6 @@ class Task:
     turns: list[int]
 
     def item(self, variation: int) -> TaskItem:
-        """Return the item of one variation."""
         data = {"task": self.name, "variation": variation}
         if self.turns:
             data["turns"] = self.turns[variation]
@@ -83,10 +82,10 @@ class Task:
 
 
 @cache
-def all_tasks() -> Mapping[str, Task]:
+def all_tasks() -> Mapping[str, SimulatorTask]:
     """Return the tasks without the excluded ones, by name, in the order of their numbers."""
     table = json.loads(TABLE.read_text(encoding="utf-8"))
-    return {name: Task(name=name, **entry) for name, entry in table.items() if entry["number"] not in EXCLUDED}
+    return {name: SimulatorTask(name=name, **entry) for name, entry in table.items() if entry["number"] not in EXCLUDED}
 
 
 def official(part: str) -> list[TaskItem]:
@@ -104,7 +103,7 @@ def paper_test() -> list[TaskItem]:
     chosen: set[str] = set()
     for category, count in PAPER_TEST.items():
         ids = [item.id for item in official("test") if item.category == category]
-        chosen |= set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:count])
+        chosen |= set(sorted(ids, key=stable_hash)[:count])
     return [item for item in official("test") if item.id in chosen]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from env_adapters.terminal.grading import Task
+from env_adapters.terminal.grading import TerminalTask
 from env_adapters.terminal.harbor import HarborTask, harbor_folders, read_task
 from env_adapters.terminal.runtimes import LEAST, RUNTIMES, Limits, make_runtime, requirement
-from env_adapters.terminal.sandbox import Outcome, Sandbox, SandboxEndedError
+from env_adapters.terminal.sandbox import CommandOutcome, Sandbox, SandboxEndedError
 from env_adapters.terminal.tasks import COUNTS, generate, names
 from verl_agent.envs.action_format import FenceFormat, Parameter, Tool
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
@@ -126,7 +126,7 @@ class Terminal(EnvAdapter):
             )
         return items
 
-    def _task(self, item: TaskItem) -> Task | HarborTask:
+    def _task(self, item: TaskItem) -> TerminalTask | HarborTask:
         name = str(item.data["name"])
         if self.source == GENERATED:
             return _generated(name)
@@ -148,7 +148,6 @@ class Terminal(EnvAdapter):
 
     @override
     async def step(self, action: str) -> StepResult:
-        """Run commands, or submit."""
         if self._ended or self._sandbox is None:
             return StepResult("The episode has ended.", terminated=True)
         command = action.replace("\0", "").strip()
@@ -164,7 +163,7 @@ class Terminal(EnvAdapter):
         self._left_s -= outcome.seconds
         return await self._result(outcome)
 
-    async def _result(self, outcome: Outcome) -> StepResult:
+    async def _result(self, outcome: CommandOutcome) -> StepResult:
         """Return the answer to commands."""
         lines = [outcome.text.rstrip("\n")] if outcome.text.strip() else []
         if outcome.reason in REASONS:

@@ -62,7 +62,7 @@ def pipe() -> tuple[int, int]:
     return moved[0], moved[1]
 
 
-def write(end: int, data: bytes) -> int:
+def write_pipe(end: int, data: bytes) -> int:
     """Write to a pipe and return the number of bytes that it took; all if nobody reads them any more."""
     try:
         return os.write(end, data)
@@ -70,7 +70,7 @@ def write(end: int, data: bytes) -> int:
         return len(data)
 
 
-class Output:
+class CommandOutput:
     """Text of a command, of which the middle is left out if it exceeds a limit."""
 
     def __init__(self, limit: int) -> None:
@@ -90,7 +90,7 @@ class Output:
         return {"head": self.head, "tail": self.tail, "left": self.count - len(self.head) - len(self.tail)}
 
 
-class Driver:
+class SandboxDriver:
     """State of a sandbox: its limits and its shell."""
 
     def __init__(self, limits: dict[str, Any]) -> None:
@@ -131,16 +131,16 @@ class Driver:
         )
         for end in (read_in, out, control):
             os.close(end)
-        self.await_mark(self.send("set +H +o history"), Output(2), time.monotonic() + 10)
+        self.await_mark(self.send("set +H +o history"), CommandOutput(2), time.monotonic() + 10)
 
     def send(self, line: str) -> bytes:
         """Write a line to the shell and return the mark that it will write when the line is done."""
         self.number += 1
         lines = f"{line}\nbuiltin printf '%s %s\\n' {self.number} $? >&9\n"
-        write(self.shell_in, lines.encode("utf-8", "replace"))
+        write_pipe(self.shell_in, lines.encode("utf-8", "replace"))
         return b"%d" % self.number
 
-    def await_mark(self, mark: bytes, output: Output, until: float) -> tuple[int | None, str]:
+    def await_mark(self, mark: bytes, output: CommandOutput, until: float) -> tuple[int | None, str]:
         """Collect output until the shell has written `mark`; return the exit status, or None and the reason."""
         marks = b""
         while True:
@@ -207,7 +207,7 @@ class Driver:
         """Run a command in the shell. Processes that it leaves in the background end with it."""
         if not self.shell:
             self.start_shell()
-        output = Output(chars)
+        output = CommandOutput(chars)
         mark = self.send(f"eval {shlex.quote(command)} </dev/null >&8 2>&8 8>&- 9>&-")
         status, reason = self.await_mark(mark, output, time.monotonic() + seconds)
         self.end_others()
@@ -222,7 +222,7 @@ class Driver:
 
     def recover(self, mark: bytes) -> bool:
         """Interrupt what the shell itself runs; return True if it takes commands again."""
-        waste, until = Output(2), time.monotonic() + 0.3
+        waste, until = CommandOutput(2), time.monotonic() + 0.3
         if self.shell and self.await_mark(mark, waste, until)[0] is None and self.shell:
             os.kill(self.shell, signal.SIGINT)
             return self.await_mark(self.send(":"), waste, until + 0.5)[0] is not None
@@ -240,7 +240,7 @@ class Driver:
         while not reason:
             ready = select.select([read_out], [write_in] if left else [], [], POLL_S)
             if ready[1]:
-                left = left[write(write_in, left[:CHUNK]) :]
+                left = left[write_pipe(write_in, left[:CHUNK]) :]
             if not left and write_in >= 0:
                 os.close(write_in)
                 write_in = -1
@@ -288,7 +288,7 @@ class Driver:
 
 def main(limits: dict[str, Any]) -> None:
     """Answer calls until the input ends."""
-    driver = Driver(limits)
+    driver = SandboxDriver(limits)
     calls: dict[str, Any] = {"run": driver.run, "execute": driver.execute, "put": driver.put, "take": driver.take}
     print("{}", flush=True)  # noqa: T201
     for line in sys.stdin:

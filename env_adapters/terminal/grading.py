@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from env_adapters.terminal.runtimes import Layout, Limits, Runtime
+from env_adapters.terminal.runtimes import Limits, Runtime, SandboxLayout
 from env_adapters.terminal.sandbox import Files, Sandbox, SandboxEndedError
 
 CHECK_S = 5.0
@@ -57,8 +57,7 @@ class FileCheck:
     kind: str = "text"
 
     def passes(self, files: Files, run: Callable[[Sequence[str], bytes], bytes | None]) -> bool:
-        """See `Check`."""
-        return self.path in files and same(files[self.path][1], self.expected, self.kind)
+        return self.path in files and same_content(files[self.path][1], self.expected, self.kind)
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,8 @@ class RunCheck:
     kind: str = "text"
 
     def passes(self, files: Files, run: Callable[[Sequence[str], bytes], bytes | None]) -> bool:
-        """See `Check`."""
         output = run(self.argv, self.stdin.encode())
-        return output is not None and same(output, self.expected, self.kind)
+        return output is not None and same_content(output, self.expected, self.kind)
 
 
 def calls(path: str, function: str, cases: Sequence[Sequence[Any]], expected: Sequence[Any]) -> RunCheck:
@@ -89,7 +87,7 @@ def calls(path: str, function: str, cases: Sequence[Sequence[Any]], expected: Se
     return RunCheck(argv, json.dumps(cases), json.loads(json.dumps(expected)), "json")
 
 
-def same(data: bytes, expected: Any, kind: str) -> bool:
+def same_content(data: bytes, expected: Any, kind: str) -> bool:
     """Return True if bytes of the agent say what is expected; any error in them means no."""
     try:
         text = data.decode()
@@ -114,7 +112,7 @@ def equal(value: Any, expected: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Task:
+class TerminalTask:
     """One task.
 
     Attributes:
@@ -129,11 +127,10 @@ class Task:
     solution: Sequence[str]
     checks: Sequence[Check] = field(repr=False)
 
-    layout = Layout()
+    layout = SandboxLayout()
     missing = ""
 
     def begin(self) -> Files:
-        """Return the files at the beginning."""
         return {name: (0o644, text.encode()) for name, text in self.files.items()}
 
     def grade(self, files: Files, runtime: Runtime, limits: Limits) -> float:
@@ -160,6 +157,6 @@ class Task:
                 one.end()
 
 
-def write(path: str, text: str) -> str:
+def write_command(path: str, text: str) -> str:
     """Return the command that writes a file."""
     return f"cat > {shlex.quote(path)} <<'END'\n{text.rstrip()}\nEND"

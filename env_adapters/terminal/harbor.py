@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from env_adapters.terminal.runtimes import Layout, Limits, Runtime
+from env_adapters.terminal.runtimes import Limits, Runtime, SandboxLayout
 from env_adapters.terminal.sandbox import Files, Sandbox, SandboxEndedError
 from verl_agent.errors import ConfigError
 
@@ -41,14 +41,13 @@ class HarborTask:
 
     folder: Path
     instruction: str
-    layout: Layout
+    layout: SandboxLayout
     copies: dict[str, Path]
     tests_s: float
     agent_s: float
     missing: str
 
     def begin(self) -> Files:
-        """Return the files at the beginning."""
         return {
             name: (0o755 if path.stat().st_mode & 0o100 else 0o644, path.read_bytes())
             for name, path in self.copies.items()
@@ -140,7 +139,7 @@ def read_task(folder: Path) -> HarborTask:
     return HarborTask(
         folder,
         (folder / "instruction.md").read_text(encoding="utf-8").strip(),
-        Layout(folder=workdir, environ=environ, image=image),
+        SandboxLayout(folder=workdir, environ=environ, image=image),
         copies,
         _seconds(settings, "verifier", key),
         _seconds(settings, "agent", key),

@@ -57,7 +57,7 @@ LEAST = Limits(1, 1, 1, 32, 1, 100, 4, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SandboxLayout:
     """Contents of a sandbox beside the system's programs.
 
     Attributes:
@@ -84,7 +84,7 @@ class Start:
     descriptors: list[int] = field(default_factory=list)
 
 
-def driver(limits: Limits, layout: Layout, path: str, own_user: bool) -> bytes:
+def driver(limits: Limits, layout: SandboxLayout, path: str, own_user: bool) -> bytes:
     """Return the first line that a sandbox reads: the driver and its settings.
 
     Args:
@@ -119,7 +119,7 @@ class Runtime(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def start(self, limits: Limits, layout: Layout) -> Start:
+    def start(self, limits: Limits, layout: SandboxLayout) -> Start:
         """Return the command of a sandbox."""
 
     @abstractmethod
@@ -152,7 +152,7 @@ class Bubblewrap(Runtime):
         return bubblewrap_problem(shutil.which("bwrap"), PYTHON)
 
     @override
-    def start(self, limits: Limits, layout: Layout) -> Start:
+    def start(self, limits: Limits, layout: SandboxLayout) -> Start:
         release = re.match(r"(\d+)\.(\d+)", platform.release())
         counted = release is not None and (int(release[1]), int(release[2])) >= (5, 14)
         started = Start(["bwrap", *_system()], driver(limits, layout, "/usr/bin:/bin", own_user=counted))
@@ -263,7 +263,7 @@ class Container(Runtime):
         return f"{self.name} does not work ({said}). Start its daemon, or set env.options.runtime=bubblewrap."
 
     @override
-    def start(self, limits: Limits, layout: Layout) -> Start:
+    def start(self, limits: Limits, layout: SandboxLayout) -> Start:
         command = [self.name, "run", "--rm", "-i", "--network", "none", "--read-only", "--cap-drop", "ALL"]
         command += ["--security-opt", "no-new-privileges", "--user", f"{NOBODY}:{NOBODY}", "--shm-size", "1m"]
         memory = f"{limits.memory_mb + limits.disk_mb * (2 + len(layout.writable)) + 64}m"

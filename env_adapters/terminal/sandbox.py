@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from env_adapters.terminal.runtimes import Layout, Limits, Runtime
+from env_adapters.terminal.runtimes import Limits, Runtime, SandboxLayout
 from verl_agent.errors import EnvError
 
 START_S = 30.0
@@ -33,7 +33,7 @@ class SandboxEndedError(EnvError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
     """Result of a command.
 
     Attributes:
@@ -54,7 +54,7 @@ class Outcome:
 class Sandbox:
     """Sandbox with a shell."""
 
-    def __init__(self, runtime: Runtime, limits: Limits, layout: Layout) -> None:
+    def __init__(self, runtime: Runtime, limits: Limits, layout: SandboxLayout) -> None:
         """Start the sandbox.
 
         Raises:
@@ -78,7 +78,7 @@ class Sandbox:
         except SandboxEndedError as error:
             raise EnvError(f"the sandbox does not start: {error}") from error
 
-    def run(self, command: str, seconds: float) -> Outcome:
+    def run(self, command: str, seconds: float) -> CommandOutcome:
         """Run a command in the shell for at most `seconds`."""
         began = time.monotonic()
         answer = self._call("run", command, seconds, self.limits.output_chars, seconds=seconds)
@@ -88,7 +88,9 @@ class Sandbox:
         status = answer.get("status")
         status = status if isinstance(status, int) else None
         text = NOISE.sub("", printable(head + tail))
-        return Outcome(text, status, str(answer.get("reason", "")), bool(answer.get("kept")), time.monotonic() - began)
+        return CommandOutcome(
+            text, status, str(answer.get("reason", "")), bool(answer.get("kept")), time.monotonic() - began
+        )
 
     def execute(self, argv: Sequence[str], stdin: bytes, seconds: float, most: int) -> bytes | None:
         """Return what a program wrote, which runs beside no other; None if it exceeded a limit."""

@@ -1,19 +1,19 @@
 """TextCraft: craft a Minecraft item from raw materials by text commands."""
 
-import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import ceil
 from pathlib import Path
 
-from env_adapters.textcraft.game import Game, command_name, normalize
-from env_adapters.textcraft.oracle import Action, Choices, choose, pick, plan, turns_needed
-from env_adapters.textcraft.recipes import Recipe, recipe_book, words
+from env_adapters.textcraft.game import CraftingGame, command_name, normalize_command
+from env_adapters.textcraft.oracle import Choices, PlannedCommand, choose_recipes, pick, plan_commands, turns_needed
+from env_adapters.textcraft.recipes import Recipe, display_name, recipe_book
 from verl_agent.envs.action_format import LineFormat, Parameter, Tool
 from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.drawing import Drawing, Node, Table, Tree
+from verl_agent.envs.tasks import stable_hash
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
@@ -56,22 +56,17 @@ def held_out(strata: Mapping[str, int], count: int) -> set[str]:
     return {goal for i, goal in enumerate(ordered) if (i + 1) * count // len(ordered) > i * count // len(ordered)}
 
 
-def stable_hash(text: str) -> str:
-    """Return a hash that is the same in every process, machine and version of Python."""
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def task_item(goal: str) -> TaskItem:
+def goal_item(goal: str) -> TaskItem:
     """Return the task item for `goal`."""
     depth = recipe_book().depths[goal]
     data = {"goal": goal, "depth": depth, "turns": turns_needed(goal)}
     return TaskItem("textcraft", goal, data, f"depth {depth}")
 
 
-def draw(episode: Episode) -> list[list[Drawing]]:
+def draw_crafting(episode: Episode) -> list[list[Drawing]]:
     """Return inventory and crafting tree at the start and after each turn, by playing the actions again."""
     goal = episode.item.data["goal"]
-    game, chosen = Game(recipe_book(), goal), choose(goal)
+    game, chosen = CraftingGame(recipe_book(), goal), choose_recipes(goal)
     obtained: Counter[str] = Counter()
     states = [_state(game, chosen, obtained)]
     for turn in episode.turns:
@@ -83,8 +78,8 @@ def draw(episode: Episode) -> list[list[Drawing]]:
     return states
 
 
-def _state(game: Game, chosen: Choices, obtained: Mapping[str, int]) -> list[Drawing]:
-    carried = [(str(count), words(name)) for name, count in game.inventory.items()]
+def _state(game: CraftingGame, chosen: Choices, obtained: Mapping[str, int]) -> list[Drawing]:
+    carried = [(str(count), display_name(name)) for name, count in game.inventory.items()]
     tree = Tree("Crafting tree (one plan; ✓ was obtained)", [_node(game.goal, 1, chosen, obtained)])
     return [Table("Inventory", (), carried or [("empty",)]), tree]
 
@@ -96,7 +91,7 @@ def _node(name: str, amount: int, chosen: Choices, obtained: Mapping[str, int]) 
         runs = ceil(amount / recipe.count)
         amounts = {pick(chosen, ingredient): runs * count for ingredient, count in recipe.ingredients.items()}
         children = [_node(ingredient, count, chosen, obtained) for ingredient, count in amounts.items()]
-    return Node(f"{amount} {words(name)}", obtained.get(name, 0) >= amount, children)
+    return Node(f"{amount} {display_name(name)}", obtained.get(name, 0) >= amount, children)
 
 
 PROMPTS = ("full", "short")
@@ -149,13 +144,13 @@ class TextCraft(EnvAdapter):
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         self.check_split(split)
-        return [task_item(goal) for goal in split_goals()[split]]
+        return [goal_item(goal) for goal in split_goals()[split]]
 
     async def reset(self, item: TaskItem) -> list[Message]:
         book, goal = recipe_book(), item.data["goal"]
         if goal not in book.recipes:
             raise EnvError(f"TextCraft has no goal {goal!r}; item ids are names such as minecraft:birch_wood.")
-        self.game = Game(book, goal)
+        self.game = CraftingGame(book, goal)
         self.ended = False
         return [
             {"role": "system", "content": rules(self.prompt)},
@@ -170,19 +165,19 @@ class TextCraft(EnvAdapter):
         return result
 
     def describe_action(self, action: str, observation: str) -> ActionTarget:
-        command = normalize(action)
+        command = normalize_command(action)
         return ActionTarget(command_name(command), None, command)
 
     @classmethod
     def draw(cls, episode: Episode) -> Sequence[Sequence[Drawing]]:
-        return draw(episode)
+        return draw_crafting(episode)
 
     def oracle_turns(self, item: TaskItem) -> int:
         return len(self.demonstration(item))
 
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         goal = item.data["goal"]
-        return [DemoAction(action.command, thought(action, goal)) for action in plan(goal)]
+        return [DemoAction(action.command, reason_for(action, goal)) for action in plan_commands(goal)]
 
 
 @cache
@@ -198,21 +193,22 @@ def describe_task(goal: str, distractors: int) -> str:
     The choice of distractors and the order of the lines depend only on the goal. All goals together take 0.4 MB.
     """
     book = recipe_book()
-
-    def shuffled(lines: set[str]) -> list[str]:
-        return sorted(lines, key=lambda line: stable_hash(f"{goal} {line}"))
-
     recipes = book.needed(goal)
     needed = {recipe.line for recipe in recipes}
     related = {other.line for recipe in recipes for name in recipe.ingredients for other in book.uses[name]} - needed
-    lines = shuffled(needed | set(shuffled(related)[:distractors]))
-    return "Crafting commands:\n" + "\n".join(lines) + f"\n\nGoal: craft {words(goal)}."
+    lines = shuffled_lines(goal, needed | set(shuffled_lines(goal, related)[:distractors]))
+    return "Crafting commands:\n" + "\n".join(lines) + f"\n\nGoal: craft {display_name(goal)}."
 
 
-def thought(action: Action, goal: str) -> str:
+def shuffled_lines(goal: str, lines: Iterable[str]) -> list[str]:
+    """Return crafting commands in an order that depends only on the goal."""
+    return sorted(lines, key=lambda line: stable_hash(f"{goal} {line}"))
+
+
+def reason_for(action: PlannedCommand, goal: str) -> str:
     """Return the reason for one action of the plan."""
     if action.command.startswith("get"):
-        return f"No command makes {words(action.makes)}, so I fetch all that I need."
+        return f"No command makes {display_name(action.makes)}, so I fetch all that I need."
     if action.makes == goal:
-        return f"I have everything for the goal, {words(goal)}."
-    return f"I have the ingredients for {words(action.makes)}, which I need for the goal."
+        return f"I have everything for the goal, {display_name(goal)}."
+    return f"I have the ingredients for {display_name(action.makes)}, which I need for the goal."

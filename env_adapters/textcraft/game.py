@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from env_adapters.textcraft.recipes import Recipe, RecipeBook, name_of, words
+from env_adapters.textcraft.recipes import Recipe, RecipeBook, display_name, item_id
 from verl_agent.envs.parsing import shorten
 from verl_agent.types import StepResult
 
@@ -21,18 +21,17 @@ class ActionFailed(Exception):
     """Error for a valid command that cannot be executed; its message is the observation."""
 
 
-class Game:
+class CraftingGame:
     """State of one episode: the goal and the inventory."""
 
     def __init__(self, book: RecipeBook, goal: str) -> None:
-        """Start with an empty inventory."""
         self.book = book
         self.goal = goal
         self.inventory: Counter[str] = Counter()
 
     def play(self, action: str) -> StepResult:
         """Execute one command. Crafting the goal earns reward 1 and ends the episode."""
-        command = normalize(action)
+        command = normalize_command(action)
         name = command_name(command)
         try:
             if name == "inventory":
@@ -45,7 +44,7 @@ class Game:
                 return StepResult(f"Crafted {recipe.count} {recipe.output}", float(done), done)
         except ActionFailed as failure:
             return StepResult(str(failure), info={"failed_action": 1.0})
-        return not_understood(command)
+        return StepResult(f"Could not execute {shorten(command)}", info={"invalid_action": 1.0})
 
     def get(self, item: str, count: int) -> str:
         """Add a raw material to the inventory.
@@ -53,11 +52,11 @@ class Game:
         Raises:
             ActionFailed: the item can be crafted or is unknown, or the amount is out of range.
         """
-        if not self.book.fetchable(name_of(item)):
+        if not self.book.fetchable(item_id(item)):
             raise ActionFailed(f"Could not find {shorten(item)}")
         if not 1 <= count <= MAX_QUANTITY:
             raise ActionFailed(f"Could not get that many {shorten(item)}: ask for 1 to {MAX_QUANTITY}")
-        self.inventory[name_of(item)] += count
+        self.inventory[item_id(item)] += count
         return f"Got {count} {item}"
 
     def craft(self, output: str, ingredients: str) -> Recipe:
@@ -68,13 +67,13 @@ class Game:
         """
         offered = parse_ingredients(ingredients)
         if any(self.inventory[name] < count for name, count in offered.items()):
-            raise ActionFailed(f"Could not find enough items to craft {shorten(name_of(output))}")
-        for recipe in self.book.recipes.get(name_of(output), []):
+            raise ActionFailed(f"Could not find enough items to craft {shorten(item_id(output))}")
+        for recipe in self.book.recipes.get(item_id(output), []):
             if self.accepts(recipe, offered):
                 self.inventory -= offered  # drops what reaches zero
                 self.inventory[recipe.output] += recipe.count
                 return recipe
-        raise ActionFailed(f"Could not find a valid recipe for {shorten(words(name_of(output)))}")
+        raise ActionFailed(f"Could not find a valid recipe for {shorten(display_name(item_id(output)))}")
 
     def accepts(self, recipe: Recipe, offered: Counter[str]) -> bool:
         """Return True if `offered` matches the recipe; a member of a tag matches the tag."""
@@ -87,11 +86,11 @@ class Game:
 
     def describe_inventory(self) -> str:
         """Return the inventory as text, in the order of acquisition."""
-        carried = " ".join(f"[{words(name)}] ({count})" for name, count in self.inventory.items())
+        carried = " ".join(f"[{display_name(name)}] ({count})" for name, count in self.inventory.items())
         return f"Inventory: {carried or 'You are not carrying anything.'}"
 
 
-def normalize(action: str) -> str:
+def normalize_command(action: str) -> str:
     """Return an action in the form in which the game reads it: lower case, single spaces, no marks around it."""
     return " ".join(action[: MAX_COMMAND + 1].lower().split()).strip("\"'`* ").rstrip(". ")
 
@@ -105,11 +104,6 @@ def command_name(command: str) -> str:
     return "get" if GET.fullmatch(command) else "craft" if CRAFT.fullmatch(command) else ""
 
 
-def not_understood(command: str) -> StepResult:
-    """Return the result of an action that is not a command."""
-    return StepResult(f"Could not execute {shorten(command)}", info={"invalid_action": 1.0})
-
-
 def parse_ingredients(ingredients: str) -> Counter[str]:
     """Parse the ingredients of a craft command into amounts by item name.
 
@@ -121,5 +115,5 @@ def parse_ingredients(ingredients: str) -> Counter[str]:
         found = INGREDIENT.fullmatch(part.strip())
         if found is None:
             raise ActionFailed(f"Wrong item format: {shorten(part.strip())}")
-        offered[name_of(found[2])] += int(found[1])
+        offered[item_id(found[2])] += int(found[1])
     return offered

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil
 
-from env_adapters.textcraft.recipes import Recipe, RecipeBook, recipe_book, words
+from env_adapters.textcraft.recipes import Recipe, RecipeBook, display_name, recipe_book
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class PlannedCommand:
     """One command of the game.
 
     Attributes:
@@ -28,18 +28,18 @@ Choices = Mapping[str, str | Recipe]
 """Recipe chosen for each item, and item chosen for each tag."""
 
 
-def plan(goal: str) -> list[Action]:
+def plan_commands(goal: str) -> list[PlannedCommand]:
     """Return commands that craft `goal` in few turns: raw materials first, then crafts in order of dependency."""
-    return commands(recipe_book(), goal, choose(goal))
+    return commands(recipe_book(), goal, choose_recipes(goal))
 
 
 @cache
 def turns_needed(goal: str) -> int:
     """Return the number of turns of the plan for `goal`."""
-    return len(plan(goal))
+    return len(plan_commands(goal))
 
 
-def choose(goal: str) -> Choices:
+def choose_recipes(goal: str) -> Choices:
     """Choose recipes and items by local search: change one choice at a time while that saves turns."""
     book = recipe_book()
     options = open_choices(book, goal)
@@ -73,11 +73,11 @@ def open_choices(book: RecipeBook, goal: str) -> dict[str, list[Recipe] | list[s
     return options
 
 
-def commands(book: RecipeBook, goal: str, chosen: Choices) -> list[Action]:
+def commands(book: RecipeBook, goal: str, chosen: Choices) -> list[PlannedCommand]:
     """Return the commands that craft `goal` with the `chosen` recipes and items."""
     order = crafting_order(goal, chosen)
     amounts: dict[str, int] = {goal: 1}
-    crafts: list[list[Action]] = []
+    crafts: list[list[PlannedCommand]] = []
     for name in reversed(order):
         recipe = chosen.get(name)
         if not isinstance(recipe, Recipe):
@@ -86,8 +86,8 @@ def commands(book: RecipeBook, goal: str, chosen: Choices) -> list[Action]:
         ingredients = {pick(chosen, ingredient): count for ingredient, count in recipe.ingredients.items()}
         for ingredient, count in ingredients.items():
             amounts[ingredient] = amounts.get(ingredient, 0) + runs * count
-        crafts.append([Action(Recipe(name, recipe.count, ingredients).line, name)] * runs)
-    gets = [Action(f"get {amounts[name]} {words(name)}", name) for name in order if book.fetchable(name)]
+        crafts.append([PlannedCommand(Recipe(name, recipe.count, ingredients).line, name)] * runs)
+    gets = [PlannedCommand(f"get {amounts[name]} {display_name(name)}", name) for name in order if book.fetchable(name)]
     return gets + [action for actions in reversed(crafts) for action in actions]
 
 

@@ -16,12 +16,12 @@ from verl_agent.errors import ConfigError
 NAMESPACE = "minecraft:"
 
 
-def words(name: str) -> str:
+def display_name(name: str) -> str:
     """Return the display name of an item or tag: `minecraft:birch_log` is `birch log`."""
     return name.removeprefix(NAMESPACE).replace("_", " ")
 
 
-def name_of(text: str) -> str:
+def item_id(text: str) -> str:
     """Return the id of an item or tag: `birch log` is `minecraft:birch_log`."""
     return NAMESPACE + text.strip().removeprefix(NAMESPACE).replace(" ", "_")
 
@@ -42,8 +42,8 @@ class Recipe:
     @property
     def line(self) -> str:
         """Command that crafts the item, as the game shows it."""
-        ingredients = ", ".join(f"{count} {words(name)}" for name, count in self.ingredients.items())
-        return f"craft {self.count} {words(self.output)} using {ingredients}"
+        ingredients = ", ".join(f"{count} {display_name(name)}" for name, count in self.ingredients.items())
+        return f"craft {self.count} {display_name(self.output)} using {ingredients}"
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from functools import cache
 
 from typing_extensions import override
 
-from env_adapters.textcraft.adapter import TextCraft, split_goals, stable_hash
-from env_adapters.textcraft.game import CRAFT, Game, command_name, normalize
-from env_adapters.textcraft.oracle import plan
-from env_adapters.textcraft.recipes import name_of, recipe_book, words
+from env_adapters.textcraft.adapter import TextCraft, shuffled_lines, split_goals
+from env_adapters.textcraft.game import CRAFT, CraftingGame, command_name, normalize_command
+from env_adapters.textcraft.oracle import plan_commands
+from env_adapters.textcraft.recipes import display_name, item_id, recipe_book
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.arena import Arena
 from verl_agent.envs.base import Hosting, Requirement
@@ -57,9 +57,9 @@ class TwoCrafters(Arena):
 
     @override
     async def begin(self, item: TaskItem) -> None:
-        self._game, self._turn, self._ended = Game(recipe_book(), item.data["goal"]), 0, False
-        self._left = [action.command for action in plan(self._game.goal)]
-        self._news = [[describe(self._game.goal, seat)] for seat in range(2)]
+        self._game, self._turn, self._ended = CraftingGame(recipe_book(), item.data["goal"]), 0, False
+        self._left = [action.command for action in plan_commands(self._game.goal)]
+        self._news = [[crafter_text(self._game.goal, seat)] for seat in range(2)]
 
     @override
     def to_move(self) -> Sequence[int]:
@@ -74,7 +74,7 @@ class TwoCrafters(Arena):
     async def move(self, actions: Mapping[int, str]) -> Collection[int]:
         ((seat, action),) = actions.items()
         self._turn += 1
-        command, invalid = normalize(action), False
+        command, invalid = normalize_command(action), False
         if command.startswith("say "):
             answer, heard = "Said.", f"Your partner says: {action.strip()[4:][:MAX_SAID]}"
         elif not knows(self._game.goal, seat, command):
@@ -106,7 +106,7 @@ class TwoCrafters(Arena):
     @override
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Return the actions of the seat of the policy, beside a partner that plays the oracle."""
-        (own,), left, moves, turn = self.policy_seats, [one.command for one in plan(item.data["goal"])], [], 0
+        (own,), left, moves, turn = self.policy_seats, [one.command for one in plan_commands(item.data["goal"])], [], 0
         while left:
             mine = knows(item.data["goal"], turn % 2, left[0])
             moves += [DemoAction(left[0] if mine else WAIT)] if turn % 2 == own else []
@@ -124,7 +124,7 @@ def owner(goal: str, output: str) -> int:
 def knows(goal: str, seat: int, command: str) -> bool:
     """Return True if a crafter may play a command: each may do everything but the other's crafts."""
     craft = CRAFT.fullmatch(command)
-    return craft is None or name_of(craft[1]) not in recipe_book().depths or owner(goal, name_of(craft[1])) == seat
+    return craft is None or item_id(craft[1]) not in recipe_book().depths or owner(goal, item_id(craft[1])) == seat
 
 
 @cache
@@ -137,10 +137,10 @@ def can_craft(goal: str, seat: int, name: str) -> bool:
     return book.fetchable(name) or (name in book.recipes and owner(goal, name) == seat and made)
 
 
-def describe(goal: str, seat: int) -> str:
+def crafter_text(goal: str, seat: int) -> str:
     """Return the first text of a crafter: rules, own commands and, for the first one, the goal."""
     own = {recipe.line for recipe in recipe_book().needed(goal) if owner(goal, recipe.output) == seat}
-    lines = sorted(own, key=lambda line: stable_hash(f"{goal} {line}"))
-    told = f"\n\nGoal: craft {words(goal)}." if seat == 0 else ""
+    lines = shuffled_lines(goal, own)
+    told = f"\n\nGoal: craft {display_name(goal)}." if seat == 0 else ""
     name = "second" if seat else "first"
     return f"{RULES}\nYou are the {name} crafter. Crafting commands that you know:\n" + "\n".join(lines) + told

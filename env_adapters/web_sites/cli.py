@@ -33,7 +33,7 @@ def up(
     ] = control.FIRST_PORT,
 ) -> None:
     """Install, fill and start the sites."""
-    sites = control.up(home(folder), seed, port, lambda line: console.print(line, highlight=False))
+    sites = control.start_sites(home(folder), seed, port, lambda line: console.print(line, highlight=False))
     for name, port in sites.ports.items():
         console.print(f"{name:6} http://127.0.0.1:{port}", highlight=False)
 
@@ -41,13 +41,13 @@ def up(
 @app.command()
 def down(folder: Folder = None) -> None:
     """Stop the sites."""
-    console.print("The sites have stopped." if control.down(home(folder)) else "No sites were running.")
+    console.print("The sites have stopped." if control.stop_sites(home(folder)) else "No sites were running.")
 
 
 @app.command()
 def status(folder: Folder = None) -> None:
     """Show response time, processes and memory of each site."""
-    sites_health = control.status(home(folder))
+    sites_health = control.health_of_sites(home(folder))
     table = Table("site", "port", "answers in", "processes", "memory")
     for health in sites_health:
         answer = "no answer" if health.answer_ms is None else f"{health.answer_ms:.0f} ms"
@@ -62,7 +62,7 @@ def status(folder: Folder = None) -> None:
 @app.command()
 def reset(folder: Folder = None) -> None:
     """Remove all copies of the sites' state, including that of visitors."""
-    console.print(f"{control.reset(home(folder))} copies were removed.", highlight=False)
+    console.print(f"{control.remove_copies(home(folder))} copies were removed.", highlight=False)
 
 
 def home(folder: Path | None) -> Home:

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from env_adapters.web_sites.folders import Home
-from env_adapters.web_sites.install import ROOT, Say, install
+from env_adapters.web_sites.install import ROOT, Say, install_sites
 from env_adapters.web_sites.processes import free_port, port_is_free
 from env_adapters.web_sites.served.copies import HEALTH
 from env_adapters.web_sites.siteset import SiteSet
@@ -28,7 +28,7 @@ STOP_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class SiteHealth:
     """Health of a site.
 
     Attributes:
@@ -43,7 +43,7 @@ class Health:
     memory_mb: float
 
 
-def up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
+def start_sites(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
     """Install and start the sites, or return those that already run.
 
     Raises:
@@ -71,13 +71,13 @@ def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
         sites = SiteSet.running(home.folder)
         sites.check(seed)
         return sites
-    install(home, seed, say)
+    install_sites(home, seed, say)
     ports = [first_port + index if first_port else free_port() for index in range(len(SITES))]
     in_use = [port for port in ports if not port_is_free(port)]
     if in_use:
         raise ConfigError(f"Port {in_use[0]} is in use. Choose others: verl-agent sites up --port {first_port + 100}")
     home.state.unlink(missing_ok=True)
-    reset(home)
+    remove_copies(home)
     say("starting the sites")
     with (home.logs / "supervisor.log").open("ab") as log:
         process = subprocess.Popen(
@@ -96,7 +96,7 @@ def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
     return SiteSet.running(home.folder)
 
 
-def down(home: Home) -> bool:
+def stop_sites(home: Home) -> bool:
     """Stop the sites; return False if none were running."""
     if not is_up(home):
         return False
@@ -109,11 +109,11 @@ def down(home: Home) -> bool:
                 f"The sites of process {pid} did not stop within {STOP_TIMEOUT_S:.0f} s. Kill it: kill -9 {pid}"
             )
         time.sleep(0.1)
-    reset(home)
+    remove_copies(home)
     return True
 
 
-def reset(home: Home) -> int:
+def remove_copies(home: Home) -> int:
     """Remove all copies, including that of visitors, and return their number.
 
     Requests of sessions that use a removed copy are refused.
@@ -124,7 +124,7 @@ def reset(home: Home) -> int:
     return len(copies)
 
 
-def status(home: Home) -> Sequence[Health]:
+def health_of_sites(home: Home) -> Sequence[SiteHealth]:
     """Return the health of each site."""
     if not is_up(home):
         raise ConfigError(f"No sites run from {home.folder}. Start them: verl-agent sites up")
@@ -132,7 +132,7 @@ def status(home: Home) -> Sequence[Health]:
     rows = []
     for name, port in sites.ports.items():
         members = processes_of(sites, name)
-        rows.append(Health(name, port, answer_ms(port), len(members), sum(map(memory_mb, members))))
+        rows.append(SiteHealth(name, port, answer_ms(port), len(members), sum(map(memory_mb, members))))
     return rows
 
 
@@ -140,7 +140,7 @@ def processes_of(sites: SiteSet, name: str) -> list[psutil.Process]:
     """Return the processes of a site."""
     port = sites.ports[name]
     servers = [process for process in psutil.Process(sites.pid).children() if port in listening_ports(process)]
-    return [process for server in servers for process in process_tree(server)]
+    return [process for server in servers for process in with_children(server)]
 
 
 def memory_mb(process: psutil.Process) -> float:
@@ -151,7 +151,7 @@ def memory_mb(process: psutil.Process) -> float:
         return 0.0
 
 
-def process_tree(process: psutil.Process) -> list[psutil.Process]:
+def with_children(process: psutil.Process) -> list[psutil.Process]:
     """Return a process and all its descendants, or an empty list if it has ended."""
     try:
         return [process, *process.children(recursive=True)]

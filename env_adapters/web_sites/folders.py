@@ -5,6 +5,8 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from verl_agent.envs.cache import cache_dir
+
 HERE = Path(__file__).parent
 KEY_CHARS = 12
 SITES_VARIABLE = "VERL_AGENT_SITES"
@@ -13,11 +15,7 @@ SITES_VARIABLE = "VERL_AGENT_SITES"
 def sites_home() -> Path:
     """Return the default folder: `$VERL_AGENT_SITES`, or below `$VERL_AGENT_CACHE`, or in the user's cache."""
     folder = os.environ.get(SITES_VARIABLE)
-    if folder:
-        return Path(folder)
-    cache_folder = os.environ.get("VERL_AGENT_CACHE")
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return (Path(cache_folder) if cache_folder else root / "verl_agent") / "webarena"
+    return Path(folder) if folder else cache_dir() / "webarena"
 
 
 class Home:

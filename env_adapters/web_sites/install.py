@@ -23,7 +23,7 @@ SEEDERS = ("shop_seed", "forum_seed", "code_seed")
 Say = Callable[[str], None]
 
 
-def install(home: Home, seed: int, say: Say) -> None:
+def install_sites(home: Home, seed: int, say: Say) -> None:
     """Install whatever is missing.
 
     Raises:
@@ -45,10 +45,10 @@ def make_venv(folder: Path, say: Say) -> None:
     say(f"new virtual environment {folder}")
     shutil.rmtree(folder, ignore_errors=True)
     python = str(folder / "bin" / "python")
-    run([sys.executable, "-m", "venv", str(folder)])
+    output_of([sys.executable, "-m", "venv", str(folder)])
     say("installing django-oscar, django-spirit and gunicorn into it")
-    run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
-    packages = run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
+    output_of([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", str(REQUIREMENTS)])
+    packages = output_of([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip()
     # A .pth file puts ROOT after the environment's own packages, so other packages in ROOT cannot shadow them.
     Path(packages, "verl_agent_sites.pth").write_text(f"{ROOT}\n", encoding="utf-8")
     stamp.write_text(contents, encoding="utf-8")
@@ -68,9 +68,9 @@ def fossil_program(home: Home, say: Say = lambda line: None) -> str:
     shutil.rmtree(home.fossil, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=home.folder) as temporary:
         try:
-            run(["apt-get", "download", *FOSSIL_PACKAGES], cwd=temporary)
+            output_of(["apt-get", "download", *FOSSIL_PACKAGES], cwd=temporary)
             for package in sorted(Path(temporary).glob("*.deb")):
-                run(["dpkg-deb", "-x", str(package), temporary])
+                output_of(["dpkg-deb", "-x", str(package), temporary])
                 package.unlink()
             wrapper = Path(temporary, "fossil")
             libraries = sorted({str(file.parent.relative_to(temporary)) for file in Path(temporary).rglob("lib*.so*")})
@@ -135,7 +135,7 @@ def make_seed(home: Home, seed: int, say: Say) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def run(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
+def output_of(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
     """Run a command and return its output."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     try:

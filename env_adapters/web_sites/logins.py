@@ -29,7 +29,7 @@ def login_secret(name: str) -> str:
 
 def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, object]]:
     """Yield the cookies that log a browser in on a site, in Playwright's format."""
-    for name, value in pairs(site, seed):
+    for name, value in session_cookies(site, seed):
         yield {
             "name": name,
             "value": value,
@@ -42,7 +42,7 @@ def cookies(site: str, url: str, seed: int) -> Iterator[dict[str, object]]:
         }
 
 
-def pairs(site: str, seed: int) -> Iterator[tuple[str, str]]:
+def session_cookies(site: str, seed: int) -> Iterator[tuple[str, str]]:
     """Yield name and value of each cookie."""
     if site in ("shopping", "shopping_admin"):
         yield "shop_session", session_key("shop", SHOPPER if site == "shopping" else ADMIN)

@@ -24,7 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
-class Server:
+class SiteServer:
     """Server of a site.
 
     Attributes:
@@ -41,7 +41,6 @@ class Server:
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Start the server."""
         command = [str(self.python), "-m", "gunicorn", "--preload", "--no-control-socket"]
         command += ["--workers", str(WORKERS[self.name]), "--threads", str(THREADS), "--keep-alive", "75"]
         command += ["--bind", f"127.0.0.1:{self.port}", "--log-level", "warning", "--timeout", "60"]
@@ -61,7 +60,6 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """True while its main process runs."""
         return self.process is not None and self.process.poll() is None
 
     def answers(self, timeout_s: float = ANSWER_TIMEOUT_S) -> bool:
@@ -76,7 +74,6 @@ class Server:
             connection.close()
 
     def stop(self) -> None:
-        """Stop it with all its processes."""
         if self.process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from env_adapters.web_sites.record_views import BOOKKEEPING, CREATION, VIEWS
-from env_adapters.web_sites.served.pristine import changes as change_counter
+from env_adapters.web_sites.served.pristine import change_counter
 from env_adapters.webarena.grading.changes import ADDED, CHANGED, REMOVED, Change, Values
 
 BUSY_TIMEOUT_S = 10.0
@@ -21,7 +21,7 @@ Records = Mapping[tuple[str, str], Values]
 """Values of each record by its kind and key."""
 
 
-def changes(before: Path, after: Path) -> list[Change]:
+def record_changes(before: Path, after: Path) -> list[Change]:
     """Return the changes of a copy, in the order in which records of a kind were added.
 
     Args:
@@ -34,7 +34,7 @@ def changes(before: Path, after: Path) -> list[Change]:
             original = before / file.relative_to(after)
             if change_counter(file) != change_counter(original):
                 prefix = f"{file.stem} " if site == "code" else ""
-                found += difference(initial_records(original, site), read_records(file, site), prefix)
+                found += difference(initial_records(original, site), read_site_records(file, site), prefix)
     return found
 
 
@@ -55,33 +55,37 @@ def difference(before: Records, after: Records, prefix: str = "") -> Iterator[Ch
 @lru_cache(maxsize=16)
 def initial_records(file: Path, site: str) -> Records:
     """Return the records of a file of the initial state, which never changes."""
-    return read_records(file, site)
+    return read_site_records(file, site)
 
 
-def read_records(file: Path, site: str) -> Records:
+def read_site_records(file: Path, site: str) -> Records:
     """Return all records of a database; those of a kind are in the order of their creation."""
     with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=BUSY_TIMEOUT_S)) as database:
-        database.text_factory = readable
+        database.text_factory = decoded
         database.execute("BEGIN")  # all queries read the same state
         queries = {name: f"{query} ORDER BY {CREATION.get(name, '1')}" for name, query in VIEWS[site].items()}
         for table, keys in database.execute(TABLES).fetchall():
             if table not in BOOKKEEPING[site]:
                 queries[f"table {table}"] = f'SELECT {keys or "rowid"} AS "record key", * FROM "{table}" ORDER BY 1'
-        return {(name, key): values for name, query in queries.items() for key, values in rows(database.execute(query))}
+        return {
+            (name, key): values
+            for name, query in queries.items()
+            for key, values in keyed_rows(database.execute(query))
+        }
 
 
-def rows(cursor: sqlite3.Cursor) -> Iterator[tuple[str, Values]]:
+def keyed_rows(cursor: sqlite3.Cursor) -> Iterator[tuple[str, Values]]:
     """Yield the key and the values of each row."""
     names: Sequence[str] = [column[0] for column in cursor.description]
     for key, *values in cursor:
-        yield str(key), dict(zip(names[1:], map(plain, values), strict=True))
+        yield str(key), dict(zip(names[1:], map(cell_text, values), strict=True))
 
 
-def readable(text: bytes) -> str:
+def decoded(text: bytes) -> str:
     """Return a text of a database; Fossil stores what a form sends, which may be invalid UTF-8."""
     return text.decode(errors="replace")
 
 
-def plain(value: object) -> str:
+def cell_text(value: object) -> str:
     """Return a value as a text with single spaces; NULL is empty."""
     return "" if value is None else " ".join(str(value).split())

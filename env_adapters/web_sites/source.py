@@ -10,10 +10,10 @@ from playwright.async_api import StorageState
 
 from env_adapters.web_sites import URLS, SiteSet
 from env_adapters.web_sites.install import fossil_requirements
-from env_adapters.web_sites.records import changes
+from env_adapters.web_sites.records import record_changes
 from env_adapters.web_sites.tasks import site_tasks
 from env_adapters.web_sites.world import DEFAULT_SEED
-from env_adapters.webarena.browser.network_proxy import Address, authority
+from env_adapters.webarena.browser.network_proxy import SiteAddress, authority
 from env_adapters.webarena.tasks.items import named_item
 from env_adapters.webarena.tasks.oracle import ScriptOracle
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment, placeholder
@@ -52,11 +52,13 @@ class EmbeddedTasks:
         copy = sites.acquire()
         reached = {authority(URLS[site]) for site in reached_sites(item)}
         routes = {
-            name: Address(host, port, copy.headers) for name, (host, port) in sites.routes.items() if name in reached
+            name: SiteAddress(host, port, copy.headers)
+            for name, (host, port) in sites.routes.items()
+            if name in reached
         }
         cookies: list[Any] = copy.cookies(item.data["sites"]) if item.data.get("require_login") else []
         login: StorageState = {"cookies": cookies, "origins": []}
-        read_changes = partial(changes, sites.home.seed(sites.seed), copy.folder)
+        read_changes = partial(record_changes, sites.home.seed(sites.seed), copy.folder)
         return SiteEnvironment(copy.urls, routes, login, copy.release, changes=read_changes)
 
     def oracle(self, item: TaskItem) -> Callable[[str], str]:

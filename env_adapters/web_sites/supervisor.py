@@ -18,7 +18,7 @@ from typing import IO
 
 from env_adapters.web_sites.folders import Home, code_key
 from env_adapters.web_sites.install import environment
-from env_adapters.web_sites.processes import Server
+from env_adapters.web_sites.processes import SiteServer
 from env_adapters.web_sites.served.copies import VISITOR
 
 SITES = ("shop", "forum", "code")
@@ -43,7 +43,7 @@ class Supervisor:
         self.home, self.seed, self.code = home, seed, code_key()
         variables, python = environment(home, home.seed(seed)), home.venv / "bin" / "python"
         self.servers = [
-            Server(name, port, python, variables, home.logs / f"{name}.log")
+            SiteServer(name, port, python, variables, home.logs / f"{name}.log")
             for name, port in zip(SITES, ports, strict=True)
         ]
         self.failures = dict.fromkeys(SITES, 0)
@@ -118,7 +118,7 @@ class Supervisor:
                 logger.warning("%s does not answer and is restarted", server.name)
                 self.restart(server)
 
-    def restart(self, server: Server) -> None:
+    def restart(self, server: SiteServer) -> None:
         """Stop a server and start it after a delay that doubles with each start."""
         server.stop()
         time.sleep(min(0.1 * 2**server.starts, 10.0))

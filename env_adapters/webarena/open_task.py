@@ -1,17 +1,19 @@
 """Task that is being played: its sites, its browser session, and the last page that the model has seen."""
 
 import asyncio
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from env_adapters.webarena.browser.grammar import Action, ActionError, parse_action
+from env_adapters.webarena.browser.grammar import BrowserAction, PageActionError, parse_action
 from env_adapters.webarena.browser.pager import Pager
 from env_adapters.webarena.browser.pool import BrowserPool, RefusedStateError, browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
-from env_adapters.webarena.browser.screenshots import ScreenshotFolder
 from env_adapters.webarena.browser.session import BrowserSession
 from env_adapters.webarena.browser.snapshot import Snapshot
 from env_adapters.webarena.grading import verified
@@ -23,7 +25,44 @@ from env_adapters.webarena.options import MAX_COST, EconomyOptions, ViewOptions
 from env_adapters.webarena.tasks.site_urls import SiteEnvironment
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import Box, StepResult, TaskItem
+from verl_agent.types import Box, Media, StepResult, TaskItem
+
+
+class ScreenshotFolder:
+    """Folder with the screenshots of one episode.
+
+    Its name holds the task and the second (UTC) at which the episode began, as `started_at` in the episode's record.
+    `actions.txt` has one line for each step, which tells apart episodes of the same task that began together.
+    """
+
+    def __init__(self, root: Path, task: str) -> None:
+        started_at = datetime.now(UTC)
+        name = re.sub(r"[^\w.-]", "_", task)
+        self.folder = root / f"{name}-{started_at:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        self.folder.mkdir(parents=True)
+
+    def record_action(self, step: int, action: str) -> None:
+        """Append the action of a step to `actions.txt`; the first step is 1."""
+        with (self.folder / "actions.txt").open("a", encoding="utf-8") as file:
+            file.write(f"{step:03} {' '.join(action.split())}\n")
+
+    def path(self, step: int) -> Path:
+        """Return the path of the screenshot taken after a step; step 0 is the start."""
+        return self.folder / f"{step:03}.png"
+
+    def media(self, step: int, action: str, box: Box | None) -> list[Media]:
+        """Return the screenshots before and after a step that were written.
+
+        Args:
+            box: place of the element that the action used, on the screenshot before it.
+        """
+        earlier = [one for one in range(step) if self.path(one).is_file()]
+        pair = [Media(self._name(earlier[-1]), f"before: {action[:100]}", box)] if earlier else []
+        return [*pair, Media(self._name(step), "after")] if self.path(step).is_file() else pair
+
+    def _name(self, step: int) -> str:
+        return f"{self.folder.name}/{self.path(step).name}"
+
 
 SAME_PAGE_ACTIONS = ("click", "type", "hover", "press")
 """Actions after which the same segment of a long text is shown if the URL is unchanged, for example in a form."""
@@ -113,7 +152,6 @@ class OpenTask:
         await self.resources.aclose()
 
     def observation(self, notes: Sequence[str]) -> str:
-        """Return the observation for the model."""
         lines = [f"NOTE: {note}" for note in notes]
         lines += ["OBSERVATION:", shorten(self.snapshot.tabs, MAX_LINE), "", self.pager.text]
         lines += [f"URL: {shorten(self.snapshot.url, MAX_LINE)}", f"OBJECTIVE: {self.item.data['intent']}"]
@@ -133,7 +171,7 @@ class OpenTask:
     async def _carry_out(self, action: str) -> StepResult:
         try:
             parsed = parse_action(action)
-        except ActionError as error:  # the page is unchanged, so it is not read again
+        except PageActionError as error:  # the page is unchanged, so it is not read again
             return self._refuse(action, error)
         if parsed.kind == "stop":
             return await self._stop(parsed.text)
@@ -142,7 +180,7 @@ class OpenTask:
             return self._continue((), dict(self.tracker.record(parsed, self.state)))
         try:
             snapshot = await _pool().run(self.session.act(parsed))
-        except ActionError as error:
+        except PageActionError as error:
             self.show(await _pool().run(self.session.observe()))
             return self._refuse(action, error)
         self.show(snapshot, parsed.kind in SAME_PAGE_ACTIONS)
@@ -152,7 +190,7 @@ class OpenTask:
             info["refused_requests"] = float(self.session.network_proxy.traffic.take_refusals())
         return self._continue(snapshot.notes, info)
 
-    def _refuse(self, action: str, error: ActionError) -> StepResult:
+    def _refuse(self, action: str, error: PageActionError) -> StepResult:
         """Return the result of an action that was not carried out."""
         info = {"invalid_action": 1.0, **self.tracker.record_refused(" ".join(action.split()), self.state)}
         return self._continue((str(error),), info)
@@ -193,7 +231,7 @@ class OpenTask:
         self.total_cost += cost
         return cost
 
-    def _describe(self, action: Action) -> str:
+    def _describe(self, action: BrowserAction) -> str:
         """Return an action with the description of its element, in WebArena's format."""
         element = self.session.element(action.element_id)
         explanation = f" where [{action.element_id}] is {element.description}" if element else ""
@@ -201,7 +239,7 @@ class OpenTask:
 
     def _box(self, action: str) -> Box | None:
         """Return the place of the element that an action names."""
-        with suppress(ActionError):
+        with suppress(PageActionError):
             element = self.session.element(parse_action(action).element_id)
             return element.box(self.session.view.size) if element else None
         return None

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from env_adapters.webarena.browser.snapshot import View
+from env_adapters.webarena.browser.snapshot import PageView
 from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT
 
@@ -39,10 +39,10 @@ class ViewOptions:
     """Folder for a screenshot of each step; None for no screenshots."""
 
     @property
-    def page_view(self) -> View:
+    def page_view(self) -> PageView:
         """Settings with which the browser session shows pages."""
         size = (self.width, self.height)
-        view = View(size, self.whole_page, self.settle_s, self.show_options, self.browser_numbers)
+        view = PageView(size, self.whole_page, self.settle_s, self.show_options, self.browser_numbers)
         return view if self.screenshots is None else replace(view, paint_scale=1.0)
 
 

@@ -22,7 +22,7 @@ from tests.support.tokens import load_model
 from verl_agent.agents.context import Context, KeepAll, LastObservations, Summary
 from verl_agent.agents.plain import Act
 from verl_agent.rollout.chat_template import choose_builder
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.tokens import EpisodeTokens, encode_reply
 from verl_agent.types import Episode, Message, Reply, StepResult, TaskItem
 
@@ -103,7 +103,7 @@ def play_once(builder: Any, item: TaskItem, context: Context, turns: int, words:
     tokenizer, env = builder.tokenizer, Wordy(words)
     player = Player(tokenizer, EpisodeTokens(builder, tokenizer.eos_token_id), isinstance(context, Summary))
     agent = Act(env.action_format, context)
-    return asyncio.run(play(item, env, agent, player, EpisodeLimits(turns))), player
+    return asyncio.run(play_episode(item, env, agent, player, EpisodeLimits(turns))), player
 
 
 def row(builder: Any, items: Sequence[TaskItem], context: Context, turns: int, words: int) -> list[str]:

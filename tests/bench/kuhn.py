@@ -35,7 +35,7 @@ from verl_agent.config.composing import compose_training
 from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
 from verl_agent.envs.arena import seat_item
 from verl_agent.rollout.engine_policy import EnginePolicy
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.matches import Match, SeatSession
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
@@ -106,7 +106,10 @@ async def play_match(item: Any, name: str, policies: list[Any]) -> list[Any]:
     """Play one match, and return the episodes of its seats."""
     match = Match(ARENA.new_session(), item, name, ARENA.policy_seats)
     seats = [(seat, SeatSession(match, seat), policy) for seat, policy in enumerate(policies)]
-    jobs = [play(seat_item(item, ARENA, at, name), one, Raw(ARENA.action_format), by, LIMITS) for at, one, by in seats]
+    jobs = [
+        play_episode(seat_item(item, ARENA, at, name), one, Raw(ARENA.action_format), by, LIMITS)
+        for at, one, by in seats
+    ]
     episodes = await asyncio.gather(*jobs)
     for seat, episode in enumerate(episodes):
         await match.settle(seat, episode)

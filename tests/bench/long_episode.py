@@ -20,7 +20,7 @@ from rich.table import Table
 
 from tests.support.fakes import ITEM, ScriptedEngine, Talk, plain
 from tests.support.tokens import Model, load_model
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.trace.behaviors import behavior_turns
 from verl_agent.trace.record import EpisodeMeta, to_record
@@ -58,7 +58,7 @@ def measure(model: Model, turns: int, observation: int, reply: int) -> dict[str,
     engine = ScriptedEngine(model.tokenizer, [[*word * (reply - 1), model.tokenizer.eos_token_id]] * turns)
     policy, limits = model.policy(engine, BUDGET), EpisodeLimits(turns)
     episode, play_ms = timed(
-        lambda: asyncio.run(play(ITEM, Reader(turns, observation), plain(), policy, limits)),
+        lambda: asyncio.run(play_episode(ITEM, Reader(turns, observation), plain(), policy, limits)),
     )
     _, rows_ms = timed(policy.tokens.segments)
     record, record_ms = timed(lambda: to_record(episode, META))

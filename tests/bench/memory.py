@@ -63,7 +63,6 @@ class MemoryUsage:
         return total_gb(self.peak)
 
     def add(self, seconds: float, processes: list[ProcessMemory]) -> None:
-        """Add a sample."""
         self.series.append((round(seconds, 1), round(total_gb(processes), 3)))
         for process in processes:
             self.largest[process.name] = max(process.gb, self.largest.get(process.name, 0.0))

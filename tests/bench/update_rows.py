@@ -11,7 +11,7 @@ from tests import ROOT
 from verl_agent.config.search_path import register_config
 from verl_agent.config.settings import read_env
 from verl_agent.rollout.chat_template import choose_builder
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oracle import OraclePolicy
 from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.types import DemoAction
@@ -38,7 +38,9 @@ def played_rows(model: Path, groups: int) -> list[Segment]:
         for sample in range(SAMPLES):
             agent = played.new_agent()
             policy = OraclePolicy(agent, [DemoAction("inventory")] * sample + list(played.live.demonstration(item)))
-            episode = asyncio.run(play(item, played.live.new_session(), agent, policy, EpisodeLimits(MAX_TURNS)))
+            episode = asyncio.run(
+                play_episode(item, played.live.new_session(), agent, policy, EpisodeLimits(MAX_TURNS))
+            )
             tokens = EpisodeTokens(builder, tokenizer.eos_token_id, agent.tools)
             rows += render_episode(tokens, tokenizer, played.new_agent(), episode)
     return rows

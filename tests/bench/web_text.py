@@ -26,7 +26,13 @@ import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
 from env_adapters.web_sites import Copy, SiteSet
-from env_adapters.webarena.browser.accessibility_tree import DomSnapshot, Tree, build_page_text, layout_rects, tab_line
+from env_adapters.webarena.browser.accessibility_tree import (
+    AccessibilityTree,
+    DomSnapshot,
+    build_page_text,
+    layout_rects,
+    tab_line,
+)
 from env_adapters.webarena.browser.chromium import find_chromium
 
 SIZE = (1280, 720)
@@ -137,7 +143,7 @@ def adapter_text(page: Page, client: CDPSession, whole: bool) -> str:
         )
     )
     document = msgspec.convert(snapshot, DomSnapshot)
-    nodes = msgspec.convert(tree, Tree).nodes
+    nodes = msgspec.convert(tree, AccessibilityTree).nodes
     text = build_page_text(nodes, layout_rects(document.documents[0]), None if whole else SIZE)
     return tab_line([document.title], 0) + "\n\n" + "\n".join(text.lines)
 

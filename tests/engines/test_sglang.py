@@ -20,7 +20,7 @@ from tests.support.models import write_byte_model
 from tests.support.sglang_server import Server, sglang_server
 from tests.support.tokens import Chatter, Model, PlayedTokens, check_tokens
 from tests.support.training_runs import check_killed_run, train_killed, train_to_end
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record_files import read_records
@@ -116,7 +116,7 @@ def test_episodes_train_on_the_tokens_that_the_engine_wrote(server, folder, mode
     async def one() -> PlayedTokens:
         engine = Server(server.actor, server.config, server.model)
         policy = named.policy(engine, budget)
-        episode = await play(ITEM, Chatter(turns=TURNS), plain(), policy, EpisodeLimits(TURNS))
+        episode = await play_episode(ITEM, Chatter(turns=TURNS), plain(), policy, EpisodeLimits(TURNS))
         return PlayedTokens(episode, engine, policy, policy.tokens.segments())
 
     async def several() -> list[PlayedTokens]:

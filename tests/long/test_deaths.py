@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -29,6 +29,7 @@ from tests.support.training_runs import (
     running_after,
     wait_for_end,
 )
+from tests.support.waiting import wait_until
 from verl_agent.runs.hang_watch import PHASE_FILE
 
 RECIPE = """
@@ -122,17 +123,16 @@ class Run:
 
     def wait_for_steps(self, count: int) -> None:
         """Wait until the run has saved `count` further steps."""
-        target, deadline = last_step(self.folder) + count, time.monotonic() + START_S
-        while last_step(self.folder) < target:
-            assert self.command.poll() is None and time.monotonic() < deadline, self.text(0)
-            time.sleep(0.2)
+        target = last_step(self.folder) + count
+        self.wait_until(lambda: last_step(self.folder) >= target)
 
     def wait_for_phase(self, phase: str) -> None:
         """Wait until the run begins a phase."""
-        deadline = time.monotonic() + START_S
-        while (self.folder / PHASE_FILE).read_text() != phase:
-            assert self.command.poll() is None and time.monotonic() < deadline, self.text(0)
-            time.sleep(0.01)
+        self.wait_until(lambda: (self.folder / PHASE_FILE).read_text() == phase)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition while the run goes on."""
+        wait_until(condition, START_S, lambda: self.text(0), self.command, every_s=0.01)
 
     def find(self, part: str) -> psutil.Process:
         """Return a process of the run by a part of its command line."""

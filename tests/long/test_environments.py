@@ -6,7 +6,8 @@ Each test prints a line of figures.
 import asyncio
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 import pytest
@@ -15,13 +16,67 @@ from env_adapters.web_sites.served.copies import VISITOR
 from tests.bench.web_sessions import main, shop
 from tests.support.corpus import embedded_corpus
 from tests.support.environments import KNOWN
-from tests.support.fuzzing import fuzz, play_fuzzed
-from tests.support.oracles import try_oracle
-from tests.support.scripts import scripts, spread
+from tests.support.fuzzing import play_fuzzed
+from tests.support.scripts import actions, scripts, spread
 from tests.support.served import serve_command, started
 from tests.support.soaking import Workload, soak
 from tests.support.web import needs_chromium
+from tests.support.wire_client import Script, Session
 from verl_agent.envs.registry import make_env
+
+CONCURRENCY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class OracleResult:
+    """Result of the episodes of demonstrations.
+
+    Attributes:
+        solved: ids of the solved items.
+        failed: ids of the other items, each with its score or the reason why it was not played.
+    """
+
+    solved: Sequence[str]
+    failed: Sequence[str]
+
+    @property
+    def rate(self) -> float:
+        return len(self.solved) / (len(self.solved) + len(self.failed))
+
+    def __str__(self) -> str:
+        total = len(self.solved) + len(self.failed)
+        return f"{len(self.solved)}/{total} solved" + "".join(f"; {item}" for item in self.failed[:10])
+
+
+def try_oracle(env: str, split: str, url: str, indices: Iterable[int] | None = None) -> OracleResult:
+    """Play the demonstrations of `env` on a server."""
+    session = make_env(env)
+    items = session.tasks(split)
+    chosen = range(len(items)) if indices is None else indices
+    scripts = [Script(index, actions(session, items[index])) for index in chosen]
+    scores = asyncio.run(_play_all(url, [script for script in scripts if script.actions]))
+    solved = [items[index].id for index, score in scores.items() if score >= session.success_reward]
+    failed = [f"{items[index].id} {score}" for index, score in scores.items() if score < session.success_reward]
+    failed += [f"{items[script.item].id} has no demonstration" for script in scripts if not script.actions]
+    return OracleResult(solved, failed)
+
+
+async def _play_all(url: str, scripts: Sequence[Script]) -> dict[int, float]:
+    """Return the score of each script's item; 0 if the episode did not end."""
+    scores: dict[int, float] = {}
+    left = iter(scripts)
+
+    async def play() -> None:
+        session = await Session.open(url)
+        for script in left:
+            await session.reset(script.item)
+            answers = [await session.step(action) for action in script.actions]
+            scores[script.item] = answers[-1]["score"] if answers[-1]["done"] else 0.0
+        await session.close()
+
+    await asyncio.gather(*(play() for _ in range(min(CONCURRENCY, len(scripts)))))
+    return scores
+
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -118,9 +173,6 @@ def test_oracle_solves_tasks_through_http(env, split, each, min_rate):
 
 @pytest.mark.parametrize("env", KNOWN)
 def test_fuzzed_actions_return_bounded_observations(env):
-    known, session = KNOWN[env], make_env(env)
-    actions = list(fuzz(0, FUZZED, known.words))
-    actions[1::2] = [known.wrap.format(action) for action in actions[1::2]]
-    seen = asyncio.run(play_fuzzed(session, session.tasks(known.split)[known.item], iter(actions)))
+    seen = play_fuzzed(env, 0, FUZZED)
     report(f"{env}: {dict(seen)}")
     assert seen["actions"] == FUZZED

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from tests.support.models import write_byte_model
 from tests.support.training_runs import command_line, run_environment, wait_for_end
+from tests.support.waiting import wait_until
 from verl_agent.models.lora import has_adapters
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.results.folder import RECORDS
@@ -78,10 +78,8 @@ def rounds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command, environment = command_line("evolve", root, "evolve"), run_environment(root)
 
     first = subprocess.Popen(command, env=environment, cwd=root)
-    second, deadline = root / "rounds/round_1/explore/textcraft" / RECORDS, time.monotonic() + 1500
-    while not (second.is_file() and second.stat().st_size):
-        assert first.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
+    second = root / "rounds/round_1/explore/textcraft" / RECORDS
+    wait_until(lambda: second.is_file() and second.stat().st_size, 1500, running=first)
     first.send_signal(signal.SIGKILL)
     first.wait()
     wait_for_end(root)

@@ -24,7 +24,7 @@ from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.program.adapter import Program
 from verl_agent.envs.registry import load_adapter, make_env
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 
 PYTHON = ROOT / ".venv-verifiers/bin/python"
 ENV = "textcraft"
@@ -68,7 +68,7 @@ def outcome(policy, episode):
 def by_loop(model, env, item, replies):
     policy = model.policy(ScriptedEngine(model.tokenizer, replies))
     agent = Raw(env.action_format)
-    return outcome(policy, asyncio.run(play(item, env.new_session(), agent, policy, EpisodeLimits(TURNS))))
+    return outcome(policy, asyncio.run(play_episode(item, env.new_session(), agent, policy, EpisodeLimits(TURNS))))
 
 
 def test_openenv(model, expected):
@@ -103,7 +103,7 @@ def test_verifiers(model, expected, tmp_path, monkeypatch):
         policy = model.policy(ScriptedEngine(model.tokenizer, replies_to(native, native.tasks(SPLIT)[number], number)))
         agent, limits = ProgramAgent(program.action_format), EpisodeLimits(TURNS + 1, timeout_s=120)
         async with gate:
-            return outcome(policy, await play(item, program.new_session(), agent, policy, limits))
+            return outcome(policy, await play_episode(item, program.new_session(), agent, policy, limits))
 
     async def all_of_them():
         gate = asyncio.Semaphore(3)

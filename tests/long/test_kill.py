@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from tests import ROOT
+from tests.support.waiting import wait_until
 from tests.support.web import needs_chromium, page, serving
 from verl_agent.runs.control.server import SOCKET, send_command
 
@@ -64,17 +65,10 @@ def start(folder: Path, port: int) -> "subprocess.Popen[str]":
         "env.timeout_s=240",
         "env.retries=5",
         "env.options.view={settle_s: 1}",  # the pages never settle
-        "model.path=python:tests.support.restless:reply",
+        "model.path=python:tests.support.policies:wander",
     ]
     command = [sys.executable, "-m", "verl_agent.commands.evaluate", *recipe, *options]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, start_new_session=True)
-
-
-def wait_until(condition, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timeout"
-        time.sleep(0.1)
 
 
 def test_kill_in_the_middle_of_sixteen_web_episodes_leaves_no_process_and_sends_nothing(tmp_path):
@@ -85,7 +79,7 @@ def test_kill_in_the_middle_of_sixteen_web_episodes_leaves_no_process_and_sends_
         try:
             folder = tmp_path / "run"
             wait_until(lambda: (folder / SOCKET).exists(), 90)
-            wait_until(lambda: _after_a_turn(folder) == EPISODES, 150)
+            wait_until(lambda: _after_a_turn(folder) == EPISODES, 150, every_s=0.1)
             started = psutil.Process(run.pid).children(recursive=True)
             assert any("chrom" in process.name() or "headless" in process.name() for process in started)
             began = time.monotonic()

@@ -18,6 +18,7 @@ from ray.cluster_utils import Cluster
 
 from tests.support.models import write_byte_model
 from tests.support.training_runs import RECIPE, command_line, last_step, marked_processes, run_environment, wait_for_end
+from tests.support.waiting import wait_until
 from verl_agent.runs.hang_watch import PHASE_FILE
 from verl_agent.trace.record_files import read_records
 from verl_agent.training.phases import PHASE_OF_METHOD
@@ -71,13 +72,6 @@ def train(
     return status, (root / "output").read_text()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 600) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timeout"
-        time.sleep(0.2)
-
-
 def played(run: Path, steps: Sequence[int]) -> list[tuple[int, str, int]]:
     """Return step, task and sample of the training episodes of some steps, sorted."""
     records = read_records(run) if run.is_dir() else []
@@ -94,7 +88,7 @@ def test_two_nodes_train_and_a_killed_run_resumes_with_the_same_tasks(tmp_path: 
         assert last_step(tmp_path / "whole/run") == 3
 
         def kill(run: Path) -> None:
-            wait_until(lambda: last_step(run) >= 1)
+            wait_until(lambda: last_step(run) >= 1, 600)
             for process in marked_processes(tmp_path / "killed"):
                 if "verl_agent.commands.train" in " ".join(process.cmdline()):
                     process.kill()
@@ -117,7 +111,7 @@ def test_hosts_of_a_node_that_dies_are_replaced_and_no_episode_is_lost(tmp_path:
         prepare(tmp_path / "root")
 
         def end_node(run: Path) -> None:
-            wait_until(lambda: len(played(run, [1, 2])) > 4)
+            wait_until(lambda: len(played(run, [1, 2])) > 4, 600, every_s=0.2)
             cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
 
         status, shown = train(tmp_path / "root", cluster, *hosts, during=end_node)
@@ -132,7 +126,7 @@ def test_node_with_a_rank_that_dies_ends_the_run_with_its_name_and_it_resumes_on
         prepare(tmp_path / "root")
 
         def end_node(run: Path) -> None:
-            wait_until(lambda: last_step(run) >= 1)
+            wait_until(lambda: last_step(run) >= 1, 600)
             cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
 
         status, shown = train(tmp_path / "root", cluster, *saved, during=end_node)
@@ -157,8 +151,8 @@ def test_node_lost_in_a_weight_transfer_is_named_and_the_run_goes_on_with_its_re
         prepare(tmp_path / "root")
 
         def replace_node(run: Path) -> None:
-            wait_until(lambda: last_step(run) >= 1)
-            wait_until(lambda: (run / PHASE_FILE).read_text() == PHASE_OF_METHOD["on_step_end"])
+            wait_until(lambda: last_step(run) >= 1, 600)
+            wait_until(lambda: (run / PHASE_FILE).read_text() == PHASE_OF_METHOD["on_step_end"], 600)
             (lost,) = cluster.worker_nodes
             processes = processes_of(lost)
             try:

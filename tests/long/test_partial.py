@@ -7,7 +7,6 @@ was sampled. Takes minutes on two cores.
 import os
 import signal
 import subprocess
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from tests.support.training_runs import (
     uninterrupted_tasks,
     wait_for_end,
 )
+from tests.support.waiting import wait_until
 from verl_agent.trace.abandoned import read_abandoned
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
@@ -83,10 +83,7 @@ def stop(command: list[str], root: Path, step: int, sent: signal.Signals) -> int
     """Train until a step is saved, send a signal, and return the last saved step; no process is left."""
     folder = root / "run"
     process = subprocess.Popen(command, env=run_environment(root, root / "package"), start_new_session=True)
-    deadline = time.monotonic() + 1500
-    while last_step(folder) < step:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_until(lambda: last_step(folder) >= step, 1500, running=process)
     if sent is signal.SIGINT:  # a terminal sends it to every process of its foreground group
         os.killpg(process.pid, sent)
     else:

@@ -68,7 +68,7 @@ def command(folder: Path, port: int, turns: int) -> list[str]:
         f"evaluation.output_dir={folder}/run",
         f"horizon.eval_max_turns={turns}",
         "env.timeout_s=240",
-        "model.path=python:tests.support.buyer:reply",
+        "model.path=python:tests.support.policies:buy",
     ]
     recipe = ["--config-dir", str(ROOT / "recipes/webarena"), "--config-name", "eval"]
     return [sys.executable, "-m", "verl_agent.commands.evaluate", *recipe, *options]

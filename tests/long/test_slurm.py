@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import ROOT
-from tests.support.slurm import missing_programs, run, slurm, wait_until
+from tests.support.slurm import missing_programs, run, slurm
 from tests.support.training_runs import last_step, prepare, run_environment, wait_for_end
+from tests.support.waiting import wait_until
 from verl_agent.commands.cli import app
 from verl_agent.trace.record_files import read_records
 
@@ -70,13 +71,13 @@ def test_a_job_on_two_nodes_that_is_preempted_is_queued_again_and_resumes(root: 
                 *("--wrap", "sleep 600"),
                 **cluster,
             )
-            wait_until(lambda: state(other, cluster) == "RUNNING", 120, shown)
+            wait_until(lambda: state(other, cluster) == "RUNNING", 120, shown, every_s=0.5)
             assert state(job, cluster) == "PENDING"
             preempted_at = last_step(trained)
             assert preempted_at < STEPS
             run("scancel", other, **cluster)
             # Slurm holds a job that was queued again for two minutes before it starts it.
-            wait_until(lambda: state(job, cluster) not in ("PENDING", "RUNNING", "COMPLETING"), 600, shown)
+            wait_until(lambda: state(job, cluster) not in ("PENDING", "RUNNING", "COMPLETING"), 600, shown, every_s=0.5)
             assert state(job, cluster) == "COMPLETED", shown()
             restarts = run("scontrol", "show", "job", job, **cluster)
     finally:

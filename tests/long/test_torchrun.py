@@ -1,6 +1,5 @@
 """Supervised training and DPO on two ranks of torchrun: the losses of one rank, and a killed run that resumes."""
 
-import time
 from pathlib import Path
 
 import psutil
@@ -8,6 +7,7 @@ import pytest
 
 from tests.support.offline_runs import finished, metrics, start, write_offline_recipes
 from tests.support.training_runs import last_step
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROW_A_RANK = "data.micro_batch_size_per_gpu=1"
@@ -26,10 +26,7 @@ def test_two_ranks_train_like_one_also_after_a_kill(tmp_path: Path, command: str
     shown = finished(start(tmp_path, command, *save, f"trainer.default_local_dir={two}", ranks=2))
     assert shown.count("estimated:") == 1, "one rank prints"
     run = start(tmp_path, command, *save, f"trainer.default_local_dir={killed}", ranks=before)
-    deadline = time.monotonic() + 240
-    while last_step(killed) < 2:
-        assert run.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: last_step(killed) >= 2, 240, running=run, every_s=0.02)
     for rank in [process for process in psutil.process_iter() if _is_rank(process, killed)]:
         rank.kill()
     run.communicate()

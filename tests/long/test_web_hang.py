@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from env_adapters.webarena.browser.grammar import parse_action
-from env_adapters.webarena.browser.snapshot import View
+from env_adapters.webarena.browser.snapshot import PageView
 from tests.support.web import needs_chromium, page, playing, serving
 from verl_agent.errors import EnvError
 
@@ -24,7 +24,7 @@ def test_window_that_hangs_ends_its_episode_in_time():
             await asyncio.sleep(60)
         return page(BODY if request.path == "/" else "<p>popup")
 
-    with serving(answer) as port, playing(port) as other, playing(port, view=View(settle_s=2)) as player:
+    with serving(answer) as port, playing(port) as other, playing(port, view=PageView(settle_s=2)) as player:
         player.do("click <'go'>")
         player.run(asyncio.sleep(2))
 

@@ -13,8 +13,7 @@ import pytest
 from env_adapters.web_sites.source import EmbeddedTasks, reached_sites
 from env_adapters.web_sites.tasks import site_tasks
 from env_adapters.webarena.browser.chromium import installed_chromiums
-from env_adapters.webarena.tasks.miniwob import MiniWobTasks
-from env_adapters.webarena.tasks.miniwob_oracle import SOLVED
+from env_adapters.webarena.tasks.miniwob import SOLVED, MiniWobTasks
 from tests.support.playing import play, score_immediate_answers
 
 pytestmark = pytest.mark.skipif(not installed_chromiums(), reason="needs Chromium: make chromium")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from env_adapters.web_sites.records import changes
+from env_adapters.web_sites.records import record_changes
 from env_adapters.webarena.grading.strict import state_change
 from tests.support.site_forms import carry_out
 from tests.support.site_walk import STARTS, walk_under_the_grader
@@ -36,7 +36,7 @@ def test_pages_visited_again_keep_the_reward_of_the_solution(sites):
         for _ in range(2):
             visitor.request("GET", page, referer="http://code.test/")
         carry_out(visitor, right)
-        found = changes(sites.home.seed(sites.seed), copy.folder)
+        found = record_changes(sites.home.seed(sites.seed), copy.folder)
     finally:
         copy.release()
     assert state_change(task["eval"]["state_change"], found) == 1.0

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from env_adapters.web_sites.records import changes
+from env_adapters.web_sites.records import record_changes
 from env_adapters.webarena.grading.strict import is_permanent, state_change
 from tests.support.site_detours import DETOURS
 from tests.support.site_forms import carry_out, wrong_values
@@ -20,7 +20,7 @@ def changed(sites, act):
     copy = sites.acquire()
     try:
         act(Visitor(sites, copy))
-        return changes(sites.home.seed(sites.seed), copy.folder)
+        return record_changes(sites.home.seed(sites.seed), copy.folder)
     finally:
         copy.release()
 

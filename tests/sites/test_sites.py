@@ -171,13 +171,13 @@ def test_copies_isolate_topics(pair):
 def test_killed_site_restarts_and_keeps_its_copies(sites, pair):
     product = next(product for product in world().shop.products if product.stock)
     pair[0].post(f"{SHOP}/basket/add/{product.pk}/", SHOP + product.path, quantity="1")
-    before = {one.name: one for one in control.status(sites.home)}
+    before = {one.name: one for one in control.health_of_sites(sites.home)}
     killed = control.processes_of(sites, "shop")
     for process in killed:
         os.kill(process.pid, signal.SIGKILL)
     deadline = time.monotonic() + 60
     while True:
-        after = {one.name: one for one in control.status(sites.home)}
+        after = {one.name: one for one in control.health_of_sites(sites.home)}
         if after["shop"].answer_ms is not None and after["shop"].processes == before["shop"].processes:
             break
         assert time.monotonic() < deadline, after
@@ -187,7 +187,7 @@ def test_killed_site_restarts_and_keeps_its_copies(sites, pair):
 
 
 def test_up_keeps_running_sites(sites):
-    again = control.up(sites.home, sites.seed, 0, print)
+    again = control.start_sites(sites.home, sites.seed, 0, print)
     assert (again.pid, again.ports) == (sites.pid, sites.ports)
 
 
@@ -196,5 +196,5 @@ def test_sites_can_be_restarted_immediately(sites, tmp_path):
     home.venv.symlink_to(sites.home.venv)
     home.seed(sites.seed).symlink_to(sites.home.seed(sites.seed))
     for _ in range(4):
-        control.up(home, sites.seed, 0, print)
-        assert control.down(home)
+        control.start_sites(home, sites.seed, 0, print)
+        assert control.stop_sites(home)

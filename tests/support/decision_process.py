@@ -100,7 +100,6 @@ class Process:
 
     @cached_property
     def plays(self) -> list[Play]:
-        """All episodes."""
         return list(self._continue(Play((), (), (), False, (0, 0))))
 
     def _continue(self, play: Play) -> Iterator[Play]:

@@ -170,7 +170,6 @@ class Report:
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Write the report as JSON."""
         content = {
             "provenance": asdict(Provenance.collect()),
             "checks": [asdict(row) for row in self.checks],

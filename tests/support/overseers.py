@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from verl_agent.rollout.oversight import Proposal
-from verl_agent.rollout.person import Answer, Person, read_line
+from verl_agent.rollout.person import Person, PersonAnswer, read_line
 
 
 class ScriptedPerson(Person):
@@ -16,7 +16,7 @@ class ScriptedPerson(Person):
         self.asked: list[tuple[str | None, str]] = []
         """Proposed action and refusal of each question."""
 
-    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+    async def ask(self, proposal: Proposal, refusal: str) -> PersonAnswer:
         self.asked.append((proposal.action, refusal))
         line = next(self._lines)
         if line == "...":

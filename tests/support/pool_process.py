@@ -6,6 +6,7 @@ It prints the process ids of its hosts and of a child process of each session. T
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import psutil
@@ -17,13 +18,21 @@ from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.process import ProcessLink
 from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.session import SessionPool
 
 SMALL = Hosting(sessions=8, busy=2)
 CALLS = CallLimits(timeout_s=20.0, idle_s=60.0, grace_s=1.0)
 LIMITS = PoolLimits(count=2, cores=2, wait_s=20.0, ping_s=0.1, frozen_s=20.0)
 
 
-async def begun(pool: HostPool) -> int:
+async def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    """Wait for a condition; raise TimeoutError if it does not come true."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def begun(pool: SessionPool) -> int:
     """Open a session and begin an episode in it."""
     session = await pool.open()
     await pool.reset(session, ITEM)

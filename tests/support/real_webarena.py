@@ -41,13 +41,11 @@ class CannedPage:
         self.case = case
 
     def evaluate(self, script: str) -> object:
-        """Return the result of a script."""
         if self.case.get("fails"):
             raise ValueError("the script fails")
         return self.case["value"]
 
     def content(self) -> str:
-        """Return the text of the page."""
         return self.case["value"]
 
 

@@ -42,7 +42,6 @@ class Script:
     def policy(
         self, item: va.TaskItem, env: va.EnvAdapter, step: int, rng: random.Random
     ) -> Callable[[Sequence[va.Message]], str]:
-        """Return the policy for one episode."""
         left = list(env.demonstration(item))
 
         def reply(messages: Sequence[va.Message]) -> str:

@@ -40,7 +40,6 @@ class Server:
         self.process, self.url = process, url
 
     def family(self) -> list[psutil.Process]:
-        """Return the process and its descendants."""
         return [self.process, *self.process.children(recursive=True)]
 
     def usage(self) -> Usage:

@@ -3,8 +3,7 @@
 import asyncio
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +17,7 @@ from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import inline_pool
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits
-from verl_agent.envs.http.run_server import DrainingServer, bind, url_of
+from verl_agent.envs.http.run_server import DrainingServer, bind_listener, url_of
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
@@ -76,7 +75,7 @@ class RunningEnv(Running):
     """Server of `verl-agent serve` in a thread."""
 
     def __init__(self, server: EnvServer, pool: SessionPool, port: int) -> None:
-        listening = bind("127.0.0.1", port)
+        listening = bind_listener("127.0.0.1", port)
         self.server, self.pool, self.draining_server = server, pool, DrainingServer(server, listening)
         super().__init__(self.draining_server, listening)
 
@@ -106,7 +105,7 @@ def talking(limits: ServerLimits | None = None, token: str | None = None, **opti
 @contextmanager
 def serving_app(app: Starlette) -> Iterator[Running]:
     """Run any other server in a context."""
-    running = Running(uvicorn.Server(uvicorn.Config(app, log_level="warning")), bind("127.0.0.1", 0))
+    running = Running(uvicorn.Server(uvicorn.Config(app, log_level="warning")), bind_listener("127.0.0.1", 0))
     try:
         yield running
     finally:
@@ -132,11 +131,3 @@ def error_of(answer: httpx.Response, status: int) -> str:
     assert answer.headers["content-type"] == "application/json"
     assert list(answer.json()) == ["error"]
     return str(answer.json()["error"])
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Poll until a condition holds."""
-    end = time.monotonic() + 200
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)

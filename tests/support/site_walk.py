@@ -4,7 +4,7 @@ import random
 from html.parser import HTMLParser
 from urllib.parse import quote, urljoin, urlsplit
 
-from env_adapters.web_sites.records import changes
+from env_adapters.web_sites.records import record_changes
 from env_adapters.webarena.grading.strict import final_page, state_change
 from tests.support.visitor import URL_CHARACTERS, Visitor
 from tests.support.web_attacks import kind_of, tasks_by_template
@@ -132,7 +132,7 @@ def walk_under_the_grader(sites, site, seeds, steps, forms=True):
         try:
             for _ in range(steps):
                 requests.append(walk.step())
-                found = changes(sites.home.seed(sites.seed), copy.folder)
+                found = record_changes(sites.home.seed(sites.seed), copy.folder)
                 changed |= {change.record for change in found}
                 for task in graded:
                     if "state_change" in task:

@@ -4,10 +4,11 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from tests.support.waiting import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 """Programs of Debian's packages munge, slurmctld, slurmd and slurm-client."""
@@ -56,18 +57,6 @@ def run(*command: str, **variables: str) -> str:
     ).stdout.strip()
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float, report: Callable[[], str] = str) -> None:
-    """Wait for a condition.
-
-    Args:
-        report: text of the error after the timeout.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, report()
-        time.sleep(0.5)
-
-
 @contextmanager
 def slurm(root: Path) -> Iterator[dict[str, str]]:
     """Run a cluster; yield the variables with which its commands find it.
@@ -100,7 +89,7 @@ def slurm(root: Path) -> Iterator[dict[str, str]]:
                 )
                 if command[0] == "munged":
                     wait_until((munge / "socket").exists, 20, (root / "output").read_text)
-        wait_until(lambda: _idle(variables) == 2, 60, (root / "output").read_text)
+        wait_until(lambda: _idle(variables) == 2, 60, (root / "output").read_text, every_s=0.5)
         yield variables
     finally:
         for process in reversed(processes):

@@ -73,7 +73,6 @@ class SoakResult:
         return max(usage.pss_mb for played, usage in self.samples if played > self.episodes / 10)
 
     def __str__(self) -> str:
-        """Return the figures in one line."""
         assert self.start is not None and self.end is not None
         before, after = self.start, self.end
         return (

@@ -13,7 +13,7 @@ from verl_agent.agents.context import Context
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.engine_policy import EnginePolicy
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
 from verl_agent.types import Episode, Message, StepResult
@@ -59,7 +59,6 @@ class Model:
         )
 
     def policy(self, engine: ScriptedEngine, budget: TokenBudget = AMPLE) -> EnginePolicy:
-        """Return the policy of one episode."""
         end = self.tokenizer.eos_token_id
         tokens = EpisodeTokens(choose_builder(self.tokenizer, self.model_type, self.options), end)
         return EnginePolicy(engine, self.tokenizer, tokens, budget, {"temperature": 1.0}, frozenset({end}))
@@ -94,7 +93,6 @@ class PlayedTokens:
 
     @property
     def segment(self) -> Segment:
-        """The only segment."""
         assert len(self.segments) == 1
         return self.segments[0]
 
@@ -105,7 +103,7 @@ def play_tokens(
     """Play an episode against an engine that writes the replies of a script."""
     scripted = ScriptedEngine(model.tokenizer, script, **engine)
     policy = model.policy(scripted, budget)
-    episode = asyncio.run(play(ITEM, Chatter(turns=turns), plain(context), policy, EpisodeLimits(turns)))
+    episode = asyncio.run(play_episode(ITEM, Chatter(turns=turns), plain(context), policy, EpisodeLimits(turns)))
     return PlayedTokens(episode, scripted, policy, policy.tokens.segments())
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 
 from tests import ROOT
-from tests.support.models import write_byte_model, write_critic
+from tests.support.models import write_byte_model, write_byte_tokenizer, write_critic, write_qwen3_moe
+from tests.support.waiting import wait_until
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
@@ -134,6 +135,10 @@ def _wait(process: subprocess.Popen[bytes], root: Path, condition: Callable[[], 
         time.sleep(0.05)
 
 
+def _wait(process: subprocess.Popen[bytes], root: Path, condition: Callable[[], bool]) -> None:
+    wait_until(condition, 1500, lambda: (root / "killed.log").read_text()[-20000:], process)
+
+
 def check_killed_run(run: Path) -> None:
     """Check that a run of `train_killed` trained each step on the tasks of a run without interruption."""
     ids = [item.id for item in select_tasks(make_env("guess_number"), "small_train")]
@@ -208,3 +213,19 @@ def uninterrupted_tasks(ids: list[str], batch_size: int, steps: int) -> dict[int
     order = RandomSampler(ids, generator=Generator().manual_seed(1))
     batches = iter(StatefulDataLoader(ids, batch_size=batch_size, sampler=order, drop_last=True))
     return {step: set(next(batches)) for step in range(1, steps + 1)}
+
+
+def train_experts(root: Path, *overrides: str) -> dict[int, float]:
+    """Train a random Qwen3-MoE for three steps in float32.
+
+    Returns:
+        Mean difference of probabilities between engine and trainer, by step.
+    """
+    options = [*overrides, "algorithm.rollout_correction.bypass_mode=false", "trainer.total_training_steps=3"]
+    command = prepare(root, options)
+    texts = ["Guess a whole number from 1 to 12. Higher. Lower."]
+    write_qwen3_moe(root / "model", write_byte_tokenizer(root / "model", texts, vocabulary=300), layers=2)
+    run_to_end(root, command)
+    logged = read_metrics(sorted((root / "run").glob("metrics/*.jsonl")))
+    assert all(row["actor/grad_norm"] > 0 for step, row in logged.items() if step)
+    return {step: row["training/rollout_probs_diff_mean"] for step, row in logged.items() if step}

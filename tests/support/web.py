@@ -13,11 +13,11 @@ from aiohttp import web
 
 from env_adapters.webarena.browser.chromium import GET_CHROMIUM, installed_chromiums
 from env_adapters.webarena.browser.grammar import parse_action
-from env_adapters.webarena.browser.network_proxy import Address
+from env_adapters.webarena.browser.network_proxy import SiteAddress
 from env_adapters.webarena.browser.pool import BrowserPool, browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.browser.session import BrowserSession
-from env_adapters.webarena.browser.snapshot import Snapshot, View
+from env_adapters.webarena.browser.snapshot import PageView, Snapshot
 
 needs_chromium = pytest.mark.skipif(not installed_chromiums(), reason=f"no Chromium is installed: {GET_CHROMIUM}")
 
@@ -100,7 +100,6 @@ class Canary:
         return bool(heard)
 
     def close(self) -> None:
-        """Free the port."""
         for listener, _ in self._sockets.values():
             listener.close()
 
@@ -115,10 +114,10 @@ def canary() -> Iterator[Canary]:
 class Player:
     """Synchronous interface to a browser session, for tests without an event loop."""
 
-    def __init__(self, port: int, view: View | None = None, limits: BrowserLimits | None = None) -> None:
+    def __init__(self, port: int, view: PageView | None = None, limits: BrowserLimits | None = None) -> None:
         self.browser_pool: BrowserPool = browser_pool(limits or BrowserLimits())
         self.session = BrowserSession(
-            self.browser_pool, {"site.test:80": Address("127.0.0.1", port)}, view or View(settle_s=5)
+            self.browser_pool, {"site.test:80": SiteAddress("127.0.0.1", port)}, view or PageView(settle_s=5)
         )
         self.snapshot: Snapshot | None = None
 
@@ -144,12 +143,13 @@ class Player:
         return self.snapshot
 
     def close(self) -> None:
-        """Close the session."""
         self.run(self.session.close())
 
 
 @contextmanager
-def playing(port: int, *paths: str, view: View | None = None, limits: BrowserLimits | None = None) -> Iterator[Player]:
+def playing(
+    port: int, *paths: str, view: PageView | None = None, limits: BrowserLimits | None = None
+) -> Iterator[Player]:
     """Run a session that shows pages of the site."""
     player = Player(port, view, limits)
     try:

@@ -34,15 +34,12 @@ class Session:
         return cls(http, (await _post(http, "/create", {}))["id"])
 
     async def reset(self, item: int) -> Any:
-        """Begin a task."""
         return await _post(self._http, "/reset", {"id": self._number, "data_idx": item})
 
     async def step(self, action: str) -> Any:
-        """Carry out an action."""
         return await _post(self._http, "/step", {"id": self._number, "action": action})
 
     async def close(self) -> None:
-        """Close the session and its connection."""
         await _post(self._http, "/close", {"id": self._number})
         await self._http.close()
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from verl_agent.agents.settings import ContextSettings
-from verl_agent.envs.parsing import readable
+from verl_agent.envs.parsing import readable_parts
 from verl_agent.sections import section
 from verl_agent.types import DemoAction, Message
 
@@ -127,7 +127,7 @@ class Summary(Window):
 
 def summary_in(reply: str) -> str:
     """Return the summary in a reply, or "". Text inside `<think>` is ignored."""
-    texts = (text.strip("* \n") for part in readable(reply) for text in SUMMARY.findall(part))
+    texts = (text.strip("* \n") for part in readable_parts(reply) for text in SUMMARY.findall(part))
     return next(filter(None, texts), "")
 
 

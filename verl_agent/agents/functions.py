@@ -11,7 +11,7 @@ from typing_extensions import override
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import Context
 from verl_agent.envs.action_format import ActionFormat, Parameter, Tool
-from verl_agent.envs.parsing import readable
+from verl_agent.envs.parsing import readable_parts
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import DemoAction, Message, StepResult
 
@@ -128,7 +128,7 @@ class FunctionCalls(Agent):
     @override
     def parse_reply(self, reply: str) -> str | None:
         """Return the action of the first valid function call."""
-        for part in readable(reply):
+        for part in readable_parts(reply):
             actions = map(self._action, self._calls.read(part))
             if action := next(filter(None, actions), None):
                 return action

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.envs.base import Requirement
-from verl_agent.envs.registry import load_adapter, registered
+from verl_agent.envs.registry import load_adapter, registered_envs
 from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.versions import TESTED, installed_version
@@ -68,7 +68,7 @@ def check_environments(adapters: Mapping[str, Iterable[Requirement] | Exception]
 def read_requirements() -> dict[str, Sequence[Requirement] | Exception]:
     """Ask every registered environment for its requirements."""
     asked: dict[str, Sequence[Requirement] | Exception] = {}
-    for name in registered():
+    for name in registered_envs():
         try:
             asked[name] = load_adapter(name).requirements()
         except ConfigError as error:

@@ -12,7 +12,7 @@ from rich.table import Table
 from verl_agent.commands.terminal import fail, print_line, quiet_libraries, read_json
 from verl_agent.config.settings import read_env
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.registry import load_adapter, make_env, registered
+from verl_agent.envs.registry import load_adapter, make_env, registered_envs
 from verl_agent.envs.testing.check import Report, check_adapter
 from verl_agent.errors import ConfigError
 
@@ -48,7 +48,7 @@ def envs(
     if tokens is None:
         if name is not None:
             load_adapter(name)
-        Console().print(_table([name] if name else sorted(registered())))
+        Console().print(_table([name] if name else sorted(registered_envs())))
         return
     if name is None:
         fail("--tokens needs the name of an environment: verl-agent envs NAME --tokens MODEL.")
@@ -177,7 +177,7 @@ def _attack(name: str, env: EnvAdapter, items: int, turns: int, seconds: float) 
 
 def _table(names: list[str]) -> Table:
     """Return a table of environments, with the reason for each one that cannot be made without options."""
-    packages, table = registered(), Table("environment", "splits", "package")
+    packages, table = registered_envs(), Table("environment", "splits", "package")
     for name in names:
         try:
             splits = ", ".join(make_env(name).splits)

@@ -13,7 +13,7 @@ from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.auth import check_token, is_loopback
-from verl_agent.envs.http.run_server import DrainingServer, allow_connections, bind, url_of
+from verl_agent.envs.http.run_server import DrainingServer, allow_connections, bind_listener, url_of
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import TOKEN_VARIABLE, Count, Seconds, ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
@@ -76,7 +76,7 @@ def serve_until_stopped(settings: ServeSettings, report: Callable[[str], None]) 
     tasks = TaskIndex(settings.env, settings.options, settings.split)
     pool = approved_pool(settings)
     allow_connections(settings.limits.connections)
-    listener = bind(settings.host, settings.port)
+    listener = bind_listener(settings.host, settings.port)
     asyncio.run(begin_first_task(settings, tasks))
     server = EnvServer(tasks, pool, settings.limits, settings.token, settings.protocol == OPENENV)
     for line in announcement(settings, tasks, url_of(listener)):

@@ -27,7 +27,7 @@ class ActionTarget:
     effects: tuple[str, ...] = ()
 
 
-def plain(text: str) -> str:
+def casefolded(text: str) -> str:
     """Return a text in NFKC and lower case, without invisible characters, with runs of white space as one space."""
     shown = "".join(char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf")
     return " ".join(unicodedata.normalize("NFKC", shown).split()).casefold()

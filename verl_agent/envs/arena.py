@@ -26,7 +26,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class SeatPlayer:
     """Player of a seat: its kind, a key of `KINDS`, and the text after the colon."""
 
     kind: str
@@ -48,7 +48,7 @@ class Player:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MatchView:
     """State of a match as its players need it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Arena(EnvAdapter):
 
     seat_names: Sequence[str]
     """Names of the seats, by number."""
-    players: Sequence[Player]
+    players: Sequence[SeatPlayer]
     """Player of each seat."""
     scripts: Sequence[str] = ("random",)
     """Names of scripts that `script` knows."""
@@ -101,7 +101,7 @@ class Arena(EnvAdapter):
                 f"{SEATS}={seats!r} is not allowed. Allowed: a list with one player for each seat, "
                 f"{', '.join(names)}, such as [{', '.join(['self', *['script:random'] * (len(names) - 1)])}]."
             )
-        players = [Player.parse(*one) for one in zip(seats, names, strict=True)]
+        players = [SeatPlayer.parse(*one) for one in zip(seats, names, strict=True)]
         for one in players:
             if one.kind == "script" and one.name not in self.scripts:
                 raise ConfigError(f"{SEATS}: script:{one.name} is unknown. {did_you_mean(one.name, self.scripts)}")
@@ -156,14 +156,14 @@ class Arena(EnvAdapter):
     @final
     @override
     async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin a match. With one seat for policies this is that seat's prompt; else a `View`, which a `Match` reads.
+        """Begin a match. With one seat for policies, return its prompt; else a `MatchView`, which a `Match` reads.
 
         Raises:
             ConfigError: policies have several seats, and the caller plays one.
         """
         self._is_match = MATCH in item.data
         self._forfeited: Sequence[float] | None = None
-        if not self._is_match and (len(self.policy_seats) > 1 or self.players[self.policy_seats[0]].kind != "self"):
+        if not self._is_match and len(self.policy_seats) > 1:
             raise ConfigError(
                 f"{SEATS} has {len(self.policy_seats)} seats for policies, and this command plays one. Give the other "
                 f"seats to scripts ({', '.join(f'script:{name}' for name in self.scripts)}), or use verl-agent train."
@@ -194,7 +194,7 @@ class Arena(EnvAdapter):
             view = await self._advance({int(seat): text for seat, text in asked.items()})
         return StepResult(view.to_json(), terminated=view.results is not None)
 
-    async def _advance(self, actions: Mapping[int, str]) -> View:
+    async def _advance(self, actions: Mapping[int, str]) -> MatchView:
         invalid = await self._play_scripts(actions) if self.to_move() else ()
         return self._view(invalid)
 
@@ -211,16 +211,16 @@ class Arena(EnvAdapter):
             invalid, actions = [*invalid, *refused], {}
         return invalid
 
-    def _view(self, invalid: Collection[int]) -> View:
+    def _view(self, invalid: Collection[int]) -> MatchView:
         results = self._forfeited if self._forfeited is not None else None if self.to_move() else self.results()
         reads = (
             self.policy_seats if results is not None else [one for one in self.to_move() if one in self.policy_seats]
         )
         start = "" if self._forfeited is None else "The match has ended: a player left.\n"
-        return View({seat: start + self.observe(seat) for seat in reads}, invalid, results)
+        return MatchView({seat: start + self.observe(seat) for seat in reads}, invalid, results)
 
 
-def seat_result(view: View, seat: int) -> StepResult:
+def seat_result(view: MatchView, seat: int) -> StepResult:
     """Return the answer to the last action of one seat."""
     ended = view.results is not None
     reward = float(view.results[seat]) if view.results is not None else 0.0
@@ -241,5 +241,5 @@ def as_match(item: TaskItem, name: str = "prompt") -> TaskItem:
 
 def first_texts(messages: Sequence[Message]) -> list[Message]:
     """Return the longest prompt of the seats that move first, from the first view of a match."""
-    texts = View.from_json(messages[-1]["content"]).texts.values()
+    texts = MatchView.from_json(messages[-1]["content"]).texts.values()
     return [{"role": "user", "content": max(texts, key=len, default="")}]

@@ -35,7 +35,7 @@ def register_all() -> None:
         if entry.name != OWN:
             gymnasium.register(
                 id=f"{NAMESPACE}/{entry.attr}-v0",
-                entry_point=f"{__name__}:{AdapterEnv.__name__}",
+                entry_point=f"{__name__}:{GymnasiumEnv.__name__}",
                 kwargs={"name": entry.name},
             )
 
@@ -51,7 +51,7 @@ class AnyText(Text):
         return isinstance(x, str) and len(x) <= MAX_TEXT
 
 
-class AdapterEnv(gymnasium.Env[str, str]):
+class GymnasiumEnv(gymnasium.Env[str, str]):
     """Adapter as an environment of Gymnasium, whose observations and actions are texts.
 
     `reset` draws a task of the split by its seed, or takes the one of `options={"task": id}`. It returns rules and

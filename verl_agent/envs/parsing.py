@@ -41,7 +41,7 @@ def last_action(reply: str) -> str | None:
         >>> last_action("Action: select * from books where author='Brown'")
         "select * from books where author='Brown'"
     """
-    return next(filter(None, map(_last_line, readable(reply))), None)
+    return next(filter(None, map(_last_line, readable_parts(reply))), None)
 
 
 def first_tag(reply: str, names: Collection[str]) -> tuple[str, str] | None:
@@ -55,7 +55,7 @@ def first_tag(reply: str, names: Collection[str]) -> tuple[str, str] | None:
         ('search', 'France capital')
     """
     tag = re.compile(rf"<\s{{0,3}}(/?)\s{{0,3}}({'|'.join(map(re.escape, names))})\s{{0,3}}>", re.IGNORECASE)
-    return next(filter(None, (_first_tag(part, tag) for part in readable(reply))), None)
+    return next(filter(None, (_first_tag(part, tag) for part in readable_parts(reply))), None)
 
 
 def last_fence(reply: str) -> str | None:
@@ -71,7 +71,7 @@ def last_fence(reply: str) -> str | None:
         >>> last_fence("```python\nfor x in y:\n    print(x)\n```")
         'for x in y:\n    print(x)'
     """
-    for part in readable(reply):
+    for part in readable_parts(reply):
         for _, name, newline, text in reversed(FENCE.findall(part)):
             closed_on_own_line = re.search(r"\n[ \t]*\Z", text) is not None
             is_label = name.lower() in LANGUAGES or (name.islower() and closed_on_own_line)
@@ -80,7 +80,7 @@ def last_fence(reply: str) -> str | None:
     return None
 
 
-def readable(reply: str) -> Iterator[str]:
+def readable_parts(reply: str) -> Iterator[str]:
     """Yield the parts of a reply that may hold its action, the most likely part first.
 
     Thinking blocks are left out, except one that is never closed. If the reply closes a block that the prompt

@@ -18,7 +18,7 @@ from verl_agent.types import TaskItem
 ENTRY_POINT_GROUP = "verl_agent.envs"
 
 
-def registered() -> dict[str, str]:
+def registered_envs() -> dict[str, str]:
     """Return the package that registers each environment, by the environment's name."""
     return registry.registered_packages(ENTRY_POINT_GROUP)
 

@@ -1,7 +1,8 @@
 """Sessions: one conversation with an environment, and pools that run many of them."""
 
-from collections.abc import Mapping
-from typing import Protocol
+import asyncio
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import EnvError
@@ -126,3 +127,11 @@ class PooledEnv:
         """Close the session in the pool."""
         if self._session is not None:
             await self._pool.close(self._session)
+
+
+def in_background(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    """Run `work` as a task; `tasks` keeps a reference until it is done."""
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task

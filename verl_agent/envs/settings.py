@@ -68,9 +68,7 @@ class EnvSettings:
     retries: Annotated[Annotated[int, Field(ge=0)], OnResume("train", "play")] = 2
     """Further tries of a call after an environment error, each in a fresh session in which the actions before it are
     replayed; where that is not possible, further attempts at the episode."""
-    on_action_error: Annotated[
-        OnActionError, Needs("env.retries", instead="Without a retry, no error is the action's.")
-    ] = "count"
+    on_action_error: Annotated[OnActionError, RETRIED] = "count"
     """Treatment of an episode whose last action raises the same error in all these tries. `count` counts it as a
     failure of the policy, with the return so far and the stop reason `action_error`. `drop` leaves it out as an
     environment error."""

@@ -15,6 +15,11 @@ def task_ids(tasks: Sequence[TaskItem]) -> str:
     return hashlib.sha256("\n".join(item.id for item in tasks).encode()).hexdigest()[:16]
 
 
+def stable_hash(text: str) -> str:
+    """Return a hash that is the same in every process, machine and version of Python."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
     """Return the items that `source` names.
 
@@ -53,7 +58,7 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
 
 def sample_tasks(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:
     """Return `count` of the tasks: the same ones on every machine and for every order of the list."""
-    return sorted(tasks, key=lambda item: hashlib.sha256(item.id.encode()).hexdigest())[:count]
+    return sorted(tasks, key=lambda item: stable_hash(item.id))[:count]
 
 
 def check_disjoint(

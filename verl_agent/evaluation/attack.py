@@ -24,7 +24,7 @@ from verl_agent.envs.testing.check import unpicklable
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.attacks import ATTACKS, MAX_DUMP, Attack, AttackerKnowledge, cycle
 from verl_agent.evaluation.policies import Demonstrated, demonstrated_actions, other_actions
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oracle import demonstration_actions
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.sessions import WrappedSession
@@ -220,7 +220,7 @@ async def _play_task(item: TaskItem, new_session: Callable[[], Session], known: 
         async with places:
             session = new_session() if attack.baseline != "end" else EndlessSession(new_session())
             agent = make_agent(AgentSettings("raw" if attack.raw else "act"), known.action_format)
-            one = await play(item, session, agent, AttackPolicy(attack, known), EpisodeLimits(limit, None))
+            one = await play_episode(item, session, agent, AttackPolicy(attack, known), EpisodeLimits(limit, None))
             played.setdefault(name, []).append(one)
 
     long = max(known.turns, 2 * len(known.demonstration) + 2)

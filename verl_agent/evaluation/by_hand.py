@@ -23,7 +23,7 @@ from verl_agent.results.folder import GAME, RECORDS, SETTINGS
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
-from verl_agent.rollout.person import Answer
+from verl_agent.rollout.person import PersonAnswer
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.runs.control.seat import Seat
@@ -64,7 +64,7 @@ class TerminalPlayer(TerminalPerson):
         super().__init__(console, lines, full=True, alone=copilot is None, copilot=copilot)
 
     @override
-    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+    async def ask(self, proposal: Proposal, refusal: str) -> PersonAnswer:
         """`/2` takes the second candidate."""
         if not refusal:
             for number, one in enumerate(self.candidates(proposal), start=1):
@@ -72,11 +72,11 @@ class TerminalPlayer(TerminalPerson):
         return await super().ask(proposal, refusal)
 
     @override
-    def read(self, proposal: Proposal, line: str) -> Answer:
+    def read(self, proposal: Proposal, line: str) -> PersonAnswer:
         number = re.fullmatch(r"\s*/(\d{1,4})\s*", line, re.ASCII)
         if number is None or int(number[1]) < 1 or not self.candidates(proposal):
             return super().read(proposal, line)
-        return Answer("edit", candidate=int(number[1]))
+        return PersonAnswer("edit", candidate=int(number[1]))
 
 
 class Watcher(Overseer):

@@ -12,7 +12,7 @@ from pydantic import Field
 from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.registry import make_env
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.types import Message, Reply, StopReason, TaskItem
 
 
@@ -77,7 +77,7 @@ class VerifiersEnv(vf.Env[PlayerConfig]):
         item = TaskItem(config.env, task.data.id, task.data.data, task.data.category)
         async with agents.player.interaction(task) as interaction:
             policy, limits = InteractionPolicy(interaction), EpisodeLimits(config.max_turns, config.timeout_s)
-            episode = await play(item, adapter.new_session(), agent, policy, limits)
+            episode = await play_episode(item, adapter.new_session(), agent, policy, limits)
         if not episode.stop.valid:
             raise RuntimeError(f"{episode.stop}: {episode.error}")
         interaction.trace.record_reward("return", episode.reward)

@@ -14,10 +14,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from verl_agent.envs.cache import cache_dir
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import HUGGINGFACE, MANIFEST, checkpoints, find_damage, latest_checkpoint
 from verl_agent.models.lora import finish_merging, has_adapters, merge_adapters
-from verl_agent.system.resources import cache_dir
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as settings_class
 from typing_extensions import override
 
-from verl_agent.envs.action_target import ActionTarget, action_names, looks, plain
+from verl_agent.envs.action_target import ActionTarget, action_names, casefolded, looks
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.rollout.oversight import Decision, Overseer, Proposal
@@ -85,7 +85,10 @@ class Rule:
         if not self.elements:
             return True
         return bool(names) and all(
-            any(re.search(rf"(?<!\w){re.escape(plain(phrase))}(?!\w)", plain(name)) for phrase in self.elements)
+            any(
+                re.search(rf"(?<!\w){re.escape(casefolded(phrase))}(?!\w)", casefolded(name))
+                for phrase in self.elements
+            )
             for name in names or ()
         )
 
@@ -103,7 +106,7 @@ class Rule:
 
 
 def _contains(name: str, phrase: str) -> bool:
-    return plain(phrase) in plain(name) or (bool(looks(phrase)) and looks(phrase) in looks(name))
+    return casefolded(phrase) in casefolded(name) or (bool(looks(phrase)) and looks(phrase) in looks(name))
 
 
 @settings_class(frozen=True, config=STRICT)

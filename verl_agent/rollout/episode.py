@@ -41,7 +41,7 @@ class EpisodeLimits:
     """See `EnvSettings`."""
 
 
-async def play(
+async def play_episode(
     item: TaskItem,
     session: Session,
     agent: Agent,
@@ -82,7 +82,7 @@ async def play_until_valid(
     an attempt whose last action is the reason for the error, a prompt that exceeds its budget, and an episode that a
     person ended.
 
-    Args: see `play`; the factories are called for each attempt.
+    Args: see `play_episode`; the factories are called for each attempt.
 
     Returns:
         All attempts. Only the last one can be valid.

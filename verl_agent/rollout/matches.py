@@ -6,8 +6,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from verl_agent.envs.arena import LEAVE, View, as_match, seat_result
-from verl_agent.envs.session import Session
+from verl_agent.envs.arena import LEAVE, MatchView, as_match, seat_result
+from verl_agent.envs.session import Session, in_background
 from verl_agent.errors import EnvError, EpisodeEndError
 from verl_agent.types import Episode, Message, StepResult, TaskItem
 
@@ -30,7 +30,7 @@ class Match:
         self._present = set(seats)
         self._actions: dict[int, str] = {}
         self._invalid: set[int] = set()  # seats that have not yet read that their last action was not possible
-        self._view: View | None = None
+        self._view: MatchView | None = None
         self._error: EpisodeEndError | None = None
         self._changed = asyncio.Condition()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -66,10 +66,7 @@ class Match:
 
     async def leave(self, seat: int) -> None:
         """End the part of a seat. The last one closes the session of the arena."""
-        task = asyncio.create_task(self._leave(seat))  # goes on if the caller gives up waiting
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(in_background(self._leave(seat), self._leaving))  # goes on if the caller gives up waiting
 
     async def settle(self, seat: int, episode: Episode) -> None:
         """Give an episode that a limit ended the result of its seat, with its last turn."""
@@ -100,9 +97,9 @@ class Match:
         """Call the arena, and wake the seats that wait; the seat that calls raises the error itself."""
         try:
             if action is None:
-                self._view = View.from_json((await self._session.reset(self._item))[-1]["content"])
+                self._view = MatchView.from_json((await self._session.reset(self._item))[-1]["content"])
             else:
-                self._view = View.from_json((await self._session.step(action)).observation)
+                self._view = MatchView.from_json((await self._session.step(action)).observation)
                 self._invalid |= set(self._view.invalid)
             absent = self._view.texts.keys() - self._present
             if self._view.results is None and absent:  # it left before the match began
@@ -116,7 +113,7 @@ class Match:
         finally:
             self._changed.notify_all()
 
-    async def _wait_for(self, seat: int) -> View:
+    async def _wait_for(self, seat: int) -> MatchView:
         def is_next() -> bool:
             view = self._view
             over = self._error is not None or (view is not None and view.results is not None)

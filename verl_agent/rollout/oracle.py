@@ -8,7 +8,7 @@ from typing_extensions import override
 from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter, Oracle
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oversight import REJECTED
 from verl_agent.rollout.policy import Policy
 from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
@@ -40,18 +40,14 @@ class OraclePolicy(Policy):
     @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
         if self._next_action is not None:
-            shown = next(one["content"] for one in reversed(messages) if not _rejects(one))
+            others = (one["content"] for one in reversed(messages) if one["role"] != "assistant")
+            shown = next(text for text in others if REJECTED not in text)
             self._actions.append(self._next_action(self._agent.without_turns_left(shown)))
         if self._turn >= len(self._actions):
             return Reply(NO_ACTION)
         text = self._agent.render_demo(self._actions, self._turn)
         self._turn += 1
         return Reply(text)
-
-
-def _rejects(message: Message) -> bool:
-    """Return True for a reply, and for a message that its action was rejected."""
-    return message["role"] == "assistant" or REJECTED in message["content"]
 
 
 def oracle_policy(item: TaskItem, env: EnvAdapter, agent: Agent) -> OraclePolicy:
@@ -88,7 +84,7 @@ def demonstrate(item: TaskItem, env: EnvAdapter, agent: Agent, max_turns: int = 
     """
     actions = demonstration_actions(env, item)
     policy = OraclePolicy(agent, actions)
-    episode = asyncio.run(play(item, env, agent, policy, EpisodeLimits(max(len(actions), max_turns))))
+    episode = asyncio.run(play_episode(item, env, agent, policy, EpisodeLimits(max(len(actions), max_turns))))
     if not episode.success:
         raise ConfigError(f"the oracle of env {item.env!r} does not solve {item.id!r}: {episode.stop}. {episode.error}")
     return episode

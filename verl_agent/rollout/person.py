@@ -32,8 +32,8 @@ HELP = {
 
 
 @settings_class(frozen=True, config=STRICT)
-class Answer:
-    """Answer of a person to a proposal."""
+class PersonAnswer:
+    """PersonAnswer of a person to a proposal."""
 
     decision: Literal["approve", "edit", "take_over", "reject", "hand_back", "end"]
     """`approve` carries the action out. `edit` plays `action` instead. `take_over` does the same, and takes the next
@@ -66,7 +66,7 @@ class Person(Overseer, ABC):
         self._turns_left: dict[int, float] = {}  # of episodes that the person has taken over, by their identity
 
     @abstractmethod
-    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+    async def ask(self, proposal: Proposal, refusal: str) -> PersonAnswer:
         """Return the person's answer.
 
         refusal: reason for which the last answer was not accepted; "" at first.
@@ -105,7 +105,7 @@ class Person(Overseer, ABC):
             except ConfigError as error:
                 refusal = str(error)
 
-    def _read(self, proposal: Proposal, answer: Answer) -> Decision | None:
+    def _read(self, proposal: Proposal, answer: PersonAnswer) -> Decision | None:
         """Return the decision of an answer; None to ask the policy.
 
         Raises:
@@ -163,16 +163,16 @@ class Person(Overseer, ABC):
         return Decision(Review("edited", self.author), reply)
 
 
-def parse_answer(values: Mapping[str, Any]) -> Answer:
+def parse_answer(values: Mapping[str, Any]) -> PersonAnswer:
     """Return the answer in JSON values that another process sent.
 
     Raises:
         ConfigError: they have another form.
     """
-    return section("answer", Answer, values)
+    return section("answer", PersonAnswer, values)
 
 
-def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
+def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> PersonAnswer:
     """Return the answer in a line that a person typed: a command that begins with `/`, or another action.
 
     Commands may be shortened: `/a`, `/r the wrong shop`, `/t 3 click [4]`, `/b`, `/e`.
@@ -184,7 +184,7 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     if not line:
         raise ConfigError("an empty line decides nothing. Type an action, or a command that begins with /.")
     if not line.startswith("/"):
-        return Answer("edit", line)
+        return PersonAnswer("edit", line)
     name, _, rest = line[1:].partition(" ")
     if name.lower() in ("help", "h", "?"):
         raise ConfigError(f"{explain_commands(suitable)}; or type an action.")
@@ -196,12 +196,14 @@ def read_line(line: str, suitable: Sequence[str] = COMMANDS) -> Answer:
     if found == ["take"]:
         number, _, action = rest.partition(" ")
         counted = number.isascii() and number.isdigit() and 1 <= int(number) < MAX_TURNS
-        return Answer("take_over", action.strip(), turns=int(number)) if counted else Answer("take_over", rest)
+        return (
+            PersonAnswer("take_over", action.strip(), turns=int(number)) if counted else PersonAnswer("take_over", rest)
+        )
     if found == ["approve"]:
-        return Answer("approve")
+        return PersonAnswer("approve")
     if found == ["back"]:
-        return Answer("hand_back")
-    return Answer("end" if found == ["end"] else "reject", reason=rest)
+        return PersonAnswer("hand_back")
+    return PersonAnswer("end" if found == ["end"] else "reject", reason=rest)
 
 
 def explain_commands(commands: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from verl_agent.errors import ConfigError, counted
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
-from verl_agent.rollout.person import Answer, Person, explain_commands, read_line
+from verl_agent.rollout.person import Person, PersonAnswer, explain_commands, read_line
 from verl_agent.types import Episode
 
 SHOWN_LINES = 30
@@ -86,7 +86,7 @@ class TerminalPerson(Person):
             self._told.discard(id(episode))
 
     @override
-    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+    async def ask(self, proposal: Proposal, refusal: str) -> PersonAnswer:
         """A closed terminal ends the episode.
 
         After a question that was withdrawn, by its timeout or the end of its episode, the next line is discarded: the
@@ -96,13 +96,13 @@ class TerminalPerson(Person):
             if self._withdrawn:
                 self.announce("\nThe last question was withdrawn. Press Enter to see the next one.")
                 if await self._lines.read() is None:
-                    return Answer("end", reason=CLOSED)
+                    return PersonAnswer("end", reason=CLOSED)
             self._withdrawn = True
             answer = await self._answer(proposal, refusal)
             self._withdrawn = False
             return answer
 
-    async def _answer(self, proposal: Proposal, refusal: str) -> Answer:
+    async def _answer(self, proposal: Proposal, refusal: str) -> PersonAnswer:
         if not refusal:
             told = id(proposal.episode) in self._told
             self._told.add(id(proposal.episode))
@@ -113,13 +113,13 @@ class TerminalPerson(Person):
             self._console.print("[bold]>[/] ", end="")
             line = await self._lines.read()
             if line is None:
-                return Answer("end", reason=CLOSED)
+                return PersonAnswer("end", reason=CLOSED)
             try:
                 return self.read(proposal, line)
             except ConfigError as error:
                 refusal = str(error)
 
-    def read(self, proposal: Proposal, line: str) -> Answer:
+    def read(self, proposal: Proposal, line: str) -> PersonAnswer:
         """Return the answer in a line; see `read_line`."""
         return read_line(line, self.commands(proposal))
 

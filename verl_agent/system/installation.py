@@ -44,8 +44,9 @@ def check_installation(
     if policy["actor"]["strategy"] == "megatron":
         _check_megatron(config, installed)
         sections = {"actor_rollout_ref.actor": policy["actor"], **({"critic": critic} if has_critic else {})}
-        for key, section in sections.items() if gpus is not None and not on_cpu else ():
-            check_megatron_attention(f"{key}.megatron", section["megatron"], gpus, installed)
+        if gpus is not None and not on_cpu:
+            for key, section in sections.items():
+                check_megatron_attention(f"{key}.megatron", section["megatron"], gpus, installed)
         return
     require_attention("actor_rollout_ref.model", policy["model"], policy["actor"]["fsdp_config"], not on_cpu, installed)
     if has_critic:

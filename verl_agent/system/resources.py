@@ -1,4 +1,4 @@
-"""Free memory and disk of this machine, the need of a run, and the cache folder.
+"""Free memory and disk of this machine, and the need of a run.
 
 Functions take readings as arguments, so tests can pass those of another machine; `machine_memory` reads this one.
 """
@@ -183,10 +183,3 @@ def read_text(path: str) -> str:
     """Return the text of a file; "" if it does not exist."""
     file = Path(path)
     return file.read_text() if path and file.is_file() else ""
-
-
-def cache_dir() -> Path:
-    """Return the folder of prepared models and data: `$VERL_AGENT_CACHE`, or a folder in the user's cache."""
-    chosen = os.environ.get("VERL_AGENT_CACHE")
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(chosen) if chosen else root / "verl_agent"

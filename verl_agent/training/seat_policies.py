@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from verl_agent.config.settings import RunEnv
-from verl_agent.envs.arena import SEATS, Arena, Player
+from verl_agent.envs.arena import SEATS, Arena, SeatPlayer
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.api.client import ApiClient
 from verl_agent.evaluation.api.policy import ApiPolicy
@@ -24,7 +24,7 @@ from verl_agent.models.hf import load_tokenizer
 from verl_agent.models.resolve import resolve_model
 from verl_agent.rollout.chat_template import choose_builder
 from verl_agent.rollout.engine_policy import EnginePolicy
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.matches import HeldSeat, Match
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
@@ -101,13 +101,13 @@ class SeatPolicies:
         async def play_seat(item: TaskItem, match: Match, seat: int) -> None:
             own_seed = replace(seed, env=f"{seed.env}, {self._arena.seat_names[seat]}")
             policy = await self._policy(self._arena.players[seat], own_seed)
-            episode = await play(item, HeldSeat(match, seat), self._run_env.new_agent(), policy, limits)
+            episode = await play_episode(item, HeldSeat(match, seat), self._run_env.new_agent(), policy, limits)
             if not episode.valid:
                 raise EnvError(episode.error)
 
         return play_seat
 
-    async def _policy(self, player: Player, seed: EpisodeSeed) -> Policy:
+    async def _policy(self, player: SeatPlayer, seed: EpisodeSeed) -> Policy:
         if player.kind == "frozen":
             engine = await asyncio.to_thread(frozen_model, player.name)
             end = engine.tokenizer.eos_token_id

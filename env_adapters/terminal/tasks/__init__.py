@@ -3,10 +3,10 @@
 import random
 from collections.abc import Callable, Mapping
 
-from env_adapters.terminal.grading import Task
+from env_adapters.terminal.grading import TerminalTask
 from env_adapters.terminal.tasks import data, logs, repair, tool
 
-KINDS: Mapping[str, Callable[[str, int, random.Random], Task]] = {
+KINDS: Mapping[str, Callable[[str, int, random.Random], TerminalTask]] = {
     "repair": repair.make,
     "data": data.make,
     "logs": logs.make,
@@ -27,7 +27,7 @@ def names(size: str = "") -> list[str]:
     ]
 
 
-def generate(name: str) -> Task:
+def generate(name: str) -> TerminalTask:
     """Return the task with this id, the same on every machine."""
     kind, size, number = name.split("-")
     return KINDS[kind](size, int(number), random.Random(f"terminal {name}"))

@@ -3,53 +3,41 @@
 import json
 import random
 
-from env_adapters.terminal.grading import FileCheck, Task
+from env_adapters.terminal.grading import FileCheck, TerminalTask
 
 NAMES = (
-    "anvil",
-    "brush",
-    "chain",
-    "drill",
-    "easel",
-    "flask",
-    "gauge",
-    "hinge",
-    "iron",
-    "jack",
-    "knob",
-    "lamp",
-    "mast",
+    "anvil", "brush", "chain", "drill", "easel", "flask", "gauge", "hinge", "iron", "jack", "knob", "lamp", "mast",
     "nail",
-)
+)  # fmt: skip
 TOWNS = ("Lima", "Oslo", "Pune", "Quito", "Riga", "Sofia", "Turin", "Umea")
 MARKS = ("NULL", "VOID", "TEST", "DUMMY", "BAD", "NONE", "DRAFT", "OLD", "SPAM", "EMPTY")
 
 
-def make(size: str, number: int, draw: random.Random) -> Task:
+def make(size: str, number: int, draw: random.Random) -> TerminalTask:
     """Return a task."""
     return {"small": marked_rows, "medium": dates, "large": merged}[size](number, draw)
 
 
-def marked_rows(number: int, draw: random.Random) -> Task:
+def marked_rows(number: int, draw: random.Random) -> TerminalTask:
     """Ask to remove the rows with a mark."""
     mark, file = MARKS[number % len(MARKS)], f"{draw.choice(NAMES)}{number}.csv"
     rows = [[str(index), draw.choice(NAMES), str(draw.randrange(1000))] for index in range(1, 16)]
     for index in draw.sample(range(15), 4):
         rows[index][1] = mark
-    return Task(
+    return TerminalTask(
         f"Delete every line of {file} that has the word {mark}.",
-        {file: text([["id", "name", "count"], *rows])},
+        {file: csv_text([["id", "name", "count"], *rows])},
         (f"sed -i /{mark}/d {file}",),
         (FileCheck(file, [["id", "name", "count"], *(row for row in rows if mark not in row)], "csv"),),
     )
 
 
-def text(rows: list[list[str]]) -> str:
+def csv_text(rows: list[list[str]]) -> str:
     """Return rows as a CSV file."""
     return "".join(",".join(row) + "\n" for row in rows)
 
 
-def dates(number: int, draw: random.Random) -> Task:
+def dates(number: int, draw: random.Random) -> TerminalTask:
     """Ask to convert dates, to remove repeated rows and to sort."""
     file, by_count, rows, right = f"orders{number}.csv", number % 2 == 0, [], []
     for order in draw.sample(range(1000, 9999), 40):
@@ -72,16 +60,16 @@ rows = sorted({{tuple(row) for row in rows}}, key=lambda row: {key})
 with open('{file}', 'w') as file:
     file.writelines(','.join(row) + '\\n' for row in [header, *rows])
 """.strip()
-    return Task(
+    return TerminalTask(
         f"Correct {file}: write dates as YYYY-MM-DD instead of DD/MM/YYYY, keep one of repeated lines, and sort the "
         f"lines {criterion}. Keep the first line.",
-        {file: text([header, *rows])},
+        {file: csv_text([header, *rows])},
         (f"head -4 {file}", f"python3 <<'END'\n{program}\nEND", f"head -4 {file}"),
         (FileCheck(file, [header, *right], "csv"),),
     )
 
 
-def merged(number: int, draw: random.Random) -> Task:
+def merged(number: int, draw: random.Random) -> TerminalTask:
     """Ask to bring a CSV file and a broken JSON file together, with totals of each town."""
     least = 50 * (1 + number % 5)
     ids = draw.sample(range(100, 999), 40)
@@ -114,12 +102,12 @@ for row in csv.DictReader(open('payments.csv')):
         town['total'] = round(town['total'] + amount, 2)
 json.dump(result, open('towns.json', 'w'))
 """.strip()
-    return Task(
+    return TerminalTask(
         "people.json has a comma too many. payments.csv has lines without a known person or without a number, which "
         f"do not count. Write towns.json: for each town with payments of at least {least} by active people, an object "
         "with `payments`, their number, and `total`, their sum rounded to two digits, as "
         '{"Lima": {"payments": 2, "total": 300.5}}.',
-        {"people.json": broken, "payments.csv": text([["person", "amount"], *rows])},
+        {"people.json": broken, "payments.csv": csv_text([["person", "amount"], *rows])},
         ("head -c 200 people.json; head -3 payments.csv", f"python3 <<'END'\n{program}\nEND", "head -c 300 towns.json"),
         (FileCheck("towns.json", expected, "json"),),
     )

@@ -2,7 +2,7 @@
 
 import random
 
-from env_adapters.terminal.grading import FileCheck, Task
+from env_adapters.terminal.grading import FileCheck, TerminalTask
 
 WORDS = ("FATAL", "PANIC", "TIMEOUT", "REFUSED", "OVERFLOW", "DENIED", "CORRUPT", "EXPIRED", "LOCKED", "BROKEN")
 FILES = ("app.log", "web.log", "mail.log", "job.log", "disk.log", "auth.log", "sync.log")
@@ -10,24 +10,26 @@ USERS = ("amir", "bela", "chen", "dina", "emil", "fola", "gita", "hugo", "ines",
 PARTS = ("cache", "queue", "index", "login", "search", "billing")
 
 
-def stamp(draw: random.Random, second: int) -> str:
+def clock_time(draw: random.Random, second: int) -> str:
     """Return a time of one day."""
     return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.{draw.randrange(1000):03}"
 
 
-def make(size: str, number: int, draw: random.Random) -> Task:
+def make(size: str, number: int, draw: random.Random) -> TerminalTask:
     """Return a task."""
     return {"small": one_line, "medium": sum_of_field, "large": slowest_request}[size](number, draw)
 
 
-def one_line(number: int, draw: random.Random) -> Task:
+def one_line(number: int, draw: random.Random) -> TerminalTask:
     """Ask for the only line with a word."""
     word, file = WORDS[number % len(WORDS)], FILES[number % len(FILES)]
     target = f"line{draw.randrange(10, 100)}.txt"
-    lines = [f"{stamp(draw, 60 * index)} ok {draw.choice(PARTS)} id={draw.randrange(16**6):06x}" for index in range(30)]
+    lines = [
+        f"{clock_time(draw, 60 * index)} ok {draw.choice(PARTS)} id={draw.randrange(16**6):06x}" for index in range(30)
+    ]
     at = draw.randrange(30)
     lines[at] = lines[at].replace(" ok ", f" {word} ")
-    return Task(
+    return TerminalTask(
         f"One line of {file} has the word {word}. Write that line to {target}.",
         {file: "\n".join(lines) + "\n"},
         (f"grep {word} {file} > {target}",),
@@ -35,7 +37,7 @@ def one_line(number: int, draw: random.Random) -> Task:
     )
 
 
-def sum_of_field(number: int, draw: random.Random) -> Task:
+def sum_of_field(number: int, draw: random.Random) -> TerminalTask:
     """Ask for the sum of a field over the lines of a user with a level."""
     file, user, level = FILES[number % len(FILES)], draw.choice(USERS), draw.choice(("WARN", "ERROR"))
     field = ("ms", "bytes", "retries")[number % 3]
@@ -45,9 +47,9 @@ def sum_of_field(number: int, draw: random.Random) -> Task:
         if index % 40 == 7:
             one, severity = user, level
         total += value * (one == user and severity == level)
-        lines.append(f"{stamp(draw, 90 * index)} {severity} {draw.choice(PARTS)} user={one} {field}={value}")
+        lines.append(f"{clock_time(draw, 90 * index)} {severity} {draw.choice(PARTS)} user={one} {field}={value}")
     pattern = f" {level} .* user={user} {field}="
-    return Task(
+    return TerminalTask(
         f"In {file}, add up the numbers after `{field}=` of all lines of level {level} whose user is {user}. "
         "Write the sum to sum.txt.",
         {file: "\n".join(lines) + "\n"},
@@ -60,7 +62,7 @@ def sum_of_field(number: int, draw: random.Random) -> Task:
     )
 
 
-def slowest_request(number: int, draw: random.Random) -> Task:
+def slowest_request(number: int, draw: random.Random) -> TerminalTask:
     """Ask for the slowest failed requests, whose beginning and end are in different files."""
     count, starts, ends = 3 + number % 3, [], []
     failed: list[tuple[int, str, str]] = []
@@ -90,7 +92,7 @@ for line in lines:
 for took, request, user in sorted(rows, reverse=True)[:{count}]:
     print(request, user, took)
 """.strip()
-    return Task(
+    return TerminalTask(
         "The lines of the files server.0.log to server.2.log have a time in milliseconds, `start` or `end`, and the id "
         f"of a request. Find the {count} slowest requests (end minus start) whose status is 500 or more. Write a line "
         "`id user milliseconds` for each to slow.txt, the slowest first.",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from env_adapters.terminal.grading import Task, calls
+from env_adapters.terminal.grading import TerminalTask, calls
 
 CASES = 24
 
@@ -30,12 +30,12 @@ class Function:
     arguments: Callable[[random.Random], list[Any]]
 
 
-def numbers(draw: random.Random, least: int = 0) -> list[int]:
+def some_numbers(draw: random.Random, least: int = 0) -> list[int]:
     """Return some whole numbers."""
     return [draw.randrange(-20, 60) for _ in range(draw.randrange(least, 9))]
 
 
-def words(draw: random.Random) -> str:
+def some_words(draw: random.Random) -> str:
     """Return some words."""
     return " ".join(
         draw.choice(("kayak", "stone", "level", "tree", "Oslo", "a", "bee")) for _ in range(draw.randrange(6))
@@ -55,35 +55,35 @@ FUNCTIONS = (
         "def total(numbers):\n    result = 0\n    for one in numbers:\n        if one > 0:\n            result += one\n"
         "    return result\n",
         (("result = 0", "result = 1"), ("one > 0", "one < 0"), ("result += one", "result = one")),
-        lambda draw: [numbers(draw)],
+        lambda draw: [some_numbers(draw)],
     ),
     Function(
         "mean",
         "the mean of the numbers, or 0 without numbers",
         "def mean(numbers):\n    if not numbers:\n        return 0\n    return sum(numbers) / len(numbers)\n",
         (("return 0", "return 1"), ("/ len(numbers)", "// len(numbers)"), ("sum(numbers)", "max(numbers)")),
-        lambda draw: [numbers(draw)],
+        lambda draw: [some_numbers(draw)],
     ),
     Function(
         "largest",
         "the `count` largest numbers, the largest first",
         "def largest(numbers, count):\n    ordered = sorted(numbers, reverse=True)\n    return ordered[:count]\n",
         (("reverse=True", "reverse=False"), ("[:count]", "[count:]")),
-        lambda draw: [numbers(draw), draw.randrange(5)],
+        lambda draw: [some_numbers(draw), draw.randrange(5)],
     ),
     Function(
         "initials",
         "the first letters of the words in upper case, joined by dots",
         "def initials(text):\n    letters = [word[0].upper() for word in text.split()]\n    return '.'.join(letters)\n",
         (("word[0]", "word[-1]"), (".upper()", ".lower()"), ("'.'.join", "''.join")),
-        lambda draw: [words(draw)],
+        lambda draw: [some_words(draw)],
     ),
     Function(
         "palindromes",
         "the number of words that read the same in both directions",
         "def palindromes(text):\n    return sum(1 for word in text.split() if word == word[::-1])\n",
         (("word == word", "word != word"), ("sum(1 for", "sum(2 for")),
-        lambda draw: [words(draw)],
+        lambda draw: [some_words(draw)],
     ),
     Function(
         "running",
@@ -95,7 +95,7 @@ FUNCTIONS = (
             ("sums.append(so_far)", "sums.append(one)"),
             ("return sums", "return so_far"),
         ),
-        lambda draw: [numbers(draw)],
+        lambda draw: [some_numbers(draw)],
     ),
     Function(
         "merge",
@@ -122,7 +122,7 @@ FUNCTIONS = (
             ("return -1", "return 0"),
             ("numbers[middle] < wanted", "numbers[middle] > wanted"),
         ),
-        lambda draw: [ordered := sorted(set(numbers(draw, 1))), draw.choice([*ordered, 60])],
+        lambda draw: [ordered := sorted(set(some_numbers(draw, 1))), draw.choice([*ordered, 60])],
     ),
     Function(
         "encode",
@@ -161,7 +161,7 @@ FUNCTIONS = (
 )
 
 
-def make(size: str, number: int, draw: random.Random) -> Task:
+def make(size: str, number: int, draw: random.Random) -> TerminalTask:
     """Return a task: one mistake, two in functions of one file, or three in two files."""
     count = {"small": 1, "medium": 2, "large": 3}[size]
     chosen = [FUNCTIONS[(number + 5 * step) % len(FUNCTIONS)] for step in range(count)]
@@ -187,7 +187,7 @@ def make(size: str, number: int, draw: random.Random) -> Task:
         solution.append(f"python3 -c {json.dumps(edit)}")
     where = " and ".join(f"`{function.name}` in {file}" for function, file in zip(chosen, files, strict=True))
     words = "It has a mistake" if count == 1 else "Each has a mistake"
-    return Task(
+    return TerminalTask(
         f"Repair {where}. {words}; the docstring says what the function returns.", sources, solution, tuple(checks)
     )
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from env_adapters.terminal.grading import RunCheck, Task, write
+from env_adapters.terminal.grading import RunCheck, TerminalTask, write_command
 
 CASES = 6
 
 
 @dataclass(frozen=True)
-class Tool:
+class ToolProgram:
     """A program.
 
     Attributes:
@@ -47,26 +47,28 @@ def stdin(expression: str) -> str:
 
 
 SMALL = (
-    Tool("reads whole numbers, one a line, and prints their sum", stdin("sum(map(int, t.split()))"), integers,
+    ToolProgram("reads whole numbers, one a line, and prints their sum", stdin("sum(map(int, t.split()))"), integers,
          lambda _, text: str(sum(map(int, text.split())))),
-    Tool("reads whole numbers, one a line, and prints the largest", stdin("max(map(int, t.split()))"), integers,
+    ToolProgram("reads whole numbers, one a line, and prints the largest", stdin("max(map(int, t.split()))"), integers,
          lambda _, text: str(max(map(int, text.split())))),
-    Tool("reads whole numbers, one a line, and prints the largest minus the smallest",
+    ToolProgram("reads whole numbers, one a line, and prints the largest minus the smallest",
          stdin("max(map(int, t.split())) - min(map(int, t.split()))"), integers,
          lambda _, text: str(max(map(int, text.split())) - min(map(int, text.split())))),
-    Tool("reads whole numbers, one a line, and prints the sum of their squares",
+    ToolProgram("reads whole numbers, one a line, and prints the sum of their squares",
          stdin("sum(int(n) ** 2 for n in t.split())"), integers,
          lambda _, text: str(sum(int(one) ** 2 for one in text.split()))),
-    Tool("reads text and prints it in upper case", stdin("t.upper()"), lines, lambda _, text: text.upper()),
-    Tool("reads text and prints its lines in reverse order", stdin("'\\n'.join(t.splitlines()[::-1])"), lines,
+    ToolProgram("reads text and prints it in upper case", stdin("t.upper()"), lines, lambda _, text: text.upper()),
+    ToolProgram("reads text and prints its lines in reverse order", stdin("'\\n'.join(t.splitlines()[::-1])"), lines,
          lambda _, text: "\n".join(text.splitlines()[::-1])),
-    Tool("reads text and prints its words sorted, one a line", stdin("'\\n'.join(sorted(t.split()))"), lines,
+    ToolProgram("reads text and prints its words sorted, one a line", stdin("'\\n'.join(sorted(t.split()))"), lines,
          lambda _, text: "\n".join(sorted(text.split()))),
-    Tool("reads text and prints each line backwards", stdin("'\\n'.join(l[::-1] for l in t.splitlines())"), lines,
+    ToolProgram(
+         "reads text and prints each line backwards", stdin("'\\n'.join(l[::-1] for l in t.splitlines())"), lines,
          lambda _, text: "\n".join(line[::-1] for line in text.splitlines())),
-    Tool("reads text and prints its words joined by commas", stdin("','.join(t.split())"), lines,
+    ToolProgram("reads text and prints its words joined by commas", stdin("','.join(t.split())"), lines,
          lambda _, text: ",".join(text.split())),
-    Tool("reads text and prints the first word of each line", stdin("'\\n'.join(l.split()[0] for l in t.splitlines())"),
+    ToolProgram(
+         "reads text and prints the first word of each line", stdin("'\\n'.join(l.split()[0] for l in t.splitlines())"),
          lines, lambda _, text: "\n".join(line.split()[0] for line in text.splitlines())),
 )  # fmt: skip
 
@@ -86,7 +88,7 @@ def column(arguments: list[str], text: str) -> str:
     return str(sum(values) if arguments[1] == "sum" else max(values) if arguments[1] == "max" else min(values))
 
 
-def counted(draw: random.Random) -> tuple[list[str], str]:
+def text_and_number(draw: random.Random) -> tuple[list[str], str]:
     """Return text, and a number as argument."""
     return [str(draw.randrange(1, 4))], lines(draw)[1]
 
@@ -111,20 +113,23 @@ def caesar(arguments: list[str], text: str) -> str:
 
 
 MEDIUM = (
-    Tool("takes the name of a column and `sum`, `max` or `min` as arguments, reads a CSV table of whole numbers with a "
+    ToolProgram(
+         "takes the name of a column and `sum`, `max` or `min` as arguments, reads a CSV table of whole numbers with a "
          "header, and prints that value of the column",
          "import csv, sys\nrows = list(csv.DictReader(sys.stdin))\nvalues = [int(row[sys.argv[1]]) for row in rows]\n"
          "print({'sum': sum, 'max': max, 'min': min}[sys.argv[2]](values))", table, column),
-    Tool("takes a number N as argument, reads text, and prints the N most frequent words in lower case with their "
+    ToolProgram(
+         "takes a number N as argument, reads text, and prints the N most frequent words in lower case with their "
          "counts, as `word count`, the most frequent first and equal ones in alphabetical order",
          "import sys\nwords = sys.stdin.read().lower().split()\n"
          "ranked = sorted(set(words), key=lambda w: (-words.count(w), w))[:int(sys.argv[1])]\n"
-         "print('\\n'.join(f'{w} {words.count(w)}' for w in ranked))", counted, most_frequent),
-    Tool("takes a number N as argument, reads text, and prints it with each letter moved by N places in the alphabet "
+         "print('\\n'.join(f'{w} {words.count(w)}' for w in ranked))", text_and_number, most_frequent),
+    ToolProgram(
+         "takes a number N as argument, reads text, and prints it with each letter moved by N places in the alphabet "
          "(z is followed by a); upper and lower case and other characters stay",
          "import sys\nfrom string import ascii_lowercase as low, ascii_uppercase as up\nn = int(sys.argv[1])\n"
          "print(sys.stdin.read().translate(str.maketrans(low + up, low[n:] + low[:n] + up[n:] + up[:n])), end='')",
-         counted, caesar),
+         text_and_number, caesar),
 )  # fmt: skip
 
 
@@ -140,7 +145,7 @@ def expression(draw: random.Random) -> tuple[list[str], str]:
     return [], "".join(f"{part(3)}\n" for _ in range(5))
 
 
-def stock(draw: random.Random) -> tuple[list[str], str]:
+def stock_commands(draw: random.Random) -> tuple[list[str], str]:
     """Return commands of a stock, one a line."""
     items, commands = ("nut", "bolt", "gear"), []
     for _ in range(draw.randrange(6, 14)):
@@ -218,19 +223,22 @@ for line in sys.stdin:
                 print(name, held[name])
 """.strip()
 LARGE = (
-    Tool("reads arithmetic expressions of whole numbers, + - * and parentheses, one a line, and prints the value of "
+    ToolProgram(
+         "reads arithmetic expressions of whole numbers, + - * and parentheses, one a line, and prints the value of "
          "each",
          "import sys\nfor line in sys.stdin:\n    print(eval(line))", expression,
          lambda _, text: "\n".join(str(eval(line)) for line in text.splitlines())),
-    Tool("keeps a stock and reads commands, one a line: `add ITEM N`; `take ITEM N`, which prints `not enough ITEM` "
+    ToolProgram(
+         "keeps a stock and reads commands, one a line: `add ITEM N`; `take ITEM N`, which prints `not enough ITEM` "
          "and changes nothing if there are fewer; `show ITEM`, which prints the number; `list`, which prints "
-         "`ITEM N` for all items of which there are some, sorted by name", STOCK, stock, stock_output),
-    Tool("reads the edges of an undirected graph, one a line as `node node length`, takes two nodes as arguments, and "
+         "`ITEM N` for all items of which there are some, sorted by name", STOCK, stock_commands, stock_output),
+    ToolProgram(
+         "reads the edges of an undirected graph, one a line as `node node length`, takes two nodes as arguments, and "
          "prints the length of the shortest path between them, or `none`", SHORTEST, graph, shortest),
 )  # fmt: skip
 
 
-def make(size: str, number: int, draw: random.Random) -> Task:
+def make(size: str, number: int, draw: random.Random) -> TerminalTask:
     """Return a task."""
     tools = {"small": SMALL, "medium": MEDIUM, "large": LARGE}[size]
     tool, file = tools[number % len(tools)], f"{draw.choice(('tool', 'run', 'calc', 'prog'))}{number}.py"
@@ -243,11 +251,14 @@ def make(size: str, number: int, draw: random.Random) -> Task:
             shown += f" input {json.dumps(text)} it prints {json.dumps(output)}."
         else:
             checks.append(RunCheck(("python3", "-I", file, *arguments), text, output))
-    return Task(
-        f"Write a Python program {file} that {tool.intent}. {shown}", {}, (write(file, tool.source),), tuple(checks)
+    return TerminalTask(
+        f"Write a Python program {file} that {tool.intent}. {shown}",
+        {},
+        (write_command(file, tool.source),),
+        tuple(checks),
     )
 
 
-def outputs(task: Task) -> list[Any]:
+def outputs(task: TerminalTask) -> list[Any]:
     """Return the expected outputs of a task, for tests."""
     return [check.expected for check in task.checks if isinstance(check, RunCheck)]

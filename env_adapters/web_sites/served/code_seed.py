@@ -19,7 +19,7 @@ from env_adapters.web_sites.logins import login_secret, project_code
 from env_adapters.web_sites.served.fossil import pages
 from env_adapters.web_sites.world import world
 from env_adapters.web_sites.world.code import OWN_LOGIN, CodeWorld, Project, Ticket
-from env_adapters.web_sites.world.people import Person
+from env_adapters.web_sites.world.people import Resident
 
 
 def records(project: Project) -> Iterator[bytes]:
@@ -28,23 +28,25 @@ def records(project: Project) -> Iterator[bytes]:
     names: list[str] = []
     for checkin in project.checkins:
         for name, text in checkin.files.items():
-            files[name] = digest(text.encode())
+            files[name] = fossil_hash(text.encode())
             yield text.encode()
-        cards = [f"C {quote(checkin.message)}", f"D {stamp(checkin.moment)}"]
+        cards = [f"C {quote(checkin.message)}", f"D {card_time(checkin.moment)}"]
         cards += [f"F {quote(name)} {files[name]}" for name in sorted(files)]
         cards += [f"P {parent}"] if parent else []
         cards += [] if parent else ["T *branch * trunk", "T *sym-trunk *"]
         record = sealed([*cards, f"U {checkin.login}"])
         yield record
-        parent = digest(record)
+        parent = fossil_hash(record)
         names.append(parent)
     for tag in project.tags:
-        yield sealed([f"D {stamp(tag.moment)}", f"T +sym-{tag.name} {names[tag.checkin]}", f"U {project.maintainer}"])
+        yield sealed(
+            [f"D {card_time(tag.moment)}", f"T +sym-{tag.name} {names[tag.checkin]}", f"U {project.maintainer}"]
+        )
     for ticket in project.tickets:
         yield from ticket_records(ticket)
     for title, text in project.wiki.items():
         moment = project.checkins[0].moment + timedelta(hours=2)
-        cards = [f"D {stamp(moment)}", f"L {quote(title)}", "N text/x-markdown", f"U {project.maintainer}"]
+        cards = [f"D {card_time(moment)}", f"L {quote(title)}", "N text/x-markdown", f"U {project.maintainer}"]
         yield sealed([*cards, f"W {len(text.encode())}\n{text}"])
 
 
@@ -68,7 +70,7 @@ def ticket_records(ticket: Ticket) -> Iterator[bytes]:
 def change(uuid: str, moment: datetime, login: str, fields: dict[str, str]) -> bytes:
     """Return the record of a change of a ticket."""
     cards = [f"J {name} {quote(text)}" for name, text in sorted(fields.items()) if text]
-    return sealed([f"D {stamp(moment)}", *cards, f"K {uuid}", f"U {login}"])
+    return sealed([f"D {card_time(moment)}", *cards, f"K {uuid}", f"U {login}"])
 
 
 def sealed(cards: Iterable[str]) -> bytes:
@@ -77,7 +79,7 @@ def sealed(cards: Iterable[str]) -> bytes:
     return text + f"Z {md5(text).hexdigest()}\n".encode()
 
 
-def digest(content: bytes) -> str:
+def fossil_hash(content: bytes) -> str:
     """Return Fossil's hash of some content."""
     return sha3_256(content).hexdigest()
 
@@ -87,7 +89,7 @@ def quote(text: str) -> str:
     return text.replace("\\", "\\\\").replace(" ", "\\s").replace("\n", "\\n")
 
 
-def stamp(moment: datetime) -> str:
+def card_time(moment: datetime) -> str:
     """Return a time in the format of cards."""
     return f"{moment.isoformat(timespec='seconds')}.000"
 
@@ -113,7 +115,7 @@ def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
     """Create one repository."""
     with tempfile.TemporaryDirectory() as temporary:
         for record in records(project):
-            Path(temporary, digest(record)).write_bytes(record)
+            Path(temporary, fossil_hash(record)).write_bytes(record)
         fossil("reconstruct", str(file), temporary)
     settings = {
         "project-code": project_code(project.name),
@@ -142,7 +144,7 @@ def make_repository(file: Path, project: Project, code: CodeWorld) -> None:
         database.execute("DELETE FROM reportfmt")
         database.executemany(
             "INSERT INTO reportfmt(owner, title, mtime, cols, sqlcode) VALUES(?, ?, 0, '', ?)",
-            [(project.maintainer, title, pages.report(rule)) for title, rule in pages.REPORTS.items()],
+            [(project.maintainer, title, pages.ticket_report(rule)) for title, rule in pages.REPORTS.items()],
         )
         add_users(database, project, code)
     database.close()
@@ -162,7 +164,7 @@ def add_users(database: sqlite3.Connection, project: Project, code: CodeWorld) -
     )
 
 
-def contact(person: Person) -> str:
+def contact(person: Resident) -> str:
     """Return the contact line of a developer."""
     return f"{person.name} <{person.email}>"
 

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from env_adapters.web_sites.served.copies import App, Copies, Environ, StartResponse, answer, current
+from env_adapters.web_sites.served.copies import App, Copies, Environ, StartResponse, current, text_response
 from env_adapters.web_sites.served.fossil.dates import dated
 
 FOLDER = "code"
@@ -25,7 +25,7 @@ def application_of(fossil: str) -> App:
         assert copy is not None  # set by `Copies`
         length = int(environ.get("CONTENT_LENGTH") or 0)
         if length > MAX_BODY:
-            return answer(start_response, "413 Content Too Large", f"At most {MAX_BODY} bytes.")
+            return text_response(start_response, "413 Content Too Large", f"At most {MAX_BODY} bytes.")
         body = environ["wsgi.input"].read(length) if length else b""
         try:
             done = subprocess.run(
@@ -37,10 +37,10 @@ def application_of(fossil: str) -> App:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return answer(start_response, "504 Gateway Timeout", f"Fossil took more than {TIMEOUT_S} s.")
+            return text_response(start_response, "504 Gateway Timeout", f"Fossil took more than {TIMEOUT_S} s.")
         head, separator, content = done.stdout.partition(b"\r\n\r\n")
         if not separator:
-            return answer(start_response, "502 Bad Gateway", "Fossil did not answer.")
+            return text_response(start_response, "502 Bad Gateway", "Fossil did not answer.")
         status, headers = "200 OK", []
         for line in head.decode("latin-1").split("\r\n"):
             name, _, value = line.partition(": ")

@@ -55,22 +55,21 @@ class Copies:
         self.parts, self.static, self.answers = list(parts), dict(static), answers
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Handle a request."""
         path = environ["PATH_INFO"]
         if path == HEALTH:
-            return answer(start_response, "200 OK", "ok")
+            return text_response(start_response, "200 OK", "ok")
         for prefix, folder in self.static.items():
             if path.startswith(prefix):
                 return send_file(start_response, folder, path.removeprefix(prefix))
         copy = self.copy_of(environ)
         if copy is None:
             text = f"No such copy of the site: send the header {HEADER}."
-            return answer(start_response, "403 Forbidden", text, (COPY_LOST_HEADER, "none"))
+            return text_response(start_response, "403 Forbidden", text, (COPY_LOST_HEADER, "none"))
         try:
             self.fill(copy)
         except FileNotFoundError:  # the session has released it
             text = "This copy of the site was released."
-            return answer(start_response, "403 Forbidden", text, (COPY_LOST_HEADER, "released"))
+            return text_response(start_response, "403 Forbidden", text, (COPY_LOST_HEADER, "released"))
         token = current.set(copy)
         try:
             if self.answers is None:
@@ -129,7 +128,7 @@ class Copies:
                     new.unlink()
 
 
-def answer(start_response: StartResponse, status: str, text: str, *more: tuple[str, str]) -> Iterable[bytes]:
+def text_response(start_response: StartResponse, status: str, text: str, *more: tuple[str, str]) -> Iterable[bytes]:
     """Send a plain-text response with further headers."""
     body = text.encode()
     start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), *more])
@@ -140,7 +139,7 @@ def send_file(start_response: StartResponse, folder: Path, name: str) -> Iterabl
     """Send a file below `folder`."""
     file = (folder / name).resolve()
     if not file.is_relative_to(folder.resolve()) or not file.is_file():
-        return answer(start_response, "404 Not Found", "No such file.")
+        return text_response(start_response, "404 Not Found", "No such file.")
     kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
     headers = [("Content-Type", kind), ("Content-Length", str(file.stat().st_size))]
     start_response("200 OK", [*headers, ("Cache-Control", "public, max-age=86400, immutable")])

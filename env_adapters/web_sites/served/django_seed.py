@@ -14,7 +14,7 @@ PASSWORD = "Password123"
 """Password of every generated account."""
 
 
-def prepare() -> None:
+def prepare_database() -> None:
     """Create the tables and collect the static files."""
     call_command("migrate", verbosity=0, interactive=False)
     call_command("collectstatic", verbosity=0, interactive=False)

@@ -21,7 +21,7 @@ from spirit.comment.models import Comment  # noqa: E402
 from spirit.topic.models import Topic  # noqa: E402
 from spirit.user.models import UserProfile  # noqa: E402
 
-from env_adapters.web_sites.served.django_seed import PASSWORD, index, log_in, prepare  # noqa: E402
+from env_adapters.web_sites.served.django_seed import PASSWORD, index, log_in, prepare_database  # noqa: E402
 from env_adapters.web_sites.world import world  # noqa: E402
 from env_adapters.web_sites.world.forum import FIRST_CATEGORY, OWN_NAME, ForumWorld  # noqa: E402
 from env_adapters.web_sites.world.forum_words import DESCRIPTIONS  # noqa: E402
@@ -34,7 +34,7 @@ BACKEND = "spirit.user.auth.backends.UsernameAuthBackend"
 
 def main(seed: int) -> None:
     """Fill the forum with the data of a seed."""
-    prepare()
+    prepare_database()
     forum = world(seed).forum
     with transaction.atomic():
         for key, value in CONFIG.items():

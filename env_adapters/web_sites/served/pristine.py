@@ -33,13 +33,13 @@ class PristineAnswers:
     """
 
     def __init__(self, seed: Path, folder: Path) -> None:
-        self.name, self.changes, self.folder = seed.name, changes(seed), folder
+        self.name, self.changes, self.folder = seed.name, change_counter(seed), folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
 
     def key(self, environ: dict[str, Any], copy: Path) -> tuple[Any, ...] | None:
         """Return the cache key of a request, or None if its response cannot be cached."""
-        if environ["REQUEST_METHOD"] != "GET" or changes(copy / self.name) != self.changes:
+        if environ["REQUEST_METHOD"] != "GET" or change_counter(copy / self.name) != self.changes:
             return None
         return tuple(environ.get(name, "") for name in KEY)
 
@@ -68,7 +68,7 @@ class PristineAnswers:
         return self.folder / sha256(repr(key).encode()).hexdigest()
 
 
-def changes(file: Path) -> bytes:
+def change_counter(file: Path) -> bytes:
     """Return the change counter of a database file, or b"" if the file does not exist."""
     try:
         with file.open("rb") as opened:

@@ -20,9 +20,9 @@ from django.contrib.sites.models import Site  # noqa: E402
 from django.db import transaction  # noqa: E402
 from oscar.core.loading import get_model  # noqa: E402
 
-from env_adapters.web_sites.served.django_seed import PASSWORD, index, log_in, moment, prepare  # noqa: E402
+from env_adapters.web_sites.served.django_seed import PASSWORD, index, log_in, moment, prepare_database  # noqa: E402
 from env_adapters.web_sites.world import world  # noqa: E402
-from env_adapters.web_sites.world.people import Person  # noqa: E402
+from env_adapters.web_sites.world.people import Resident  # noqa: E402
 from env_adapters.web_sites.world.shop import Order, ShopWorld  # noqa: E402
 
 BACKEND = "oscar.apps.customer.auth_backends.EmailBackend"
@@ -32,7 +32,7 @@ ADMIN_EMAIL = "admin@fernhill.example.com"
 
 def main(seed: int) -> None:
     """Fill the shop with the data of a seed."""
-    prepare()
+    prepare_database()
     media = Path(settings.MEDIA_ROOT)
     media.mkdir(exist_ok=True)
     missing = Path(oscar.__file__).parent / "static" / "oscar" / "img" / "image_not_found.jpg"
@@ -78,7 +78,7 @@ def add_people(shop: ShopWorld) -> None:
         type(basket).objects.filter(pk=basket.pk).update(date_created=moment(shop.orders[0].day))
 
 
-def address(person: Person) -> dict[str, str]:
+def address(person: Resident) -> dict[str, str]:
     """Return the fields of an address."""
     return {
         "first_name": person.first,

@@ -2,10 +2,7 @@
 
 import os
 
-from env_adapters.web_sites.served.copies import Copies
-from env_adapters.web_sites.served.django_common import answers_folder, copies_folder, seed_folder
-from env_adapters.web_sites.served.one_token import OneToken
-from env_adapters.web_sites.served.pristine import PristineAnswers
+from env_adapters.web_sites.served.one_token import site_application
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "env_adapters.web_sites.served.shop_settings"
 
@@ -27,16 +24,4 @@ user_search.disconnect(receivers.receive_product_search)
 # Without the status of a review that waits for a moderator, the form shows such a review as approved.
 DashboardProductReviewForm.base_fields["status"].choices = DashboardProductReviewForm.Meta.model.STATUS_CHOICES
 
-state = "shop.sqlite3"
-static = {"/static/": seed_folder() / "shop_static", "/media/": seed_folder() / "shop_media"}
-application = OneToken(
-    Copies(
-        django_application,
-        seed_folder(),
-        copies_folder(),
-        [state],
-        static,
-        PristineAnswers(seed_folder() / state, answers_folder("shop")),
-    ),
-    "shop_csrf",
-)
+application = site_application("shop", django_application)

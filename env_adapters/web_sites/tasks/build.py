@@ -7,7 +7,15 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from env_adapters.web_sites.tasks.templates import PER_TEMPLATE, TEMPLATES, Draft, Evaluation, Script, Template, stop
+from env_adapters.web_sites.tasks.templates import (
+    PER_TEMPLATE,
+    TEMPLATES,
+    Evaluation,
+    Script,
+    TaskDraft,
+    Template,
+    stop,
+)
 from env_adapters.web_sites.world import DEFAULT_SEED, GeneratedWorld, world
 from env_adapters.webarena.grading.strict import answer_values
 
@@ -34,13 +42,13 @@ def tasks(made: GeneratedWorld) -> Iterator[Mapping[str, Any]]:
         drafts = different(template.build(made, template.split), PER_TEMPLATE[template.split])
         for index, draft in enumerate(drafts):
             other = drafts[(index + 1) % len(drafts)]
-            yield written(template, complete(draft, other, drafts, template.sites[0]), place, number)
+            yield task_entry(template, complete_draft(draft, other, drafts, template.sites[0]), place, number)
             number += 1
 
 
-def different(drafts: Iterable[Draft], count: int) -> list[Draft]:
+def different(drafts: Iterable[TaskDraft], count: int) -> list[TaskDraft]:
     """Return the first drafts with different references, at most `count`, so that no two tasks have one solution."""
-    chosen: dict[str, Draft] = {}
+    chosen: dict[str, TaskDraft] = {}
     for draft in drafts:
         chosen.setdefault(json.dumps(reference_value(draft.evaluation)), draft)
         if len(chosen) == count:
@@ -57,7 +65,7 @@ def reference_value(evaluation: Evaluation) -> object:
     return answer_values([part["kind"] for part in reference], ", ".join(part["text"] for part in reference))
 
 
-def complete(draft: Draft, other: Draft, drafts: Sequence[Draft], site: str) -> Draft:
+def complete_draft(draft: TaskDraft, other: TaskDraft, drafts: Sequence[TaskDraft], site: str) -> TaskDraft:
     """Return a draft with the wrong scripts that all templates have, and with a corrected mistake."""
     wrong: dict[str, Script] = {"stop at once": [stop()]}
     if "single_answer" in draft.evaluation:
@@ -68,7 +76,7 @@ def complete(draft: Draft, other: Draft, drafts: Sequence[Draft], site: str) -> 
     return replace(draft, wrong={**wrong, **draft.wrong}, corrected=corrected)
 
 
-def wrong_answers(draft: Draft, other: Draft, drafts: Sequence[Draft]) -> Mapping[str, str]:
+def wrong_answers(draft: TaskDraft, other: TaskDraft, drafts: Sequence[TaskDraft]) -> Mapping[str, str]:
     """Return wrong answers: those of other tasks, all in one, and answers with a part left out or wrong."""
     said = [part["text"] for part in draft.evaluation["single_answer"]]
     another = [part["text"] for part in other.evaluation["single_answer"]]
@@ -91,7 +99,7 @@ def templates() -> Sequence[Template]:
     return TEMPLATES
 
 
-def written(template: Template, draft: Draft, place: int, number: int) -> Mapping[str, Any]:
+def task_entry(template: Template, draft: TaskDraft, place: int, number: int) -> Mapping[str, Any]:
     """Return a task in WebArena's format."""
     intent = template.intent
     for name, text in draft.words.items():

@@ -6,18 +6,18 @@ from env_adapters.web_sites.tasks.shopping import SHOP, find, in_stock, products
 from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
-    Draft,
     Evaluation,
     Script,
+    TaskDraft,
     added,
-    changes,
+    expect_changes,
     neighbours,
     overwrite,
     stop,
     template,
 )
 from env_adapters.web_sites.world import GeneratedWorld
-from env_adapters.web_sites.world.people import Person, someone
+from env_adapters.web_sites.world.people import Resident, someone
 from env_adapters.web_sites.world.shop import Product
 
 ADD, SAVE = 'click [button "Add to cart"]', 'click [button "Save"]'
@@ -35,19 +35,14 @@ def put(product: Product, units: int = 1) -> list[str]:
     return [*find(product), *[ADD] * units]
 
 
-def take_out(product: Product) -> list[str]:
-    """Return the script that removes a product from the cart."""
-    return [BASKET, f'click [link "Remove" after "{product.title}"]']
-
-
 @template(TRAIN, "shopping", "Put one {{product}} and nothing else into my cart.", changes=True)
-def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def add_to_cart(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one, other in neighbours(in_stock(world, split)):
         yield cart_draft(world, one.name, {"product": one.title}, [], (one, other))
 
 
 @template(TEST, "shopping", "Put two of the {{product}} and nothing else into my cart.", changes=True)
-def add_two(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def add_two(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one, other in neighbours(in_stock(world, split)):
         if one.stock > 2:
             yield cart_draft(world, one.name, {"product": one.title}, [], (one, other), units=2)
@@ -60,7 +55,7 @@ def cart_draft(
     steps: Script,
     pair: tuple[Product, Product],
     units: int = 1,
-) -> Draft:
+) -> TaskDraft:
     """Return the draft of a task that adds a product to the cart.
 
     Args:
@@ -68,7 +63,8 @@ def cart_draft(
         pair: the product, and another one that is in stock.
     """
     one, other = pair
-    return Draft(
+    taken_out = [BASKET, f'click [link "Remove" after "{other.title}"]']
+    return TaskDraft(
         entity,
         words,
         in_cart(world, one, units),
@@ -80,18 +76,18 @@ def cart_draft(
             "one unit more": [*steps, *put(one, units + 1), stop()],
         }
         | ({"one unit less": [*put(one, units - 1), stop()]} if units > 1 else {}),
-        [*steps, *put(other), *take_out(other), *put(one, units), stop()],
+        [*steps, *put(other), *taken_out, *put(one, units), stop()],
     )
 
 
 def in_cart(world: GeneratedWorld, product: Product, units: int = 1) -> Evaluation:
     """Return the evaluator of a cart with nothing but units of a product."""
     customer = world.shop.shopper.email
-    return changes(added("cart line", customer=customer, product=product.title, quantity=units, status="Open"))
+    return expect_changes(added("cart line", customer=customer, product=product.title, quantity=units, status="Open"))
 
 
 @template(TRAIN, "shopping", 'Add the {{product}} to my wish list "Birthday ideas".', changes=True)
-def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def add_wish(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     listed = [one for one in products(world, split) if one not in world.shop.wishes]
     for one, other in neighbours(listed):
         values = {"customer": world.shop.shopper.email, "list": "Birthday ideas", "product": one.title, "quantity": 1}
@@ -99,10 +95,10 @@ def add_wish(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         units = overwrite(f'spinbutton "" after "{one.title}"', "2")
         twice = [WISHES, *units, 'click [button "Update quantities"]']
         removed = [WISHES, f'click [button "" after "{other.title}"]', 'click [link "Remove"]', CONFIRM]
-        yield Draft(
+        yield TaskDraft(
             one.name,
             {"product": one.title},
-            changes(added("wish", **values)),
+            expect_changes(added("wish", **values)),
             [*wish, stop()],
             {
                 "not added": [*find(one), stop()],
@@ -118,12 +114,12 @@ CONFIRM = 'click [button "Remove"]'
 
 
 @template(TEST, "shopping", "Order one {{product}} and nothing else, to my default address.", changes=True)
-def buy(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def buy(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     place = world.shop.random("other address")
     for one, other in neighbours(in_stock(world, split)):
         stranger = someone(place, "Greta", "Moss")
-        elsewhere = [*put(one), *CHECKOUT, *fill(fields(stranger))[:-1], 'click [button "Continue"]', *PLACE, stop()]
-        yield Draft(
+        elsewhere = [*put(one), *CHECKOUT, *fill_in(fields(stranger))[:-1], 'click [button "Continue"]', *PLACE, stop()]
+        yield TaskDraft(
             one.name,
             {"product": one.title},
             ordered(world.shop.shopper, one),
@@ -145,9 +141,9 @@ def order(product: Product, units: int = 1) -> list[str]:
     return [*put(product, units), *CHECKOUT, DEFAULT_ADDRESS, *PLACE]
 
 
-def ordered(customer: Person, product: Product) -> Evaluation:
+def ordered(customer: Resident, product: Product) -> Evaluation:
     """Return the evaluator of one order of one unit to the address of the customer."""
-    return changes(
+    return expect_changes(
         added(
             "order",
             customer=customer.email,
@@ -168,23 +164,23 @@ def ordered(customer: Person, product: Product) -> Evaluation:
     "Leave the other fields empty.",
     changes=True,
 )
-def add_address(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def add_address(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     random = world.shop.random("addresses")
     names = (("Nils", "Ek"), ("Maja", "Strand"), ("Ingrid", "Dahl"), ("Jonas", "Bergman"), ("Siri", "Nyberg"))
     for first, last in names:
         one = someone(random, first, last)
         opened = ['click [link "Account"]', 'click [link "Address Book"]', 'click [link "Add a new address"]']
-        script = [*opened, *fill(fields(one)), SAVE]
+        script = [*opened, *fill_in(fields(one)), SAVE]
         wrong: dict[str, Sequence[str]] = {"not saved": [*script[:-1], stop()]}
         for label in fields(one):
             said = "10001" if label.startswith("Post") else "Elsewhere"
-            filled = fill({**fields(one), label: said})
+            filled = fill_in({**fields(one), label: said})
             wrong[f"wrong {label.lower().rstrip(' *')}"] = [*opened, *filled, SAVE, stop()]
         phone = 'type [textbox "Phone number"] [+1 212 555 0100] [0]'
         wrong["with a phone number"] = [*script[:-1], phone, SAVE, stop()]
-        elsewhere = fill({**fields(one), "City *": "Elsewhere"})
+        elsewhere = fill_in({**fields(one), "City *": "Elsewhere"})
         edited = ['click [link "Edit" #2]', *overwrite('textbox "City *"', one.city), SAVE, stop()]
-        yield Draft(
+        yield TaskDraft(
             one.name,
             {"name": one.name, "line": one.line1, "city": one.city, "postcode": one.postcode},
             in_address_book(world.shop.shopper, one),
@@ -194,7 +190,7 @@ def add_address(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         )
 
 
-def fields(person: Person) -> Mapping[str, str]:
+def fields(person: Resident) -> Mapping[str, str]:
     """Return the text of each field of an address form, by its label."""
     return {
         "First name *": person.first,
@@ -205,15 +201,15 @@ def fields(person: Person) -> Mapping[str, str]:
     }
 
 
-def fill(texts: Mapping[str, str]) -> list[str]:
+def fill_in(texts: Mapping[str, str]) -> list[str]:
     """Return the script that fills in an address form."""
     return [*(f'type [textbox "{label}"] [{said}] [0]' for label, said in texts.items()), COUNTRY]
 
 
-def in_address_book(customer: Person, person: Person) -> Evaluation:
+def in_address_book(customer: Resident, person: Resident) -> Evaluation:
     """Return the evaluator of one new address in the address book of a customer."""
     empty = dict.fromkeys(("title", "line2", "line3", "state", "phone", "notes"), "")
-    return changes(
+    return expect_changes(
         added(
             "address",
             **empty,

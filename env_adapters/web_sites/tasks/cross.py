@@ -1,5 +1,6 @@
 """Tasks that need several sites."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -7,15 +8,15 @@ from env_adapters.web_sites.tasks import admin, cart, code, forum, shopping, tic
 from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
-    Draft,
+    TaskDraft,
     money,
     neighbours,
     number,
-    question,
+    question_draft,
     rank,
     stop,
     template,
-    text,
+    text_part,
 )
 from env_adapters.web_sites.world import GeneratedWorld
 from env_adapters.web_sites.world.code import Project, Ticket
@@ -31,14 +32,10 @@ def praised(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple
     found = [
         (topic, by_title[topic.about[0]]) for topic in world.forum.topics if topic.about and topic.about[0] in by_title
     ]
-    kept = [pair for pair in found if sum(same_place(pair[0], topic) for topic, _ in found) == 1]
+    places = Counter((topic.author, topic.category) for topic, _ in found)
+    kept = [pair for pair in found if places[pair[0].author, pair[0].category] == 1]
     chosen = [pair for pair in kept if forum.topic_side(world, pair[0]) == split]
     return sorted(chosen, key=lambda pair: rank(salt + pair[0].title))
-
-
-def same_place(one: Topic, other: Topic) -> bool:
-    """Return True if two topics have the same author and category."""
-    return (one.author, one.category) == (other.author, other.category)
 
 
 def mentioned(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tuple[Topic, Project, Ticket]]:
@@ -51,14 +48,14 @@ def mentioned(world: GeneratedWorld, split: str, salt: str = "") -> Sequence[tup
     return sorted(chosen, key=lambda entry: rank(salt + entry[0].title))
 
 
-def words_of(topic: Topic) -> dict[str, str]:
+def topic_words(topic: Topic) -> dict[str, str]:
     """Return the values of an intent about a topic, without the name of the product."""
     return {"member": topic.author, "category": topic.category}
 
 
 def with_reply(topic: Topic) -> dict[str, str]:
     """Return the values of an intent about a topic whose title names its subject, which an intent must not."""
-    return {**words_of(topic), "other": topic.replies[0].member}
+    return {**topic_words(topic), "other": topic.replies[0].member}
 
 
 def to_shop(product: Product) -> list[str]:
@@ -77,10 +74,10 @@ def to_topic(topic: Topic) -> list[str]:
     "What does the product cost in the shop that {{member}} started a topic about in the forum's category"
     " {{category}}? Answer with the price only.",
 )
-def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for topic, product in praised(world, split):
         steps = [*to_topic(topic), *to_shop(product)]
-        yield question(f"{topic.pk}", words_of(topic), steps, money(product.price))
+        yield question_draft(f"{topic.pk}", topic_words(topic), steps, money(product.price))
 
 
 @template(
@@ -89,11 +86,11 @@ def price_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "How many units are in stock of the product that {{member}} started a topic about in the forum's "
     "category {{category}}? Answer with the number only.",
 )
-def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for topic, product in praised(world, split):
         if product.stock:
             steps = [*to_topic(topic), *to_shop(product)]
-            yield question(f"{topic.pk}", words_of(topic), steps, number(product.stock))
+            yield question_draft(f"{topic.pk}", topic_words(topic), steps, number(product.stock))
 
 
 @template(
@@ -103,11 +100,11 @@ def stock_of_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "{{category}}, and nothing else, into my cart.",
     changes=True,
 )
-def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def buy_praised(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     listed = [pair for pair in praised(world, split, "buy") if pair[1].stock]
     for (topic, product), (_, other) in neighbours(listed):
         steps = [*to_topic(topic), f"goto [{SHOP}]"]
-        yield cart.cart_draft(world, f"{topic.pk}", words_of(topic), steps, (product, other))
+        yield cart.cart_draft(world, f"{topic.pk}", topic_words(topic), steps, (product, other))
 
 
 @template(
@@ -117,30 +114,30 @@ def buy_praised(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "else, as in: $12.50",
     changes=True,
 )
-def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def post_price(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     prices = ", ".join(sorted({product.price for product in world.shop.products}))
     for (topic, product), (elsewhere, other) in neighbours(praised(world, split, "post")):
         opened, reopened = [*to_shop(product), *to_topic(topic)], to_topic(topic)
-        yield Draft(
+        yield TaskDraft(
             f"{topic.pk}",
             {"topic": topic.title},
             forum.posted(topic, product.price),
-            [*opened, *forum.write(product.price), stop()],
+            [*opened, *forum.write_reply(product.price), stop()],
             {
-                "not published": [*opened, *forum.write(product.price)[:-1], stop()],
-                "another price": [*opened, *forum.write(other.price), stop()],
-                "all prices": [*opened, *forum.write(prices), stop()],
-                "two prices": [*opened, *forum.write(f"{other.price} {product.price}"), stop()],
-                "another topic": [*to_topic(elsewhere), *forum.write(product.price), stop()],
+                "not published": [*opened, *forum.write_reply(product.price)[:-1], stop()],
+                "another price": [*opened, *forum.write_reply(other.price), stop()],
+                "all prices": [*opened, *forum.write_reply(prices), stop()],
+                "two prices": [*opened, *forum.write_reply(f"{other.price} {product.price}"), stop()],
+                "another topic": [*to_topic(elsewhere), *forum.write_reply(product.price), stop()],
                 "a price afterwards": [
                     *opened,
-                    *forum.write(product.price),
+                    *forum.write_reply(product.price),
                     *reopened,
-                    *forum.write(other.price),
+                    *forum.write_reply(other.price),
                     stop(),
                 ],
             },
-            [*opened, *forum.write(other.price), *reopened, *forum.write(product.price), stop()],
+            [*opened, *forum.write_reply(other.price), *reopened, *forum.write_reply(product.price), stop()],
         )
 
 
@@ -151,10 +148,10 @@ def post_price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "forum's category {{category}}, in which {{other}} replied first, and who reported it? Answer as in: "
     "Paused, Urgent, login",
 )
-def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for topic, project, ticket in mentioned(world, split):
-        said = (text(ticket.status), text(ticket.priority), text(ticket.reporter))
-        yield question(f"{topic.pk}", with_reply(topic), to_ticket(topic, project, ticket), *said)
+        said = (text_part(ticket.status), text_part(ticket.priority), text_part(ticket.reporter))
+        yield question_draft(f"{topic.pk}", with_reply(topic), to_ticket(topic, project, ticket), *said)
 
 
 @template(
@@ -163,10 +160,10 @@ def status_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "Who reported the ticket that {{member}} started a topic about in the forum's category {{category}}, "
     "in which {{other}} replied first? Answer with the login only.",
 )
-def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def reporter_of_mentioned(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for topic, project, ticket in mentioned(world, split):
         steps = to_ticket(topic, project, ticket)
-        yield question(f"{topic.pk}", with_reply(topic), steps, text(ticket.reporter))
+        yield question_draft(f"{topic.pk}", with_reply(topic), steps, text_part(ticket.reporter))
 
 
 def to_ticket(topic: Topic, project: Project, ticket: Ticket) -> list[str]:
@@ -181,7 +178,7 @@ def to_ticket(topic: Topic, project: Project, ticket: Ticket) -> list[str]:
     " which {{other}} replied first, with exactly this text: {{text}}",
     changes=True,
 )
-def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     said = "There is a topic about this on the forum."
     for (topic, project, ticket), (_, elsewhere, other) in neighbours(mentioned(world, split, "comment")):
         draft = tickets.comment_draft((project, ticket), (elsewhere, other), said, "See the forum.")
@@ -196,7 +193,7 @@ def comment_on_mentioned(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "Put one unit of the product with the UPC {{upc}} and nothing else into the customer's cart in the shop.",
     changes=True,
 )
-def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one, other in neighbours(shopping.in_stock(world, split)[10:]):
         steps = [*admin.PRODUCTS, f'type [textbox "UPC:"] [{one.upc}] [1]']
         yield cart.cart_draft(world, one.name, {"upc": one.upc}, [*steps, f"goto [{SHOP}]"], (one, other))
@@ -207,7 +204,7 @@ def buy_by_upc(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "shopping_admin shopping",
     "What is the UPC of the most expensive product in the shop's category {{category}}? Answer with the UPC only.",
 )
-def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for category in shopping.categories(world, split):
         dearest = shopping.of_category(world, category)[-1]
         steps = [
@@ -219,4 +216,4 @@ def upc_of_dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
             *admin.PRODUCTS,
             f'type [textbox "Product title:"] [{dearest.title}] [1]',
         ]
-        yield question(category.name, {"category": category.name}, steps, text(dearest.upc))
+        yield question_draft(category.name, {"category": category.name}, steps, text_part(dearest.upc))

@@ -6,18 +6,18 @@ from env_adapters.web_sites.tasks.code import TEST_PROJECTS
 from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
-    Draft,
     Evaluation,
+    TaskDraft,
     added,
-    changes,
+    expect_changes,
     neighbours,
     number,
-    question,
+    question_draft,
     rank,
     side,
     stop,
     template,
-    text,
+    text_part,
     time_of_day,
     visit,
 )
@@ -47,7 +47,7 @@ ANSWERS = (
 )
 
 
-def categories(world: GeneratedWorld, split: str) -> Sequence[str]:
+def forum_categories(world: GeneratedWorld, split: str) -> Sequence[str]:
     """Return the categories of a split."""
     return [name for name in world.forum.categories if (name in TEST_CATEGORIES) == (split == TEST)]
 
@@ -66,20 +66,20 @@ def topic_side(world: GeneratedWorld, topic: Topic) -> str:
     return side(products[topic.about[0]].name) if topic.about else side(topic.title)
 
 
-def open_category(name: str) -> list[str]:
+def open_forum_category(name: str) -> list[str]:
     """Return the script that opens a category from the forum's first page."""
     return ['click [link "All Categories"]', f'click [link "{name}"]']
 
 
 def open_topic(topic: Topic) -> list[str]:
     """Return the script that opens a topic from the forum's first page."""
-    return [*open_category(topic.category), f'click [link "{topic.title}"]']
+    return [*open_forum_category(topic.category), f'click [link "{topic.title}"]']
 
 
 @template(TRAIN, "reddit", 'Who started the topic "{{topic}}"? Answer with the name only.')
-def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def topic_author(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in topics(world, split):
-        yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.author))
+        yield question_draft(f"{one.pk}", {"topic": one.title}, open_topic(one), text_part(one.author))
 
 
 @template(
@@ -88,93 +88,93 @@ def topic_author(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     'How many replies, without its first post, does the topic "{{topic}}" have, and who wrote the last '
     "one? Answer as in: 12, name",
 )
-def reply_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def reply_count(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     # The forum's lists of topics count the first post too.
     for one in topics(world, split, "count"):
-        said = (number(len(one.replies)), text(one.replies[-1].member))
-        yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
+        said = (number(len(one.replies)), text_part(one.replies[-1].member))
+        yield question_draft(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
 
 
 @template(TEST, "reddit", 'Who was the first to reply in the topic "{{topic}}"? Answer with the name only.')
-def first_reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def first_reply(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in topics(world, split):
-        yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(one.replies[0].member))
+        yield question_draft(f"{one.pk}", {"topic": one.title}, open_topic(one), text_part(one.replies[0].member))
 
 
 @template(TRAIN, "reddit", 'Whose post has the most likes in the topic "{{topic}}"? Answer with the name only.')
-def most_liked(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def most_liked(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in topics(world, split, "liked"):
         ordered = sorted(one.comments, key=lambda comment: len(comment.likes), reverse=True)
         if len(ordered[0].likes) > len(ordered[1].likes):
-            yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), text(ordered[0].member))
+            yield question_draft(f"{one.pk}", {"topic": one.title}, open_topic(one), text_part(ordered[0].member))
 
 
 @template(TEST, "reddit", "Which topic in the category {{category}} was active last? Answer with its title only.")
-def last_active(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    for name in categories(world, split):
+def last_active(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
+    for name in forum_categories(world, split):
         listed = [topic for topic in world.forum.topics if topic.category == name]
         latest = max(listed, key=lambda topic: topic.comments[-1].moment)
-        yield question(name, {"category": name}, open_category(name), text(latest.title))
+        yield question_draft(name, {"category": name}, open_forum_category(name), text_part(latest.title))
 
 
 @template(TRAIN, "reddit", 'Open the topic "{{topic}}".')
-def show_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def show_topic(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in topics(world, split, "show"):
         yield visit(f"{one.pk}", {"topic": one.title}, open_topic(one), FORUM + one.path)
 
 
 @template(TEST, "reddit", "Show me the topics of the category {{category}}.")
-def show_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    for name in categories(world, split):
-        yield visit(name, {"category": name}, open_category(name), FORUM + world.forum.category_path(name))
+def show_category(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
+    for name in forum_categories(world, split):
+        yield visit(name, {"category": name}, open_forum_category(name), FORUM + world.forum.category_path(name))
 
 
 @template(TRAIN, "reddit", "At what time does the {{topic}} begin? Answer with the time only.")
-def meetup_time(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def meetup_time(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in topics(world, split):
         if one.category == "Meetups":
-            yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), time_of_day(one.facts["hour"]))
+            yield question_draft(f"{one.pk}", {"topic": one.title}, open_topic(one), time_of_day(one.facts["hour"]))
 
 
 @template(
     TEST, "reddit", "Where does the {{topic}} take place, and on which day? Answer as in: town hall, Monday 1 May"
 )
-def meetup_place(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def meetup_place(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in topics(world, split):
         if one.category == "Meetups":
-            said = (text(one.facts["place"]), text(one.facts["day"]))
-            yield question(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
+            said = (text_part(one.facts["place"]), text_part(one.facts["day"]))
+            yield question_draft(f"{one.pk}", {"topic": one.title}, open_topic(one), *said)
 
 
 @template(TRAIN, "reddit", 'Reply to the topic "{{topic}}" with exactly this text: {{text}}', changes=True)
-def reply(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def reply(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for place, (one, other) in enumerate(neighbours(topics(world, split, "reply"))):
         said = ANSWERS[place % len(ANSWERS)]
         another = ANSWERS[(place + 1) % len(ANSWERS)]
-        yield Draft(
+        yield TaskDraft(
             f"{one.pk}",
             {"topic": one.title, "text": said},
             posted(one, said),
-            [*open_topic(one), *write(said), stop()],
+            [*open_topic(one), *write_reply(said), stop()],
             {
-                "not published": [*open_topic(one), *write(said)[:-1], stop()],
-                "another text": [*open_topic(one), *write(another), stop()],
-                "a longer text": [*open_topic(one), *write(f"{said} {another}"), stop()],
-                "another topic": [*open_topic(other), *write(said), stop()],
-                "twice": [*open_topic(one), *write(said), FRONT, *open_topic(one), *write(another), stop()],
+                "not published": [*open_topic(one), *write_reply(said)[:-1], stop()],
+                "another text": [*open_topic(one), *write_reply(another), stop()],
+                "a longer text": [*open_topic(one), *write_reply(f"{said} {another}"), stop()],
+                "another topic": [*open_topic(other), *write_reply(said), stop()],
+                "twice": [*open_topic(one), *write_reply(said), FRONT, *open_topic(one), *write_reply(another), stop()],
             },
-            [*open_topic(one), *write(another), FRONT, *open_topic(one), *write(said), stop()],
+            [*open_topic(one), *write_reply(another), FRONT, *open_topic(one), *write_reply(said), stop()],
         )
 
 
-def write(said: str) -> list[str]:
+def write_reply(said: str) -> list[str]:
     """Return the script that replies in the topic on the page."""
     return [f'type [textbox "Write comment..."] [{said}] [0]', PUBLISH]
 
 
 def posted(topic: Topic, said: str) -> Evaluation:
     """Return the evaluator of one new post in a topic."""
-    return changes(added("post", topic=topic.title, member=OWN_NAME, text=said, action=0, removed=0))
+    return expect_changes(added("post", topic=topic.title, member=OWN_NAME, text=said, action=0, removed=0))
 
 
 @template(
@@ -183,15 +183,15 @@ def posted(topic: Topic, said: str) -> Evaluation:
     'Start a topic "{{title}}" in the category {{category}} with exactly this text: {{text}}',
     changes=True,
 )
-def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
-    names = categories(world, split)
+def new_topic(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
+    names = forum_categories(world, split)
     for place, ((title, said), (_, another)) in enumerate(neighbours(POSTS)):
         name, other = names[place % len(names)], names[(place + 1) % len(names)]
         script = publish(name, title, said)
-        yield Draft(
+        yield TaskDraft(
             f"{place}",
             {"title": title, "category": name, "text": said},
-            changes(added("topic", **new_values(name, title, said))),
+            expect_changes(added("topic", **new_values(name, title, said))),
             [*script, stop()],
             {
                 "not published": [*script[:-1], stop()],
@@ -206,7 +206,7 @@ def new_topic(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 def publish(category: str, title: str, said: str) -> list[str]:
     """Return the script that creates a topic."""
-    opened = [*open_category(category), 'click [link "Create Topic"]', f'type [textbox "Title:"] [{title}] [0]']
+    opened = [*open_forum_category(category), 'click [link "Create Topic"]', f'type [textbox "Title:"] [{title}] [0]']
     return [*opened, f'type [textbox "Comment:"] [{said}] [0]', PUBLISH]
 
 
@@ -218,14 +218,14 @@ def new_values(category: str, title: str, said: str, participants: str = "") -> 
 
 
 @template(TRAIN, "reddit", 'Like the first post of the topic "{{topic}}" and no other post.', changes=True)
-def like(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def like(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one, other in neighbours(topics(world, split, "like")):
         opened, (first, second) = open_topic(one), (like_post(one, place) for place in (0, 1))
         taken_back = f'click [link "remove like ({len(one.comments[1].likes) + 1})"]'
-        yield Draft(
+        yield TaskDraft(
             f"{one.pk}",
             {"topic": one.title},
-            changes(added("like", member=OWN_NAME, post=one.comments[0].pk)),
+            expect_changes(added("like", member=OWN_NAME, post=one.comments[0].pk)),
             [*opened, first, stop()],
             {
                 "not liked": [*opened, stop()],
@@ -250,29 +250,29 @@ def like_post(topic: Topic, place: int) -> str:
     'Send {{member}} and nobody else a private message titled "{{title}}" with exactly this text: {{text}}',
     changes=True,
 )
-def private_message(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def private_message(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     chosen = [name for name in world.forum.members[1:] if side(name) == split]
     for ((title, said), (_, another)), (member, other) in zip(neighbours(POSTS), neighbours(chosen), strict=False):
-        script = send(member, title, said)
+        script = send_message(member, title, said)
         participants = ", ".join(sorted((member, OWN_NAME)))
-        yield Draft(
+        yield TaskDraft(
             member,
             {"member": member, "title": title, "text": said},
-            changes(added("message", **new_values("Private", title, said, participants))),
+            expect_changes(added("message", **new_values("Private", title, said, participants))),
             [*script, stop()],
             {
                 "not sent": [*script[:-1], stop()],
-                "another text": [*send(member, title, another), stop()],
-                "another title": [*send(member, f"{title} Now", said), stop()],
-                "another member": [*send(other, title, said), stop()],
-                "two members": [*send(f"{member}, {other}", title, said), stop()],
-                "and another message": [*script, *send(other, f"{title} Now", another), stop()],
+                "another text": [*send_message(member, title, another), stop()],
+                "another title": [*send_message(member, f"{title} Now", said), stop()],
+                "another member": [*send_message(other, title, said), stop()],
+                "two members": [*send_message(f"{member}, {other}", title, said), stop()],
+                "and another message": [*script, *send_message(other, f"{title} Now", another), stop()],
             },
-            [*send(other, title, said), *script, stop()],
+            [*send_message(other, title, said), *script, stop()],
         )
 
 
-def send(members: str, title: str, said: str) -> list[str]:
+def send_message(members: str, title: str, said: str) -> list[str]:
     """Return the script that sends a private message to members, separated by commas."""
     return [
         f"goto [{FORUM}/topic/private/publish/]",

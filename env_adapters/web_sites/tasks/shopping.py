@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
-    Draft,
+    TaskDraft,
     grams,
     money,
     number,
-    question,
+    question_draft,
     rank,
     side,
     template,
-    text,
+    text_part,
     visit,
 )
 from env_adapters.web_sites.world import GeneratedWorld
@@ -23,21 +23,9 @@ SHOP = "__SHOPPING__"
 SORTING = ("sort_by",)
 """Parameters of a list that change its order only."""
 SEARCHED = (
-    "kettle",
-    "helmet",
-    "journal",
-    "puzzle",
-    "tent",
-    "torch",
-    "casserole",
-    "trowel",
-    "pannier",
-    "ruler",
-    "blanket",
-    "bag",
-    "knife",
-    "rope",
-)
+    "kettle", "helmet", "journal", "puzzle", "tent", "torch", "casserole", "trowel", "pannier", "ruler", "blanket",
+    "bag", "knife", "rope",
+)  # fmt: skip
 
 
 def products(world: GeneratedWorld, split: str) -> Sequence[Product]:
@@ -91,38 +79,38 @@ def of_category(world: GeneratedWorld, category: Category) -> list[Product]:
 
 
 @template(TRAIN, "shopping", "What is the price of the {{product}}? Answer with the price only.")
-def price(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def price(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in products(world, split):
-        yield question(one.name, {"product": one.title}, find(one), money(one.price))
+        yield question_draft(one.name, {"product": one.title}, find(one), money(one.price))
 
 
 @template(TRAIN, "shopping", "How many units of the {{product}} are in stock? Answer with the number only.")
-def stock(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def stock(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in in_stock(world, split):
-        yield question(one.name, {"product": one.title}, find(one), number(one.stock))
+        yield question_draft(one.name, {"product": one.title}, find(one), number(one.stock))
 
 
 @template(
     TRAIN, "shopping", "How many reviews does the {{product}} have, and what is its price? Answer as in: 3, $12.50"
 )
-def review_count(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def review_count(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in products(world, split):
         count = number(len(world.shop.reviews_of(one)))
-        yield question(one.name, {"product": one.title}, find(one), count, money(one.price))
+        yield question_draft(one.name, {"product": one.title}, find(one), count, money(one.price))
 
 
 @template(TEST, "shopping", 'Who wrote the review "{{title}}" of the {{product}}? Answer with the name only.')
-def reviewer(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def reviewer(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in products(world, split):
         for review in world.shop.reviews_of(one)[:1]:
             words = {"title": review.title, "product": one.title}
-            yield question(one.name, words, find(one), text(review.customer.name))
+            yield question_draft(one.name, words, find(one), text_part(review.customer.name))
 
 
 @template(TEST, "shopping", "What is the weight of the {{product}} in grams? Answer with the number only.")
-def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def weight(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in products(world, split):
-        yield question(one.name, {"product": one.title}, find(one), grams(one.grams))
+        yield question_draft(one.name, {"product": one.title}, find(one), grams(one.grams))
 
 
 @template(
@@ -130,45 +118,45 @@ def weight(world: GeneratedWorld, split: str) -> Iterator[Draft]:
     "shopping",
     "What colour is the {{product}}, and how many years of warranty does it have? Answer as in: Pink, 7 years",
 )
-def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def colour_and_warranty(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in products(world, split):
-        said = (text(one.colour), text(f"{one.warranty} years"))
-        yield question(one.name, {"product": one.title}, find(one), *said)
+        said = (text_part(one.colour), text_part(f"{one.warranty} years"))
+        yield question_draft(one.name, {"product": one.title}, find(one), *said)
 
 
 @template(TRAIN, "shopping", "Which product in the category {{category}} is the cheapest? Answer with the name only.")
-def cheapest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def cheapest(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     yield from by_price(world, split, 0, "Price low to high")
 
 
 @template(TEST, "shopping", "Which product in the category {{category}} costs the most? Answer with the name only.")
-def dearest(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def dearest(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     yield from by_price(world, split, -1, "Price high to low")
 
 
-def by_price(world: GeneratedWorld, split: str, place: int, order: str) -> Iterator[Draft]:
+def by_price(world: GeneratedWorld, split: str, place: int, order: str) -> Iterator[TaskDraft]:
     """Yield tasks about the product at one end of a category."""
     for category in categories(world, split):
         steps = [f'click [link "{category.name}"]', f'type [combobox "Sort by"] [{order}] [0]']
         found = of_category(world, category)[place].title
-        yield question(category.name, {"category": category.name}, steps, text(found))
+        yield question_draft(category.name, {"category": category.name}, steps, text_part(found))
 
 
 @template(TRAIN, "shopping", "Show me all products of the category {{category}}.")
-def open_category(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def open_category(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in categories(world, split):
         where = SHOP + category_path(world, one)
         yield visit(one.name, {"category": one.name}, [f'click [link "{one.name}"]'], where, ignored=SORTING)
 
 
 @template(TEST, "shopping", "Open the page of the {{product}}.")
-def open_product(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def open_product(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in products(world, split):
         yield visit(one.name, {"product": one.title}, find(one), SHOP + one.path)
 
 
 @template(TRAIN, "shopping", 'Search the shop for "{{words}}" and open the page of the cheapest product found.')
-def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def search(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     # Yield tasks to open a result of a search; the address of the results could be formed without reading a page.
     for words in SEARCHED:
         listed = [one for one in world.shop.products if words in one.title.lower().split()]
@@ -179,22 +167,24 @@ def search(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 
 @template(TRAIN, "shopping", "What is the total of my order {{order}}? Answer with the amount only.")
-def order_total(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def order_total(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in orders(world, split):
-        yield question(one.number, {"order": one.number}, open_order(one), money(one.total))
+        yield question_draft(one.number, {"order": one.number}, open_order(one), money(one.total))
 
 
 @template(TEST, "shopping", "What are the status and the total of my order {{order}}? Answer as in: Refunded, $12.50")
-def order_status(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def order_status(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for one in orders(world, split):
-        yield question(one.number, {"order": one.number}, open_order(one), text(one.status), money(one.total))
+        yield question_draft(
+            one.number, {"order": one.number}, open_order(one), text_part(one.status), money(one.total)
+        )
 
 
 @template(TRAIN, "shopping", "What is the number of my order with the {{product}}? Answer with the number only.")
-def order_with(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def order_with(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     own = [one for one in world.shop.orders if one.customer is world.shop.shopper]
     for order in own[-20:]:
         for product, _ in order.lines[:1]:
             bought = [one for one in own if any(line[0] is product for line in one.lines)]
             if side(product.name) == split and side(order.number) == split and len(bought) == 1:
-                yield question(order.number, {"product": product.title}, open_order(order), number(order.number))
+                yield question_draft(order.number, {"product": product.title}, open_order(order), number(order.number))

@@ -21,7 +21,7 @@ Part = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class TaskDraft:
     """Draft of a task before its conversion to WebArena's format.
 
     Attributes:
@@ -41,7 +41,7 @@ class Draft:
     corrected: Script | None = None
 
 
-Build = Callable[[GeneratedWorld, str], Iterator[Draft]]
+Build = Callable[[GeneratedWorld, str], Iterator[TaskDraft]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def rank(text: str) -> str:
     return sha256(f"rank {text}".encode()).hexdigest()
 
 
-def text(said: str) -> Part:
+def text_part(said: str) -> Part:
     """Return a part of an answer that is a name, a title or another text."""
     return {"kind": "text", "text": said}
 
@@ -116,20 +116,20 @@ def time_of_day(clock: str) -> Part:
     return {"kind": "time", "text": clock}
 
 
-def question(entity: str, words: Mapping[str, str], steps: Script, *parts: Part) -> Draft:
+def question_draft(entity: str, words: Mapping[str, str], steps: Script, *parts: Part) -> TaskDraft:
     """Return the draft of a task whose answer consists of these parts; `steps` find it."""
     said = stop(", ".join(part["text"] for part in parts))
-    return Draft(entity, words, evaluation_of("single_answer", list(parts)), [*steps, said])
+    return TaskDraft(entity, words, evaluation_of("single_answer", list(parts)), [*steps, said])
 
 
-def visit(entity: str, words: Mapping[str, str], steps: Script, *urls: str, ignored: Sequence[str] = ()) -> Draft:
+def visit(entity: str, words: Mapping[str, str], steps: Script, *urls: str, ignored: Sequence[str] = ()) -> TaskDraft:
     """Return the draft of a task to open a page.
 
     Args:
         ignored: names of parameters of the URL that do not matter.
     """
     reference = {"urls": list(urls), "ignored": list(ignored)}
-    return Draft(entity, words, evaluation_of("final_page", reference), [*steps, stop()])
+    return TaskDraft(entity, words, evaluation_of("final_page", reference), [*steps, stop()])
 
 
 def evaluation_of(kind: str, reference: object) -> Evaluation:
@@ -137,22 +137,22 @@ def evaluation_of(kind: str, reference: object) -> Evaluation:
     return {"eval_types": [kind], "reference_answers": None, "reference_url": "", "program_html": [], kind: reference}
 
 
-def changes(*expected: Mapping[str, Any]) -> Evaluation:
+def expect_changes(*expected: Mapping[str, Any]) -> Evaluation:
     """Return the evaluator of the complete change of the sites."""
     return evaluation_of("state_change", list(expected))
 
 
 def added(record: str, **values: object) -> Mapping[str, Any]:
     """Return the expected addition of a record with all its values."""
-    return {"change": "added", "record": record, "key": "", "values": plain(values)}
+    return {"change": "added", "record": record, "key": "", "values": cell_texts(values)}
 
 
 def changed(record: str, key: object, **values: object) -> Mapping[str, Any]:
     """Return the expected change of a record to these values."""
-    return {"change": "changed", "record": record, "key": str(key), "values": plain(values)}
+    return {"change": "changed", "record": record, "key": str(key), "values": cell_texts(values)}
 
 
-def plain(values: Mapping[str, object]) -> dict[str, str]:
+def cell_texts(values: Mapping[str, object]) -> dict[str, str]:
     """Return values as texts with single spaces."""
     return {name: " ".join(str(value).split()) for name, value in values.items()}
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from env_adapters.web_sites.tasks.code import HOST, open_project, open_ticket, projects, tickets, words_of
+from env_adapters.web_sites.tasks.code import HOST, open_project, open_ticket, projects, ticket_words, tickets
 from env_adapters.web_sites.tasks.templates import (
     TEST,
     TRAIN,
-    Draft,
+    TaskDraft,
     added,
     changed,
-    changes,
+    expect_changes,
     neighbours,
     overwrite,
     stop,
@@ -38,7 +38,7 @@ NEW = (
 
 
 @template(TRAIN, "gitlab", 'Close the ticket "{{ticket}}" of {{project}}.', changes=True)
-def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def close_ticket(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     listed = [pair for pair in tickets(world, split, "close") if pair[1].status != "Closed"]
     for pair, other in neighbours(listed):
         another = "In Progress" if pair[1].status == "Open" else "Open"
@@ -47,7 +47,7 @@ def close_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "gitlab", 'Assign the ticket "{{ticket}}" of {{project}} to {{login}}.', changes=True)
-def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     listed = [pair for pair in tickets(world, split, "assign") if not pair[1].assignee]
     for (project, one), other in neighbours(listed):
         place = len(one.title) % len(project.team)
@@ -61,7 +61,7 @@ def assign_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
 
 
 @template(TEST, "gitlab", 'Set the priority of the ticket "{{ticket}}" of {{project}} to {{priority}}.', changes=True)
-def set_priority(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def set_priority(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for pair, other in neighbours(tickets(world, split, "priority")):
         wanted = PRIORITY_OF[pair[1].priority]
         another = next(name for name in PRIORITIES if name not in (wanted, pair[1].priority))
@@ -97,14 +97,14 @@ def open_edit(pair: TicketOf) -> list[str]:
     return [f"goto [{HOST}]", *open_ticket(*pair), 'click [link "Edit"]']
 
 
-def field_draft(pair: TicketOf, other: TicketOf, field: Field, words: dict[str, str]) -> Draft:
+def field_draft(pair: TicketOf, other: TicketOf, field: Field, words: dict[str, str]) -> TaskDraft:
     """Return the draft of a task that sets a field of a ticket; `other` is another ticket."""
     project, ticket = pair
     right, opened = field.set(field.value), open_edit(pair)
-    return Draft(
+    return TaskDraft(
         ticket.uuid[:10],
-        {**words_of(project, ticket), **words},
-        changes(changed(f"{project.name} ticket", ticket.uuid, **{field.name: field.value})),
+        {**ticket_words(project, ticket), **words},
+        expect_changes(changed(f"{project.name} ticket", ticket.uuid, **{field.name: field.value})),
         [*opened[1:], right, SAVE, stop()],
         {
             "not saved": [*opened, right, stop()],
@@ -120,21 +120,21 @@ def field_draft(pair: TicketOf, other: TicketOf, field: Field, words: dict[str, 
 @template(
     TRAIN, "gitlab", 'Comment on the ticket "{{ticket}}" of {{project}} with exactly this text: {{text}}', changes=True
 )
-def comment_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def comment_ticket(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     for place, (pair, other) in enumerate(neighbours(tickets(world, split, "comment"))):
         said, another = (REMARKS[(place + step) % len(REMARKS)] for step in (0, 1))
         yield comment_draft(pair, other, said, another)
 
 
-def comment_draft(pair: TicketOf, other: TicketOf, said: str, another: str) -> Draft:
+def comment_draft(pair: TicketOf, other: TicketOf, said: str, another: str) -> TaskDraft:
     """Return the draft of a task that comments on a ticket; `other` and `another` are a wrong ticket and text."""
     project, ticket = pair
     opened, right = open_edit(pair), write_comment(said)
     values = {"ticket": ticket.uuid, "login": OWN_LOGIN, "text": said, "mimetype": "text/plain"}
-    return Draft(
+    return TaskDraft(
         ticket.uuid[:10],
-        {**words_of(project, ticket), "text": said},
-        changes(added(f"{project.name} comment", **values)),
+        {**ticket_words(project, ticket), "text": said},
+        expect_changes(added(f"{project.name} comment", **values)),
         [*opened[1:], right, SAVE, stop()],
         {
             "not saved": [*opened, right, stop()],
@@ -160,7 +160,7 @@ def write_comment(said: str) -> str:
     "{{text}} Leave its other fields as they are.",
     changes=True,
 )
-def new_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
+def new_ticket(world: GeneratedWorld, split: str) -> Iterator[TaskDraft]:
     listed = projects(world, split)
     for place, ((title, said), (_, another)) in enumerate(neighbours(NEW)):
         project, elsewhere = listed[place % len(listed)], listed[(place + 1) % len(listed)]
@@ -168,10 +168,10 @@ def new_ticket(world: GeneratedWorld, split: str) -> Iterator[Draft]:
         values = {"title": title, "type": kind, "status": "Open", "priority": "Medium", "assignee": ""}
         values |= {"reporter": OWN_LOGIN, "text": said}
         script = create(project, title, kind, said)
-        yield Draft(
+        yield TaskDraft(
             f"{place}",
             {"kind": kind, "project": project.name, "title": title, "text": said},
-            changes(added(f"{project.name} ticket", **values)),
+            expect_changes(added(f"{project.name} ticket", **values)),
             [*script[1:], stop()],
             {
                 "not created": [*script[:-1], stop()],

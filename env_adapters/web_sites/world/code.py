@@ -7,7 +7,7 @@ from functools import cached_property
 from random import Random
 
 from env_adapters.web_sites.world.code_words import BUGS, COMMITS, DOCS, FEATURES, LICENSES, REMARKS, THEMES, Theme
-from env_adapters.web_sites.world.people import Person, people, someone
+from env_adapters.web_sites.world.people import Resident, people, someone
 
 DEVELOPERS = 14
 OWN_LOGIN = "rowan"
@@ -99,7 +99,7 @@ class CodeWorld:
         return Random(f"{self.seed}:code:{part}")
 
     @cached_property
-    def people(self) -> Mapping[str, Person]:
+    def people(self) -> Mapping[str, Resident]:
         """Developers by login; the own one first."""
         own = someone(self.random("own"), "Rowan", "Ashby")
         others = people(self.random("developers"), DEVELOPERS - 1, [own])
@@ -115,7 +115,6 @@ class CodeWorld:
         return [self.project(name, theme) for name, theme in sorted(THEMES.items())]
 
     def project(self, name: str, theme: Theme) -> Project:
-        """One project."""
         random = self.random(name)
         team = random.sample(list(self.people)[1:], 5)
         facts = {

@@ -74,7 +74,6 @@ class Topic:
 
     @property
     def author(self) -> str:
-        """Author of the topic."""
         return self.comments[0].member
 
     @property
@@ -90,7 +89,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class TopicDraft:
     """A topic before anybody has answered.
 
     Attributes:
@@ -105,7 +104,7 @@ class Draft:
     facts: dict[str, str] = field(default_factory=dict)
     meets: tuple[int, int] | None = None
 
-    def announced(self, start: datetime) -> "Draft":
+    def announced(self, start: datetime) -> "TopicDraft":
         """Return the draft with the day of its meeting, which is after `start`."""
         if self.meets is None:
             return self
@@ -161,7 +160,9 @@ class ForumWorld:
             found.append(Topic(pk, draft.title, draft.category, comments, draft.about, draft.facts))
         return found
 
-    def conversation(self, random: Random, draft: Draft, start: datetime, keys: Iterator[int]) -> Iterator[Comment]:
+    def conversation(
+        self, random: Random, draft: TopicDraft, start: datetime, keys: Iterator[int]
+    ) -> Iterator[Comment]:
         """The first comment of a topic and the answers, nobody answering twice."""
         count = random.choices(range(1, 10), (1, 3, 4, 5, 4, 3, 2, 2, 1))[0]
         texts = [draft.text, *random.sample(REPLIES, count)]
@@ -172,7 +173,7 @@ class ForumWorld:
             yield Comment(next(keys), member, text, moment, likes)
             moment += timedelta(minutes=random.randrange(7, 1900))
 
-    def hobby_drafts(self) -> Iterator[Draft]:
+    def hobby_drafts(self) -> Iterator[TopicDraft]:
         """Topics about the things that the shop sells."""
         for hobby, department in HOBBIES.items():
             random = self.random(hobby)
@@ -181,34 +182,34 @@ class ForumWorld:
             products = random.sample([item for item in self.shop.products if item.category in names], 6)
             for place, product in enumerate(products):
                 title, text = (PRAISE, DOUBTS)[place % 2]
-                yield Draft(
+                yield TopicDraft(
                     hobby, title.format(product=product.title), text.format(product=product.title), (product.title,)
                 )
             things = [thing.lower() for shelf in shelves for thing in shelf.things]
             pairs = [(question, thing) for question in QUESTIONS for thing in things]
             for (title, text), thing in random.sample(pairs, PER_HOBBY - len(products)):
-                yield Draft(hobby, title.format(thing=thing), text.format(thing=thing))
+                yield TopicDraft(hobby, title.format(thing=thing), text.format(thing=thing))
 
-    def other_drafts(self) -> Iterator[Draft]:
+    def other_drafts(self) -> Iterator[TopicDraft]:
         """Introductions, meetups, and topics about the repositories of the code host."""
         random = self.random("others")
         for city in CITIES:
             first, second = random.sample(list(HOBBIES), 2)
             words = {"city": city, "first": first.lower(), "second": second.lower()}
-            yield Draft("Introductions", HELLO[0].format(**words), HELLO[1].format(**words))
+            yield TopicDraft("Introductions", HELLO[0].format(**words), HELLO[1].format(**words))
         pairs = [(hobby, city) for hobby in HOBBIES for city in CITIES]
         for hobby, city in random.sample(pairs, OTHERS):
             meets = random.choice((5, 6, 4)), random.randint(2, 28)
             facts = {"hour": f"{random.randint(9, 20)}:{random.choice(('00', '30'))}"}
             facts |= {"place": random.choice(PLACES), "count": str(random.randint(3, 25))}
             words = {"hobby": hobby, "city": city, "day": DAY, **facts}
-            yield Draft("Meetups", MEETUP[0].format(**words), MEETUP[1].format(**words), (), facts, meets)
+            yield TopicDraft("Meetups", MEETUP[0].format(**words), MEETUP[1].format(**words), (), facts, meets)
         for project in self.code.projects:
             version = project.tags[-1].name
             words = {"project": project.name, "version": version}
-            yield Draft("Open Source", RELEASE[0].format(**words), RELEASE[1].format(**words), (project.name,))
+            yield TopicDraft("Open Source", RELEASE[0].format(**words), RELEASE[1].format(**words), (project.name,))
             for ticket in random.sample(project.tickets, 2):
                 words = {"project": project.name, "title": ticket.title}
-                yield Draft(
+                yield TopicDraft(
                     "Open Source", MENTION[0].format(**words), MENTION[1].format(**words), (project.name, ticket.title)
                 )

@@ -30,7 +30,7 @@ CITIES = split(
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class Resident:
     """Somebody with a name and an address in the world.
 
     Attributes:
@@ -47,7 +47,6 @@ class Person:
 
     @property
     def name(self) -> str:
-        """First and last name."""
         return f"{self.first} {self.last}"
 
     @property
@@ -56,10 +55,10 @@ class Person:
         return f"{self.first}.{self.last}@example.com".lower()
 
 
-def people(random: Random, count: int, taken: Sequence[Person] = ()) -> list[Person]:
+def people(random: Random, count: int, taken: Sequence[Resident] = ()) -> list[Resident]:
     """`count` people whose names differ from each other's and from those of `taken`."""
     names = {(person.first, person.last) for person in taken}
-    found: list[Person] = []
+    found: list[Resident] = []
     while len(found) < count:
         first, last = random.choice(FIRST), random.choice(LAST)
         if (first, last) in names:
@@ -69,7 +68,7 @@ def people(random: Random, count: int, taken: Sequence[Person] = ()) -> list[Per
     return found
 
 
-def someone(random: Random, first: str, last: str) -> Person:
+def someone(random: Random, first: str, last: str) -> Resident:
     """A person of that name at some address."""
     line1 = f"{random.randint(1, 180)} {random.choice(STREETS)}"
-    return Person(first, last, line1, random.choice(CITIES), f"{random.randint(10000, 98999)}")
+    return Resident(first, last, line1, random.choice(CITIES), f"{random.randint(10000, 98999)}")

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from functools import cached_property
 from random import Random
 
-from env_adapters.web_sites.world.people import Person, people, someone
+from env_adapters.web_sites.world.people import Resident, people, someone
 from env_adapters.web_sites.world.shop_words import BRANDS, COLOURS, DEPARTMENTS, DESCRIPTIONS, REVIEWS, Shelf
 
 PER_SHELF = 10
@@ -80,12 +80,12 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
+class ProductReview:
     """Review of a product by a customer: `stars` from 1 to 5; a `pending` review waits for a moderator."""
 
     pk: int
     product: Product
-    customer: Person
+    customer: Resident
     stars: int
     title: str
     body: str
@@ -99,7 +99,7 @@ class Order:
 
     pk: int
     number: str
-    customer: Person
+    customer: Resident
     day: date
     status: str
     lines: Sequence[tuple[Product, int]]
@@ -147,20 +147,20 @@ class ShopWorld:
         return found
 
     @cached_property
-    def shopper(self) -> Person:
+    def shopper(self) -> Resident:
         """The customer that tasks are done as."""
         return someone(self.random("shopper"), "Emma", "Lindqvist")
 
     @cached_property
-    def customers(self) -> Sequence[Person]:
+    def customers(self) -> Sequence[Resident]:
         """All customers, the shopper first."""
         return [self.shopper, *people(self.random("customers"), CUSTOMERS - 1, [self.shopper])]
 
     @cached_property
-    def reviews(self) -> Sequence[Review]:
+    def reviews(self) -> Sequence[ProductReview]:
         """All reviews; a customer reviews a product at most once, and no two of a product have one title."""
         random = self.random("reviews")
-        found: list[Review] = []
+        found: list[ProductReview] = []
         for product in self.products:
             count = random.choices((0, 1, 2, 3, 4, 5), (1, 2, 3, 3, 2, 1))[0]
             texts = [(stars, *text) for stars, listed in REVIEWS.items() for text in listed]
@@ -171,16 +171,15 @@ class ShopWorld:
                 text = body.format(thing=product.thing.lower(), brand=product.brand)
                 day = LAST_DAY - timedelta(days=random.randrange(330))
                 pending = random.random() < 0.08
-                found.append(Review(len(found) + 1, product, customer, stars, title, text, day, pending))
+                found.append(ProductReview(len(found) + 1, product, customer, stars, title, text, day, pending))
         return found
 
-    def reviews_of(self, product: Product) -> Sequence[Review]:
+    def reviews_of(self, product: Product) -> Sequence[ProductReview]:
         """The reviews of a product that visitors can read."""
         return [review for review in self.reviews if review.product is product and not review.pending]
 
     @cached_property
     def wishes(self) -> Sequence[Product]:
-        """Products on the shopper's wish list."""
         return self.random("wishes").sample([product for product in self.products if product.stock], WISHES)
 
     @cached_property

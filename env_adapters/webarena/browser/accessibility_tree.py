@@ -46,7 +46,7 @@ class Property(msgspec.Struct, gc=False):
     value: Value
 
 
-class Node(msgspec.Struct, gc=False):
+class AccessibilityNode(msgspec.Struct, gc=False):
     """Accessibility node in the DevTools protocol, with the fields that the text needs."""
 
     id: str = msgspec.field(name="nodeId")
@@ -59,10 +59,10 @@ class Node(msgspec.Struct, gc=False):
     backend_id: int = msgspec.field(name="backendDOMNodeId", default=0)
 
 
-class Tree(msgspec.Struct):
+class AccessibilityTree(msgspec.Struct):
     """Result of `Accessibility.getFullAXTree`. The first node is the root."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[AccessibilityNode]
 
 
 class NodeField(msgspec.Struct):
@@ -82,7 +82,7 @@ class DomNodes(msgspec.Struct):
     shadow_root_types: NodeField = msgspec.field(name="shadowRootType", default_factory=NodeField)
 
 
-class Layout(msgspec.Struct):
+class DocumentLayout(msgspec.Struct):
     """Boxes of a document: the index of the node, and the bounds in CSS pixels relative to the document."""
 
     node_indexes: Sequence[int] = msgspec.field(name="nodeIndex")
@@ -93,7 +93,7 @@ class Document(msgspec.Struct):
     """A document of a DOM snapshot; `title` is an index of the snapshot's strings, or -1."""
 
     nodes: DomNodes
-    layout: Layout
+    layout: DocumentLayout
     title: int = -1
     scroll_left: float = msgspec.field(name="scrollOffsetX", default=0.0)
     scroll_top: float = msgspec.field(name="scrollOffsetY", default=0.0)
@@ -107,7 +107,6 @@ class DomSnapshot(msgspec.Struct):
 
     @property
     def title(self) -> str:
-        """Title of the main document."""
         index = self.documents[0].title
         return " ".join(self.strings[index].split()) if index >= 0 else ""
 
@@ -204,7 +203,7 @@ def is_in_view(rect: Rect | None, size: tuple[int, int]) -> bool:
 
 
 def build_page_text(
-    nodes: Sequence[Node],
+    nodes: Sequence[AccessibilityNode],
     rects: Mapping[int, Rect | None],
     size: tuple[int, int] | None,
     show_options: bool = False,
@@ -219,7 +218,7 @@ def build_page_text(
         show_options: show the options of closed lists wherever the list is shown. WebArena does not show them.
         numbers: numbers of the nodes; None for the browser's own.
     """
-    by_id: dict[str, Node] = {}
+    by_id: dict[str, AccessibilityNode] = {}
     for node in nodes:
         by_id.setdefault(node.id, node)  # the browser sends a few nodes twice
     lines: list[str] = []
@@ -247,7 +246,7 @@ def build_page_text(
     return PageText([line for line in _without_repeated_text(lines) if INLINE_TEXT_BOX not in line], elements)
 
 
-def _describe(node: Node, role: str) -> str:
+def _describe(node: AccessibilityNode, role: str) -> str:
     """Return role, name and properties of a node, or "" if the node is not shown."""
     name = node.name.value
     if name is None or not role:

@@ -3,7 +3,7 @@
 from playwright.async_api import Error
 
 from env_adapters.webarena.browser.accessibility_tree import Element
-from env_adapters.webarena.browser.grammar import Action, ActionError
+from env_adapters.webarena.browser.grammar import BrowserAction, PageActionError
 from env_adapters.webarena.browser.network_proxy import NetworkProxy
 from env_adapters.webarena.browser.tab import ElementGoneError, Tab
 from verl_agent.errors import EnvError
@@ -12,29 +12,29 @@ MAX_TYPED_KEYS = 200
 """Texts of up to this many characters are typed key by key; longer ones are inserted at once."""
 
 
-async def click_or_hover(tab: Tab, element: Element, action: Action) -> None:
+async def click_or_hover(tab: Tab, element: Element, action: BrowserAction) -> None:
     """Click an element, or move the mouse over it.
 
     Raises:
-        ActionError: the element has left the page, or is disabled.
+        PageActionError: the element has left the page, or is disabled.
     """
     try:
         if action.kind == "click" and element.role == "option":
             if (outcome := await tab.select_option(element.backend_id, None)) == "chosen":
                 return
             if outcome == "disabled":
-                raise ActionError(f"[{action.element_id}] is disabled.")
+                raise PageActionError(f"[{action.element_id}] is disabled.")
         x, y = await tab.click_point(element.backend_id)
     except ElementGoneError:
-        raise ActionError(f"[{action.element_id}] cannot be reached on this page any more.") from None
+        raise PageActionError(f"[{action.element_id}] cannot be reached on this page any more.") from None
     await tab.move_mouse(x, y, click=action.kind == "click")
 
 
-async def type_or_select(tab: Tab, element: Element, action: Action) -> None:
+async def type_or_select(tab: Tab, element: Element, action: BrowserAction) -> None:
     """Click a field and type a text, or select the option of a list.
 
     Raises:
-        ActionError: the element has left the page, or the list has no option of that name.
+        PageActionError: the element has left the page, or the list has no option of that name.
     """
     try:
         if element.role in ("combobox", "listbox"):
@@ -42,10 +42,10 @@ async def type_or_select(tab: Tab, element: Element, action: Action) -> None:
             if outcome == "chosen":
                 return
             if outcome != "none":
-                raise ActionError(f"[{action.element_id}] has no option {action.text[:80]!r} to choose.")
+                raise PageActionError(f"[{action.element_id}] has no option {action.text[:80]!r} to choose.")
         x, y = await tab.click_point(element.backend_id)
     except ElementGoneError:
-        raise ActionError(f"[{action.element_id}] cannot be reached on this page any more.") from None
+        raise PageActionError(f"[{action.element_id}] cannot be reached on this page any more.") from None
     await tab.move_mouse(x, y, click=True)
     await tab.move_cursor_to_end()
     if len(action.text) <= MAX_TYPED_KEYS:
@@ -77,13 +77,13 @@ async def navigate(tab: Tab, url: str, proxy: NetworkProxy, timeout_s: float) ->
     """Open a URL; return why the page did not open, or "" if it did.
 
     Raises:
-        ActionError: the URL is outside the task's sites.
+        PageActionError: the URL is outside the task's sites.
         EnvError: the page did not respond within `timeout_s`.
     """
     full_url = url if "://" in url else f"http://{url}"
     if not proxy.allows(full_url):
         sites = ", ".join(name.removesuffix(":80") for name in proxy.routes)
-        raise ActionError(f"{url[:200]!r} is outside the sites of this task. Allowed: {sites}.")
+        raise PageActionError(f"{url[:200]!r} is outside the sites of this task. Allowed: {sites}.")
     try:
         await tab.page.goto(full_url, wait_until="commit", timeout=timeout_s * 1000)
     except Error as error:
@@ -95,12 +95,12 @@ async def navigate_history(tab: Tab, kind: str, timeout_s: float) -> str:
     """Go back or forward in the history of the tab; return why the page did not open, or "" if it did.
 
     Raises:
-        ActionError: the history has no page in that direction.
+        PageActionError: the history has no page in that direction.
         EnvError: the page did not respond within `timeout_s`.
     """
     has_back, has_forward = await tab.history()
     if not (has_back if kind == "go_back" else has_forward):
-        raise ActionError(f"There is no page to {kind.replace('_', ' ')} to.")
+        raise PageActionError(f"There is no page to {kind.replace('_', ' ')} to.")
     go = tab.page.go_back if kind == "go_back" else tab.page.go_forward
     try:
         await go(wait_until="commit", timeout=timeout_s * 1000)

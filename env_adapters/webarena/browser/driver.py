@@ -35,7 +35,7 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 3.0
 
 
-class Driver:
+class PlaywrightDriver:
     """Playwright's driver, started with the first browser."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Driver:
                     self._playwright = await self._start()
                 started = await self._launch(self._playwright, command, mark)
         except (OSError, Error) as error:  # a TimeoutError is an OSError
-            raise EnvError(f"{command} does not start: {first_line(error)}") from error
+            raise EnvError(f"{command} does not start: {error_summary(error)}") from error
         finally:
             if started is None:
                 with suppress(EnvError):
@@ -104,7 +104,7 @@ class Driver:
         return RunningBrowser(browser, await browser.new_browser_cdp_session(), main_process(mark))
 
 
-def first_line(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 

@@ -41,12 +41,12 @@ KEYS = {
 """Playwright's names of the keys, by their lower-case name or alias."""
 
 
-class ActionError(Exception):
+class PageActionError(Exception):
     """An action that cannot be parsed or carried out; the message is shown to the model."""
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class BrowserAction:
     """One parsed action.
 
     Attributes:
@@ -69,7 +69,7 @@ class Action:
         return f"{self.kind} [{argument}]" if argument or self.kind == "stop" else self.kind
 
 
-def parse_action(text: str) -> Action:
+def parse_action(text: str) -> BrowserAction:
     """Parse one action.
 
     Arguments may contain brackets. A missing last argument of `type` means Enter. Only arguments are case-sensitive.
@@ -77,42 +77,46 @@ def parse_action(text: str) -> Action:
     around the action are dropped.
 
     Raises:
-        ActionError: the action is unknown, or an argument is missing or invalid.
+        PageActionError: the action is unknown, or an argument is missing or invalid.
 
     Example:
         >>> parse_action("type [12] [red [small] shoes]")
-        Action(kind='type', element_id='12', text='red [small] shoes', press_enter=True)
+        BrowserAction(kind='type', element_id='12', text='red [small] shoes', press_enter=True)
     """
     line = " ".join(text.split()).strip("`\"' ")
     if not line:
-        raise ActionError("No action was found.")
+        raise PageActionError("No action was found.")
     name = re.match(r"[A-Za-z_]*", line)[0].lower()  # type: ignore[index]  # the pattern matches an empty text too
     if name not in USAGE:
         quoted = line if len(line) <= 60 else line[:59] + "…"
-        raise ActionError(f"{quoted!r} is no action. Allowed: {', '.join(USAGE.values())}.")
+        raise PageActionError(f"{quoted!r} is no action. Allowed: {', '.join(USAGE.values())}.")
     rest = line[len(name) :].strip()
     if name in ("click", "hover"):
-        return Action(name, element_id=_match_argument(r"\[?\s*(\d+)\s*\]?", rest, name))
+        return BrowserAction(name, element_id=_match_argument(r"\[?\s*(\d+)\s*\]?", rest, name))
     if name == "type":
         return _parse_type(rest)
     if name == "stop":
-        return Action(name, text=_check_length(_strip_brackets(rest), MAX_ANSWER, "answer"))
+        return BrowserAction(name, text=_check_length(_strip_brackets(rest), MAX_ANSWER, "answer"))
     if name == "scroll":
-        return Action(name, text=_match_argument(r"\[?\s*(?:direction\s*=\s*)?(up|down)\s*\]?", rest.lower(), name))
+        return BrowserAction(
+            name, text=_match_argument(r"\[?\s*(?:direction\s*=\s*)?(up|down)\s*\]?", rest.lower(), name)
+        )
     if name == "tab_focus":
-        return Action(name, text=_match_argument(r"\[?\s*(\d{1,4})\s*\]?", rest, name))
+        return BrowserAction(name, text=_match_argument(r"\[?\s*(\d{1,4})\s*\]?", rest, name))
     if name == "goto":
-        return Action(name, text=_check_length(_match_argument(r"\[?\s*(\S+?)\s*\]?", rest, name), MAX_URL, "URL"))
+        return BrowserAction(
+            name, text=_check_length(_match_argument(r"\[?\s*(\S+?)\s*\]?", rest, name), MAX_URL, "URL")
+        )
     if name == "press":
-        return Action(name, text=parse_keys(_strip_brackets(rest)))
-    return Action(name)
+        return BrowserAction(name, text=parse_keys(_strip_brackets(rest)))
+    return BrowserAction(name)
 
 
 def parse_keys(combination: str) -> str:
     """Return a combination of keys in Playwright's names; Meta is replaced by Control.
 
     Raises:
-        ActionError: a key is unknown, or the combination uses the clipboard, which sessions would share.
+        PageActionError: a key is unknown, or the combination uses the clipboard, which sessions would share.
     """
     parts = ["+"] if combination == "+" else [part.strip() for part in combination.split("+")]
     names = [KEYS.get(part.lower(), part) for part in parts]
@@ -120,26 +124,28 @@ def parse_keys(combination: str) -> str:
     modifiers, last = set(names[:-1]), names[-1]
     if len(combination) > MAX_KEYS or not all(names) or not (last in KEYS.values() or len(last) == 1):
         quoted = combination if len(combination) <= MAX_KEYS else combination[:MAX_KEYS] + "…"
-        raise ActionError(f"{quoted!r} is no key. Write it as in press [Enter], press [ArrowDown], press [Control+a].")
+        raise PageActionError(
+            f"{quoted!r} is no key. Write it as in press [Enter], press [ArrowDown], press [Control+a]."
+        )
     if unknown := modifiers - {"Control", "Shift", "Alt"}:
-        raise ActionError(f"{min(unknown)!r} cannot be held. Allowed before a key: Control, Shift, Alt.")
+        raise PageActionError(f"{min(unknown)!r} cannot be held. Allowed before a key: Control, Shift, Alt.")
     if (modifiers & {"Control"} and last.lower() in "cvx") or (last in ("Insert", "Delete") and modifiers):
-        raise ActionError("The clipboard is off. Type the text instead.")
+        raise PageActionError("The clipboard is off. Type the text instead.")
     return "+".join(names)
 
 
-def _parse_type(rest: str) -> Action:
+def _parse_type(rest: str) -> BrowserAction:
     match = re.fullmatch(r"\[?\s*(\d+)\s*\]?\s*\[(.*?)\]\s*(?:\[\s*(?:press_enter_after\s*=\s*)?([01])\s*\])?", rest)
     if match is None:
-        raise ActionError(f"type was not understood. Write it as: {USAGE['type']}.")
+        raise PageActionError(f"type was not understood. Write it as: {USAGE['type']}.")
     text = _check_length(match[2], MAX_TEXT, "text")
-    return Action("type", element_id=match[1], text=text, press_enter=match[3] != "0")
+    return BrowserAction("type", element_id=match[1], text=text, press_enter=match[3] != "0")
 
 
 def _match_argument(pattern: str, rest: str, name: str) -> str:
     match = re.fullmatch(pattern, rest)
     if match is None:
-        raise ActionError(f"{name} was not understood. Write it as: {USAGE[name]}.")
+        raise PageActionError(f"{name} was not understood. Write it as: {USAGE[name]}.")
     return match[1]
 
 
@@ -150,7 +156,7 @@ def _strip_brackets(rest: str) -> str:
 
 def _check_length(text: str, limit: int, argument: str) -> str:
     if len(text) > limit:
-        raise ActionError(f"The {argument} has {len(text):,} characters; at most {limit:,} are allowed.")
+        raise PageActionError(f"The {argument} has {len(text):,} characters; at most {limit:,} are allowed.")
     return text
 
 
@@ -199,7 +205,7 @@ def describe_action(action: str, observation: str) -> ActionTarget:
     """
     try:
         parsed = parse_action(action)
-    except ActionError:
+    except PageActionError:
         return ActionTarget("", None, " ".join(action.split()))
     if parsed.kind == "press":
         return ActionTarget("press", None, str(parsed), effects=("click",))
@@ -216,7 +222,10 @@ def element_names(observation: str, element_id: str) -> tuple[str, ...] | None:
         is not shown as a whole.
     """
     found = LINE.findall(observation)
-    lines = [_Line(len(tabs), number, role, _unquote(quoted)) for tabs, number, role, quoted in found]
+    lines = [
+        _Line(len(tabs), number, role, str(ast.literal_eval(quoted)) if quoted else None)
+        for tabs, number, role, quoted in found
+    ]
     places = [place for place, line in enumerate(lines) if line.number == element_id]
     if len(places) != 1:
         return None
@@ -233,7 +242,3 @@ def element_names(observation: str, element_id: str) -> tuple[str, ...] | None:
     if None in names:
         return None
     return tuple(filter(None, names)) or None
-
-
-def _unquote(quoted: str) -> str | None:
-    return None if not quoted else str(ast.literal_eval(quoted))

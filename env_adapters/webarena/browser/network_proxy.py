@@ -39,7 +39,7 @@ FAILURE = "<!DOCTYPE html><title>No answer</title><p>This site does not answer."
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class SiteAddress:
     """Network address of a site.
 
     Attributes:
@@ -112,7 +112,7 @@ class NetworkProxy:
         password: secret of this proxy. Without it, the proxy serves no request.
     """
 
-    def __init__(self, routes: Mapping[str, Address]) -> None:
+    def __init__(self, routes: Mapping[str, SiteAddress]) -> None:
         self.routes = dict(routes)
         self.traffic = Traffic()
         self.password = secrets.token_urlsafe(16)
@@ -121,7 +121,6 @@ class NetworkProxy:
 
     @property
     def url(self) -> str:
-        """URL of the proxy."""
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
@@ -134,7 +133,6 @@ class NetworkProxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=MAX_HEAD)
 
     async def close(self) -> None:
-        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in list(self._connections):

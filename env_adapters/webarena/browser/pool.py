@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from playwright.async_api import BrowserContext, Error, StorageState
 
-from env_adapters.webarena.browser.driver import START_TIMEOUT_S, Driver, first_line
+from env_adapters.webarena.browser.driver import START_TIMEOUT_S, PlaywrightDriver, error_summary
 from env_adapters.webarena.browser.process import BrowserLimits, RunningBrowser
 from verl_agent.errors import EnvError
 
@@ -44,7 +44,7 @@ class BrowserPool:
         self.limits = limits
         self.browsers: list[RunningBrowser] = []
         self.loop = asyncio.new_event_loop()
-        self._driver = Driver()
+        self._driver = PlaywrightDriver()
         self._starting = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
         # The response with a page's nodes holds some ten thousand small objects. Their allocation triggers garbage
@@ -97,9 +97,9 @@ class BrowserPool:
             except (TimeoutError, Error) as error:
                 if not await self._kill_if_hung(browser) and isinstance(error, Error) and state is not None:
                     refused = True
-                    raise RefusedStateError(first_line(error)) from error
+                    raise RefusedStateError(error_summary(error)) from error
                 if last:
-                    raise EnvError(f"the browser did not open a new context: {first_line(error)}") from error
+                    raise EnvError(f"the browser did not open a new context: {error_summary(error)}") from error
             finally:
                 if context is None:
                     if not refused:  # failed or cancelled: the browser may still open a context that no lease holds

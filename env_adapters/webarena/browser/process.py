@@ -68,7 +68,6 @@ class RunningBrowser:
         return sum(map(_proportional_mb, process_tree(self.process)))
 
     def kill(self) -> None:
-        """Kill it with all its processes."""
         self._killed = True
         kill_process_tree(self.process)
 

@@ -12,12 +12,12 @@ from playwright.async_api import BrowserContext, Error, Page, StorageState
 from env_adapters.webarena.browser import actions
 from env_adapters.webarena.browser.accessibility_tree import Element, tab_line
 from env_adapters.webarena.browser.driver import START_TIMEOUT_S
-from env_adapters.webarena.browser.grammar import Action, ActionError
-from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy
+from env_adapters.webarena.browser.grammar import BrowserAction, PageActionError
+from env_adapters.webarena.browser.network_proxy import NetworkProxy, SiteAddress
 from env_adapters.webarena.browser.page_events import PageEvents
 from env_adapters.webarena.browser.pool import BROWSER_ENDED, BrowserPool, ContextLease
 from env_adapters.webarena.browser.proxy_login import proxy_login
-from env_adapters.webarena.browser.snapshot import Snapshot, View
+from env_adapters.webarena.browser.snapshot import PageView, Snapshot
 from env_adapters.webarena.browser.tab import POLL_S, PROTOCOL_TIMEOUT_S, Tab
 from env_adapters.webarena.browser.tabs import MAX_TABS, Tabs
 from verl_agent.errors import EnvError
@@ -32,7 +32,11 @@ class BrowserSession:
     """
 
     def __init__(
-        self, browser_pool: BrowserPool, routes: Mapping[str, Address], view: View, network_log: Path | None = None
+        self,
+        browser_pool: BrowserPool,
+        routes: Mapping[str, SiteAddress],
+        view: PageView,
+        network_log: Path | None = None,
     ) -> None:
         self.network_proxy = NetworkProxy(routes)
         self.view, self.network_log = view, network_log
@@ -44,10 +48,16 @@ class BrowserSession:
 
     @property
     def tab(self) -> Tab:
-        """Current tab."""
         if not self._tabs:
             raise EnvError(self._events.error or BROWSER_ENDED)
         return self._tabs.current
+
+    @property
+    def _context(self) -> BrowserContext:
+        """Context of the session, which exists from `start` to `close`."""
+        if self._lease is None:
+            raise EnvError(BROWSER_ENDED)
+        return self._lease.context
 
     @property
     def _alive(self) -> bool:
@@ -60,7 +70,6 @@ class BrowserSession:
 
     @property
     def page(self) -> Page:
-        """Playwright's page of the current tab."""
         return self.tab.page
 
     async def start(self, urls: Sequence[str], state: StorageState | None = None) -> Snapshot:
@@ -72,27 +81,27 @@ class BrowserSession:
         """
         await self.network_proxy.start()
         self._lease = await self._browser_pool.lease(self.network_proxy.url, self.view.size, state, self.network_log)
-        self._events.subscribe(self._lease.context)
+        self._events.subscribe(self._context)
         for url in urls:
             limit_s = START_TIMEOUT_S + 2 * self.view.settle_s
             try:
                 async with asyncio.timeout(limit_s):
-                    await self._guard(self._open_start_page(self._lease.context, url))
+                    await self._guard(self._open_start_page(url))
             except TimeoutError:
                 raise EnvError(f"the browser did not open the start page {url} within {limit_s:g} s.") from None
         return await self._observe()
 
-    async def act(self, action: Action) -> Snapshot:
+    async def act(self, action: BrowserAction) -> Snapshot:
         """Carry out an action and return a snapshot of the result.
 
         Raises:
-            ActionError: the action cannot be carried out on this page.
+            PageActionError: the action cannot be carried out on this page.
             EnvError: the browser, a site or a page failed.
         """
         self._events.start_action()
         if not self._tabs and self._lease is not None and await self._lease.browser.answers(PROTOCOL_TIMEOUT_S):
             self.check()
-            raise ActionError("The page had closed its tab.")
+            raise PageActionError("The page had closed its tab.")
         traffic, tab = self.network_proxy.traffic, self.tab
         refusals = traffic.refusals
         try:
@@ -106,7 +115,7 @@ class BrowserSession:
                 raise
         snapshot = await self._observe()
         if traffic.refusals > refusals and action.kind == "goto" and not self.network_proxy.allows(snapshot.url):
-            raise ActionError("That address is outside the sites of this task.")
+            raise PageActionError("That address is outside the sites of this task.")
         return snapshot
 
     async def observe(self) -> Snapshot:
@@ -148,9 +157,8 @@ class BrowserSession:
 
     async def new_evaluator_page(self) -> Page:
         """Open a page for evaluators that is not a tab of the agent; the caller closes it."""
-        assert self._lease is not None
         with self._events.ignoring_pages():
-            return await self._lease.context.new_page()
+            return await self._context.new_page()
 
     async def attach(self, tab: Tab) -> None:
         """Subscribe to the events of the page in a tab; a second call has no effect."""
@@ -165,14 +173,14 @@ class BrowserSession:
         finally:
             await self.network_proxy.close()
 
-    async def _open_start_page(self, context: BrowserContext, url: str) -> None:
-        tab = self._tabs.of(page := await context.new_page())
+    async def _open_start_page(self, url: str) -> None:
+        tab = self._tabs.of(page := await self._context.new_page())
         await self.attach(tab)
         async with proxy_login(page, self.network_proxy):
             await actions.open_start_page(tab, url, self.network_proxy, self.view.settle_s)
         await tab.settle(lambda: self.network_proxy.traffic.busy, self.view.settle_s)
 
-    async def _execute(self, action: Action) -> None:
+    async def _execute(self, action: BrowserAction) -> None:
         match action.kind:
             case "click" | "hover":
                 await actions.click_or_hover(self.tab, self._find(action.element_id), action)
@@ -194,13 +202,12 @@ class BrowserSession:
                 self._tabs.focus(int(action.text))
                 await self.page.bring_to_front()
             case _:
-                raise ActionError(f"{action.kind} cannot be carried out on a page.")
+                raise PageActionError(f"{action.kind} cannot be carried out on a page.")
 
     async def _open_tab(self) -> None:
         if len(self._tabs) >= MAX_TABS:
-            raise ActionError(f"There are {MAX_TABS} tabs already. Close one with close_tab.")
-        assert self._lease is not None
-        page = await self._lease.context.new_page()
+            raise PageActionError(f"There are {MAX_TABS} tabs already. Close one with close_tab.")
+        page = await self._context.new_page()
         self._events.popups -= 1  # the agent has opened it
         self._tabs.switch_to(self._tabs.of(page))
 
@@ -215,7 +222,7 @@ class BrowserSession:
 
     def _find(self, element_id: str) -> Element:
         if element_id not in self._elements:
-            raise ActionError(f"There is no element [{element_id}] in the observation.")
+            raise PageActionError(f"There is no element [{element_id}] in the observation.")
         return self._elements[element_id]
 
     async def _observe(self) -> Snapshot:
@@ -248,7 +255,7 @@ class BrowserSession:
         return Snapshot(tab_line(titles, self._tabs.current_index), text, self.tab.url, tuple(self._events.notes))
 
     async def _guard(self, work: Any) -> Any:
-        """Await `work` and convert errors of Playwright to EnvError, or to ActionError for an unknown key."""
+        """Await `work` and convert errors of Playwright to EnvError, or to PageActionError for an unknown key."""
         try:
             return await work
         except Error as error:
@@ -257,5 +264,5 @@ class BrowserSession:
                 raise EnvError(BROWSER_ENDED) from error
             reason = actions.error_reason(error)
             if "Unknown key" in reason:
-                raise ActionError(f"{reason}.") from error
+                raise PageActionError(f"{reason}.") from error
             raise EnvError(f"the browser: {reason}") from error

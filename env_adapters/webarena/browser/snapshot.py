@@ -8,7 +8,7 @@ from env_adapters.webarena.browser.accessibility_tree import PageText
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageView:
     """Settings with which pages are shown.
 
     Attributes:

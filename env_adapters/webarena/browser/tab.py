@@ -49,7 +49,6 @@ class Tab:
 
     @property
     def devtools(self) -> DevToolsSession:
-        """DevTools session of the page."""
         assert self._session is not None
         return self._session
 

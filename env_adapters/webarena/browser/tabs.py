@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from playwright.async_api import Page
 
-from env_adapters.webarena.browser.grammar import ActionError
+from env_adapters.webarena.browser.grammar import PageActionError
 from env_adapters.webarena.browser.tab import Tab
 
 MAX_TABS = 8
@@ -39,7 +39,6 @@ class Tabs:
         return self._tabs[-1]
 
     def of(self, page: Page) -> Tab:
-        """Return the tab of a page."""
         return next(tab for tab in self._tabs if tab.page is page)
 
     def switch_to(self, tab: Tab) -> None:
@@ -50,14 +49,13 @@ class Tabs:
         """Make the tab at this index the current one.
 
         Raises:
-            ActionError: no tab has this index.
+            PageActionError: no tab has this index.
         """
         if index >= len(self._tabs):
-            raise ActionError(f"There is no tab {index}. Tabs: 0 to {len(self._tabs) - 1}.")
+            raise PageActionError(f"There is no tab {index}. Tabs: 0 to {len(self._tabs) - 1}.")
         self.current_index = index
 
     def remove(self, tab: Tab) -> None:
-        """Remove a tab that has closed."""
         if tab in self._tabs:
             index = self._tabs.index(tab)
             self._tabs.remove(tab)

@@ -12,7 +12,14 @@ from typing import Any
 
 from playwright.async_api import Error
 
-from env_adapters.webarena.browser.accessibility_tree import DomSnapshot, Node, Rect, Tree, Value, is_in_view
+from env_adapters.webarena.browser.accessibility_tree import (
+    AccessibilityNode,
+    AccessibilityTree,
+    DomSnapshot,
+    Rect,
+    Value,
+    is_in_view,
+)
 from env_adapters.webarena.browser.background import run_in_background
 from env_adapters.webarena.browser.devtools import DevToolsSession
 
@@ -27,7 +34,7 @@ WHOLE_ELEMENTS = frozenset(("AUDIO", "DETAILS", "MARQUEE", "METER", "OBJECT", "P
 
 async def read_nodes(
     session: DevToolsSession, snapshot: DomSnapshot, rects: Mapping[int, Rect | None], size: tuple[int, int] | None
-) -> Sequence[Node]:
+) -> Sequence[AccessibilityNode]:
     """Return the accessibility nodes of a page, without most of those outside the viewport; the first is the root.
 
     Args:
@@ -43,13 +50,13 @@ async def read_nodes(
             if _is_complete(nodes, rects, size):
                 return nodes
     # After a failure, `Accessibility.disable` is sent after this command, because a task starts one tick later.
-    nodes = (await session.send("Accessibility.getFullAXTree", Tree)).nodes
+    nodes = (await session.send("Accessibility.getFullAXTree", AccessibilityTree)).nodes
     if nodes[0].backend_id != snapshot.documents[0].nodes.backend_ids[0]:
         raise Error("the document was replaced")
     return nodes
 
 
-async def _read_subtrees(session: DevToolsSession, groups: Sequence[Sequence[int]]) -> Sequence[Node]:
+async def _read_subtrees(session: DevToolsSession, groups: Sequence[Sequence[int]]) -> Sequence[AccessibilityNode]:
     """Return the nodes of some subtrees and of their ancestors; the first is the root of the page."""
     # The browser carries out the commands of a session in this order.
     commands: list[asyncio.Future[Any]] = [asyncio.ensure_future(session.send("Accessibility.enable", dict))]
@@ -63,8 +70,8 @@ async def _read_subtrees(session: DevToolsSession, groups: Sequence[Sequence[int
         for command in commands:  # after an error, the browser does not answer the other queries
             command.cancel()
         run_in_background(session.send("Accessibility.disable", dict))
-    ancestors: list[Node] = [node for reply in replies[: len(groups)] for node in reversed(reply.nodes)]
-    descendants: list[Node] = [node for reply in replies[len(groups) :] for node in reply.nodes]
+    ancestors: list[AccessibilityNode] = [node for reply in replies[: len(groups)] for node in reversed(reply.nodes)]
+    descendants: list[AccessibilityNode] = [node for reply in replies[len(groups) :] for node in reply.nodes]
     for node in descendants:
         if node.ignored:  # only this command sends the name of a node that is not shown
             node.name = Value()
@@ -72,7 +79,7 @@ async def _read_subtrees(session: DevToolsSession, groups: Sequence[Sequence[int
 
 
 def _start(session: DevToolsSession, method: str, number: int) -> "asyncio.Future[Any]":
-    return asyncio.ensure_future(session.send(method, Tree, backendNodeId=number))
+    return asyncio.ensure_future(session.send(method, AccessibilityTree, backendNodeId=number))
 
 
 def _has_other_structure(snapshot: DomSnapshot) -> bool:
@@ -125,7 +132,7 @@ def choose_subtrees(
     return groups
 
 
-def _is_complete(nodes: Sequence[Node], rects: Mapping[int, Rect | None], size: tuple[int, int]) -> bool:
+def _is_complete(nodes: Sequence[AccessibilityNode], rects: Mapping[int, Rect | None], size: tuple[int, int]) -> bool:
     """Return True if the nodes have no child that was not read and that the viewport may show.
 
     The number of a node that belongs to the document is the id of its document node. Nodes that the browser adds

@@ -96,7 +96,7 @@ NO_QUOTED_WORD = "mtsdn"
 """Letters that NLTK takes for the rest of a contraction after an apostrophe."""
 
 
-def normalize(text: str) -> str:
+def clean_answer(text: str) -> str:
     """Return a text in lower case, without outer white space and one pair of quotes."""
     text = text.strip()
     if text[:1] == text[-1:] and text[:1] in ("'", '"'):
@@ -105,8 +105,8 @@ def normalize(text: str) -> str:
 
 
 def exact_match(reference: str, answer: str) -> float:
-    """Return 1.0 if both texts are equal after `normalize`, else 0.0."""
-    return float(normalize(answer) == normalize(reference))
+    """Return 1.0 if both texts are equal after `clean_answer`, else 0.0."""
+    return float(clean_answer(answer) == clean_answer(reference))
 
 
 def must_include(reference: str, answer: str, as_word: bool = False) -> float:
@@ -119,7 +119,7 @@ def must_include(reference: str, answer: str, as_word: bool = False) -> float:
         >>> must_include("1", "There are 10, or 1/2.", as_word=True)
         0.0
     """
-    expected, given = normalize(reference), normalize(answer)
+    expected, given = clean_answer(reference), clean_answer(answer)
     if as_word and len(expected) == 1:
         return float(_has_word(expected, given))
     return float(expected in given)

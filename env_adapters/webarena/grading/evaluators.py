@@ -18,11 +18,11 @@ from env_adapters.webarena.browser.tab import Tab
 from env_adapters.webarena.grading import strict
 from env_adapters.webarena.grading.answers import (
     BRIEF_ANSWER,
+    clean_answer,
     exact_match,
     fuzzy_match,
     is_brief,
     must_include,
-    normalize,
 )
 from env_adapters.webarena.grading.helpers import LAST_URL, call_helper
 from env_adapters.webarena.grading.strict import FinalState
@@ -80,7 +80,7 @@ async def string_match(references: Mapping[str, Any], note: str, final: FinalSta
             means that the task cannot be done. Then the answer must be N/A or, with a judge, agree with `note`.
         note: reason why the task cannot be done.
     """
-    score, answer = 1.0, normalize(final.answer)
+    score, answer = 1.0, clean_answer(final.answer)
     for match, reference in references.items():
         if match == "exact_match":
             score *= exact_match(reference, answer)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from env_adapters.webarena.browser.grammar import Action
+from env_adapters.webarena.browser.grammar import BrowserAction
 
 MAX_STATES = 64
 """Number of latest states that are compared with a new one."""
@@ -31,7 +31,7 @@ class RedundancyTracker:
 
     consecutive: int = 0
     _states: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_STATES))
-    _last: Action | None = None
+    _last: BrowserAction | None = None
     _refused: str = ""
     _idle_hovers: int = 0
 
@@ -39,7 +39,7 @@ class RedundancyTracker:
         """Record the state in which the episode starts."""
         self._states.append(hash(state))
 
-    def record(self, action: Action, state: str) -> Mapping[str, float]:
+    def record(self, action: BrowserAction, state: str) -> Mapping[str, float]:
         """Record an action that was carried out and the state it led to.
 
         Returns:

@@ -70,7 +70,7 @@ def text_value(text: str) -> Value:
     return text.casefold()
 
 
-def number_value(text: str) -> Value | None:
+def integer_value(text: str) -> Value | None:
     """Return a whole number, for example of `1,234`, or None."""
     cleaned = str(text_value(text))
     return int(cleaned.replace(",", "")) if NUMBER.fullmatch(cleaned) else None
@@ -103,7 +103,7 @@ def grams_value(text: str) -> Value | None:
 
 VALUES: Mapping[str, Callable[[str], Value | None]] = {
     "text": text_value,
-    "number": number_value,
+    "number": integer_value,
     "money": money_value,
     "grams": grams_value,
     "time": time_value,

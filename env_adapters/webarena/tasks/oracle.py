@@ -30,7 +30,7 @@ class OracleError(EnvError):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ShownNode:
     """Node in a line of an observation.
 
     Attributes:
@@ -43,15 +43,10 @@ class Node:
     name: str
 
 
-def parse_nodes(observation: str) -> Iterator[Node]:
+def parse_nodes(observation: str) -> Iterator[ShownNode]:
     """Yield the nodes of an observation, from top to bottom."""
     for number, role, name in NODE.findall(observation):
-        yield Node(number, role, normalize_name(ast.literal_eval(name)))
-
-
-def normalize_name(name: str) -> str:
-    """Return a name without icons and with single spaces."""
-    return " ".join(ICON.sub("", name).split())
+        yield ShownNode(number, role, " ".join(ICON.sub("", ast.literal_eval(name)).split()))
 
 
 def find_node(observation: str, role: str, name: str, number: int = 1, after: str = "") -> str | None:
@@ -89,7 +84,6 @@ class ScriptOracle:
         return self.next_line >= len(self.lines)
 
     def act(self, observation: str) -> str:
-        """Return the next action."""
         if self.done:
             raise OracleError("the script has ended before the task.")
         line = self.lines[self.next_line]

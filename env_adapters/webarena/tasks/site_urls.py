@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from playwright.async_api import StorageState
 
-from env_adapters.webarena.browser.network_proxy import Address, authority
+from env_adapters.webarena.browser.network_proxy import SiteAddress, authority
 from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.tasks.items import SITES
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
@@ -44,7 +44,7 @@ class SiteEnvironment:
     """
 
     urls: Mapping[str, str]
-    routes: Mapping[str, Address]
+    routes: Mapping[str, SiteAddress]
     storage_state: StorageState | None = None
     release: Callable[[], None] = field(default=_do_nothing)
     login_file: str = ""
@@ -133,12 +133,12 @@ def login_file_name(item: TaskItem) -> str:
     return Path(item.data.get("storage_state") or "").name
 
 
-def make_routes(urls: Iterable[str]) -> dict[str, Address]:
+def make_routes(urls: Iterable[str]) -> dict[str, SiteAddress]:
     """Return routes that send the host of each URL to the address that its name resolves to."""
     routes = {}
     for url in urls:
         host, _, port = authority(url).rpartition(":")
-        routes[f"{host}:{port}"] = Address(host, int(port))
+        routes[f"{host}:{port}"] = SiteAddress(host, int(port))
     return routes
 
 

@@ -81,9 +81,7 @@ class TaskSource(Protocol):
     """Source of tasks and of the sites for each of them."""
 
     @property
-    def splits(self) -> Sequence[str]:
-        """Names of the splits."""
-        ...
+    def splits(self) -> Sequence[str]: ...
 
     @property
     def deterministic(self) -> bool:

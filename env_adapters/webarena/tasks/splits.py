@@ -6,10 +6,10 @@ webarena-verified 1.2.3 classifies all tasks of its template as retrieval or nav
 of them, in the paper's proportions, for the test split.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
 from env_adapters.webarena.tasks.items import CATEGORIES, SEVERAL_SITES
+from verl_agent.envs.tasks import stable_hash
 from verl_agent.types import TaskItem
 
 PAPER_TEST = {
@@ -39,7 +39,7 @@ def held_out_items(items: Sequence[TaskItem]) -> list[TaskItem]:
     test_ids: set[str] = set()
     for category, count in PAPER_TEST.items():
         ids = [item.id for item in reading_items(items) if item.category == category]
-        test_ids |= set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[:count])
+        test_ids |= set(sorted(ids, key=stable_hash)[:count])
     return [item for item in items if item.id in test_ids]
 
 

@@ -25,7 +25,7 @@ from trl import GRPOConfig, GRPOTrainer  # type: ignore[import-not-found]  # noq
 from vllm.model_executor.model_loader.utils import process_weights_after_loading  # noqa: E402
 
 from env_adapters.textcraft.adapter import describe_task, rules  # noqa: E402
-from env_adapters.textcraft.game import Game  # noqa: E402
+from env_adapters.textcraft.game import CraftingGame  # noqa: E402
 from env_adapters.textcraft.recipes import recipe_book  # noqa: E402
 
 MAX_TURNS, REPLY_TOKENS, PROMPT_TOKENS, RESPONSE_TOKENS = 8, 32, 160, 320
@@ -36,7 +36,7 @@ class Played:
     """Tokens and reward of one episode."""
 
     def __init__(self, goal: str, prompt_ids: list[int]) -> None:
-        self.game = Game(recipe_book(), goal)
+        self.game = CraftingGame(recipe_book(), goal)
         self.prompt_ids, self.ids, self.mask, self.log_probs = prompt_ids, [], [], []  # type: ignore[var-annotated]
         self.reward = 0.0
 

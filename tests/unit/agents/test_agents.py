@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from env_adapters.textcraft.adapter import TextCraft, task_item
+from env_adapters.textcraft.adapter import TextCraft, goal_item
 from tests.support.fakes import ITEM, ScriptedPolicy, talk_class
 from verl_agent.agents.base import Agent
 from verl_agent.agents.context import OMITTED, KeepAll, LastObservations, Summary, make_context, summary_in
@@ -27,7 +27,7 @@ from verl_agent.envs.action_format import (
 )
 from verl_agent.envs.parsing import first_tag, last_action, unwrap
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oracle import demonstrate
 from verl_agent.types import DemoAction, Message, StepResult
 
@@ -255,12 +255,12 @@ def test_every_agent_parses_its_own_demonstrations(agent, action_format):
 
 
 def test_demonstrations_of_every_agent_solve_a_goal():
-    item = task_item("minecraft:birch_wood")
+    item = goal_item("minecraft:birch_wood")
     for kind in (*AGENTS, FunctionCalls):
         agent, env = kind(TextCraft.action_format), TextCraft()
         moves = env.demonstration(item)
         replies = [agent.render_demo(moves, turn) for turn in range(len(moves))]
-        episode = asyncio.run(play(item, env, agent, ScriptedPolicy(replies), EpisodeLimits(len(replies))))
+        episode = asyncio.run(play_episode(item, env, agent, ScriptedPolicy(replies), EpisodeLimits(len(replies))))
         assert (episode.reward, episode.turns[0].action) == (1.0, "get 4 birch log")
 
 
@@ -285,7 +285,7 @@ def test_instructions_of_act_ask_for_one_line_only_if_the_format_holds_one():
 def test_a_reply_without_an_action_costs_a_turn_and_does_not_reach_the_environment():
     env = talk_class()(turns=1)
     agent = ReAct(LineFormat())
-    episode = asyncio.run(play(ITEM, env, agent, ScriptedPolicy(["hello", "Action: go"]), EpisodeLimits(5)))
+    episode = asyncio.run(play_episode(ITEM, env, agent, ScriptedPolicy(["hello", "Action: go"]), EpisodeLimits(5)))
     assert [turn.action for turn in episode.turns] == [None, "go"]
     assert (env.heard, episode.info_total("invalid_action"), episode.reward) == (1, 1.0, 1.0)
     assert episode.messages[3]["content"] == "No action found. Answer with: Action: <action>"
@@ -316,7 +316,7 @@ def test_plan_agent_asks_for_a_reflection_without_progress_and_at_intervals():
 
 
 def test_demonstrations_reflect_when_they_are_asked_to():
-    agent, item = PlanReflect(TextCraft.action_format, reflect_every=1), task_item("minecraft:birch_wood")
+    agent, item = PlanReflect(TextCraft.action_format, reflect_every=1), goal_item("minecraft:birch_wood")
     replies = [m["content"] for m in demonstrate(item, TextCraft(), agent).messages if m["role"] == "assistant"]
     assert replies[0].startswith("Plan: get 4 birch log; craft")
     assert replies[1].startswith("Reflection: ") and "\nPlan: craft" in replies[1]
@@ -469,7 +469,7 @@ def test_context_knows_the_prompt_length_of_an_agent_with_its_own_prompt():
             return [*messages[:1], {"role": "user", "content": "Mind the gap."}, *messages[1:]]
 
     agent, policy = Own(LineFormat(), LastObservations(1)), ScriptedPolicy(["Action: a", "Action: b", "Action: c"])
-    asyncio.run(play(ITEM, talk_class()(turns=3), agent, policy, EpisodeLimits(3)))
+    asyncio.run(play_episode(ITEM, talk_class()(turns=3), agent, policy, EpisodeLimits(3)))
     assert [m["content"] for m in policy.heard[-1]][:3] == ["Talk.", "Mind the gap.", "Begin."]
     assert [m["content"] for m in policy.heard[-1]][4::2] == [OMITTED, "heard 2"]
 

@@ -25,7 +25,7 @@ from verl_agent.evaluation.by_hand import NobodyElse, TerminalPlayer, ending
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.rollout.approval import Approval, Rule
 from verl_agent.rollout.candidates import CandidatePolicy, count_actions
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.policy import Policy
 from verl_agent.runs.terminal_person import TerminalLines, TerminalPerson
 from verl_agent.trace.record_files import read_records
@@ -50,7 +50,7 @@ def game(lines, replies=(), turns: int = 2) -> tuple[Episode, str]:
     copilot = CandidatePolicy(lambda number: ScriptedPolicy([samples[number]]), plain(), 4) if replies else None
     player = TerminalPlayer(Console(file=shown, width=200), copilot, Typed(lines))
     policy: Policy = copilot or NobodyElse()
-    episode = asyncio.run(play(ITEM, talk_class()(turns=turns), plain(), policy, EpisodeLimits(5), player))
+    episode = asyncio.run(play_episode(ITEM, talk_class()(turns=turns), plain(), policy, EpisodeLimits(5), player))
     return episode, shown.getvalue()
 
 
@@ -93,7 +93,7 @@ def test_question_of_a_rule_tells_its_time_limit():
     rules = [Rule(["*"], text="a", by="human", timeout_s=4), Rule(["*"], by="human")]
     session = talk_class()()
     approval = Approval(rules, session.describe_action, person)
-    asyncio.run(play(ITEM, session, plain(), ScriptedPolicy("ab"), EpisodeLimits(2), approval))
+    asyncio.run(play_episode(ITEM, session, plain(), ScriptedPolicy("ab"), EpisodeLimits(2), approval))
     assert shown.getvalue().count("Without an answer within 4 s the action is rejected.") == 1
 
 
@@ -113,7 +113,7 @@ def test_picked_candidate_is_the_reply_that_the_model_wrote_with_its_thought():
     agent = ReAct(LineFormat())
     copilot = CandidatePolicy(lambda number: ScriptedPolicy([replies[number]]), agent, 3)
     player = TerminalPlayer(Console(file=io.StringIO()), copilot, Typed(["/2"]))
-    episode = asyncio.run(play(ITEM, talk_class()(turns=1), agent, copilot, EpisodeLimits(1), player))
+    episode = asyncio.run(play_episode(ITEM, talk_class()(turns=1), agent, copilot, EpisodeLimits(1), player))
     (turn,) = episode.turns
     assert (turn.reply.text, turn.reply.author, turn.reply.proposed) == (replies[2], "policy", replies[0])
 
@@ -131,7 +131,7 @@ def test_line_typed_for_a_question_that_was_withdrawn_does_not_answer_the_next_o
     rules = [Rule(["*"], text="a", by="human", timeout_s=0.05), Rule(["*"], by="human")]
     session = talk_class()()
     approval = Approval(rules, session.describe_action, person)
-    episode = asyncio.run(play(ITEM, session, plain(), ScriptedPolicy("ab"), EpisodeLimits(2), approval))
+    episode = asyncio.run(play_episode(ITEM, session, plain(), ScriptedPolicy("ab"), EpisodeLimits(2), approval))
     decided = [(turn.reply.review.decision, turn.reply.review.by) for turn in episode.turns if turn.reply.review]
     assert decided == [("rejected", "rule"), ("rejected", "person")]
     assert "was withdrawn. Press Enter to see the next one" in shown.getvalue()
@@ -219,7 +219,7 @@ def test_person_sees_the_rules_and_the_reply_format_once_before_the_first_observ
     env, shown = make_env("guess_number", {}), io.StringIO()
     agent = ReAct(env.action_format)
     player = TerminalPlayer(Console(file=shown, width=200), None, Typed(["1", "2", "/end"]))
-    episode = asyncio.run(play(env.tasks("train")[0], env, agent, NobodyElse(), EpisodeLimits(3), player))
+    episode = asyncio.run(play_episode(env.tasks("train")[0], env, agent, NobodyElse(), EpisodeLimits(3), player))
     system, first = (message["content"].strip() for message in episode.messages[:2])
     text = shown.getvalue()
     assert agent.instruction() in system and text.count(system) == 1

@@ -16,7 +16,7 @@ from tests.support.environments import skip_without_packages
 from tests.support.web import serving_pages
 from verl_agent.envs.action_format import TagFormat
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.registry import load_adapter, make_env, registered
+from verl_agent.envs.registry import load_adapter, make_env, registered_envs
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.testing.contract import KEPT_TEXTS, MULTILINE
 from verl_agent.errors import ConfigError
@@ -63,7 +63,7 @@ CASES = [
     Case("openspiel", demonstrations=False),
     Case("terminal"),
 ]
-HERE = sorted(name for name, package in registered().items() if package == "verl-agent" and name not in SERVED)
+HERE = sorted(name for name, package in registered_envs().items() if package == "verl-agent" and name not in SERVED)
 
 
 class EasyScienceWorld(ScienceWorld):

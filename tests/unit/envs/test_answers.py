@@ -15,7 +15,7 @@ from verl_agent.envs.hosts.local import inline_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.session import PooledEnv, Session
 from verl_agent.envs.testing.check import check_adapter
-from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.types import Episode, Media, Message, StepResult, StopReason, TaskItem
 
@@ -63,6 +63,7 @@ STEPS = {
     "None as reward": (StepResult("ok", None), "gave reward=None"),
     "a number as end": (StepResult("ok", terminated=1), "gave terminated=1"),
     "a measurement that is NaN": (StepResult("ok", info={"speed": math.nan}), "gave speed=nan"),
+    "a text as measurement": (StepResult("ok", info={"why": "wrong"}), "gave why='wrong'"),
     "info without names": (StepResult("ok", info=None), "gave info=None"),
     "a path as media": (StepResult("ok", media=["a.png"]), "gave media=['a.png']"),
     "no media": (StepResult("ok", media=None), "gave media=None"),
@@ -92,7 +93,7 @@ def play_in(where: str, env: type[Talk]) -> Episode:
     async def run() -> Episode:
         limits, policy = EpisodeLimits(3, timeout_s=5), ScriptedPolicy("abc")
         if where == "bare":
-            return await play(ITEM, env(), plain(), policy, limits)
+            return await play_episode(ITEM, env(), plain(), policy, limits)
         pool = inline_pool(env(), CallLimits(), PoolLimits(count=1))
         new_session = lambda: PooledEnv(env(), pool)  # noqa: E731
         try:
@@ -156,5 +157,5 @@ def test_valid_results_pass():
             return StepResult("", -1, True, {"steps": 2}, (Media("a.png"),))
 
     session: Session = Fine()
-    episode = asyncio.run(play(ITEM, session, plain(), ScriptedPolicy("a"), EpisodeLimits(3)))
+    episode = asyncio.run(play_episode(ITEM, session, plain(), ScriptedPolicy("a"), EpisodeLimits(3)))
     assert (episode.stop, episode.reward) == (StopReason.TERMINATED, -1)

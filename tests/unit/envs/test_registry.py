@@ -103,14 +103,16 @@ def test_another_package_registers_environments(other_package):
     assert issubclass(load_adapter("other_empty"), EnvAdapter)
 
 
-def test_a_misspelt_name_suggests_the_right_one():
-    with pytest.raises(ConfigError, match=r"env\.name='textcrat' is not registered\. Did you mean 'textcraft'\?"):
-        load_adapter("textcrat")
-
-
-def test_an_unknown_name_lists_the_known_ones_and_how_to_install_another():
-    with pytest.raises(ConfigError, match=r"Known: .*guess_number.*textcraft.*`pip install -e \.` in its folder"):
-        load_adapter("???")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("textcrat", r"env\.name='textcrat' is not registered\. Did you mean 'textcraft'\?"),
+        ("???", r"Known: .*guess_number.*textcraft.*`pip install -e \.` in its folder"),
+    ],
+)
+def test_an_unknown_name_suggests_known_ones_and_how_to_install_another(name, message):
+    with pytest.raises(ConfigError, match=message):
+        load_adapter(name)
 
 
 @pytest.mark.parametrize(
@@ -149,19 +151,21 @@ def test_an_exception_of_the_constructor_names_file_and_line(other_package):
         make_env("other_careless", {"size": 0})
 
 
-def test_an_exception_of_tasks_names_file_and_line(other_package):
-    with pytest.raises(ConfigError, match=r"does not list the tasks of 'train': IndexError: .*other_envs\.py:25\)"):
-        list_tasks(make_env("other_careless"), "train")
-
-
 def test_options_configure_an_instance():
     env = make_env("guess_number", {"tolerant": True})
     assert isinstance(env, GuessNumber) and env.tolerant
 
 
-def test_an_unknown_option_suggests_the_right_one():
-    with pytest.raises(ConfigError, match=r"env\.options\.tolerent is not an option .* Did you mean 'tolerant'\?"):
-        make_env("guess_number", {"tolerent": True})
+@pytest.mark.parametrize(
+    ("name", "option", "message"),
+    [
+        ("guess_number", "tolerent", r"env\.options\.tolerent is not an option .* Did you mean 'tolerant'\?"),
+        ("other_empty", "colour", r"env\.options\.colour is not an option of 'other_empty'"),
+    ],
+)
+def test_an_unknown_option_raises_config_error(other_package, name, option, message):
+    with pytest.raises(ConfigError, match=message):
+        make_env(name, {option: True})
 
 
 def test_missing_options_are_named_with_the_override_that_sets_them(other_package):
@@ -179,11 +183,6 @@ def test_an_adapter_that_changes_an_option_changes_no_other_session(copy):
     assert [copy(env).sites, copy(env).sites, copy(env).new_session().sites] == [{"home": ["/"]}] * 3
 
 
-def test_an_environment_without_a_constructor_takes_no_options(other_package):
-    with pytest.raises(ConfigError, match=r"env\.options\.colour is not an option of 'other_empty'"):
-        make_env("other_empty", {"colour": "red"})
-
-
 @pytest.mark.parametrize("copy", [lambda env: env.new_session(), lambda env: pickle.loads(pickle.dumps(env))])
 def test_new_sessions_and_pickles_keep_the_options_and_nothing_else(copy):
     env = GuessNumber(tolerant=True)
@@ -198,14 +197,17 @@ def test_list_tasks_returns_items_by_id():
     assert (len(items), items["100:1"].data["target"]) == (390, 1)
 
 
-def test_a_split_without_tasks_raises_config_error(other_package):
-    with pytest.raises(ConfigError, match="lists no tasks for split 'train'"):
-        list_tasks(make_env("other_empty"), "train")
-
-
-def test_duplicate_ids_raise_config_error(other_package):
-    with pytest.raises(ConfigError, match="lists 1 task ids more than once in split 'train'"):
-        list_tasks(make_env("other_twice"), "train")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("other_empty", "lists no tasks for split 'train'"),
+        ("other_twice", "lists 1 task ids more than once in split 'train'"),
+        ("other_careless", r"does not list the tasks of 'train': IndexError: .*other_envs\.py:25\)"),
+    ],
+)
+def test_a_split_without_valid_tasks_raises_config_error(other_package, name, message):
+    with pytest.raises(ConfigError, match=message):
+        list_tasks(make_env(name), "train")
 
 
 def test_the_command_envs_lists_the_installed_environments():

@@ -13,7 +13,7 @@ from verl_agent.envs.hosts.local import inline_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import EnvError, UnknownSessionError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.types import Episode, StopReason
 
 
@@ -32,7 +32,9 @@ def gone(before: set[str], within_s: float = 5.0) -> bool:
 async def one(talk: type[Talk], timeout_s: float = 5.0, **options) -> Episode:
     pool = inline_pool(talk(**options), CallLimits(timeout_s, grace_s=0.1), PoolLimits())
     try:
-        return await play(ITEM, PooledEnv(talk(), pool), plain(), ScriptedPolicy(["a", "b"]), EpisodeLimits(2, None))
+        return await play_episode(
+            ITEM, PooledEnv(talk(), pool), plain(), ScriptedPolicy(["a", "b"]), EpisodeLimits(2, None)
+        )
     finally:
         await pool.shutdown()
 

@@ -6,7 +6,7 @@ from env_adapters.deepsearch.store import corpus_requirement
 from env_adapters.scienceworld.java import java_requirement
 from env_adapters.webarena.browser.chromium import chromium_requirement
 from verl_agent.envs.base import Requirement
-from verl_agent.envs.registry import load_adapter, registered
+from verl_agent.envs.registry import load_adapter, registered_envs
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_package_is_present_if_it_is_installed():
     assert missing == Requirement("package no_such_package", False, "pip install it", "the data")
 
 
-@pytest.mark.parametrize("name", sorted(registered()))
+@pytest.mark.parametrize("name", sorted(registered_envs()))
 def test_every_requirement_has_a_name_and_a_command(name):
     requirements = load_adapter(name).requirements()
     assert all(requirement.name and requirement.install for requirement in requirements)

@@ -19,7 +19,7 @@ from verl_agent.results.scaling import ScalingCurve, scaling_curves
 from verl_agent.results.scaling_report import describe_ends
 from verl_agent.results.selectors import best_of_n, majority
 from verl_agent.results.statistics import pass_at_k, wilson_interval
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.trace.token_files import TokenRow, write_tokens
@@ -82,7 +82,7 @@ def test_neither_prompt_nor_context_knows_the_turn_limit(name, context):
     def read_with(limit: int) -> list[list[Message]]:
         env, listener = make_env("guess_number"), Listener()
         agent = make_agent(AgentSettings(name, context=context), env.action_format)
-        asyncio.run(play(env.tasks("small_test")[0], env, agent, listener, EpisodeLimits(max_turns=limit)))
+        asyncio.run(play_episode(env.tasks("small_test")[0], env, agent, listener, EpisodeLimits(max_turns=limit)))
         return listener.read
 
     long = read_with(6)

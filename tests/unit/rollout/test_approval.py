@@ -16,7 +16,7 @@ from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.approval import Approval, Rule, read_rules
 from verl_agent.rollout.approved_pool import ApprovedPool
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.types import Episode, Review
 
 PAGE = """[1] RootWebArea 'Buy things'
@@ -182,7 +182,9 @@ def test_spelling_is_no_way_around_a_rule_in_an_episode():
     rule_list = [Rule(["get"], decision="reject", reason="no"), Rule(["*"], decision="approve")]
     overseer = Approval(rule_list, env.describe_action)
     policy = ScriptedPolicy(["Action: get 1 oak log", "Action: GET 1 oak log", "Action: inventory"])
-    episode = asyncio.run(play(env.tasks("test")[0], env, Act(env.action_format), policy, EpisodeLimits(3), overseer))
+    episode = asyncio.run(
+        play_episode(env.tasks("test")[0], env, Act(env.action_format), policy, EpisodeLimits(3), overseer)
+    )
     assert [turn.reply.review.decision for turn in episode.turns] == ["rejected", "rejected", "approved"]
     assert "not carrying anything" in episode.turns[2].step.observation
 
@@ -199,7 +201,7 @@ def test_elements_are_those_of_the_last_page_after_a_rejection_and_after_a_reply
     session = type("OnePage", (OnePage,), {"made": []})()
     overseer = Approval(rules(GUARD, web, tmp_path), web.describe_action)
     policy = ScriptedPolicy(["```click [3]```", "hm", "```click [2]```"])
-    episode = asyncio.run(play(ITEM, session, Act(web.action_format), policy, EpisodeLimits(3), overseer))
+    episode = asyncio.run(play_episode(ITEM, session, Act(web.action_format), policy, EpisodeLimits(3), overseer))
     assert [turn.reply.review.decision if turn.reply.review else None for turn in episode.turns] == [
         "rejected",
         None,
@@ -212,7 +214,9 @@ def play_guess(rule_list, script, person=None) -> Episode:
     env = make_env("guess_number")
     item = env.tasks("small_test")[0]
     overseer = Approval(rule_list, env.describe_action, person)
-    return asyncio.run(play(item, env, Act(env.action_format), ScriptedPolicy(script), EpisodeLimits(2), overseer))
+    return asyncio.run(
+        play_episode(item, env, Act(env.action_format), ScriptedPolicy(script), EpisodeLimits(2), overseer)
+    )
 
 
 def test_action_that_no_rule_allows_is_rejected_and_the_agent_reads_why():

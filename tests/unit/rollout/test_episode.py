@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from verl_agent.errors import ConfigError, OverlongPromptError
-from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
 from verl_agent.types import Episode, Reply, StepResult, StopReason
 
 TRUNCATED = Reply("I was about to", truncated_by=StopReason.TURN_TOKENS, tokens=4)
@@ -17,7 +17,7 @@ NO_ROOM = Reply("", truncated_by=StopReason.EPISODE_TOKENS)
 def run(script, max_turns: int = 3, **talk) -> tuple[Episode, Talk]:
     session = talk_class()(**talk)
     limits = EpisodeLimits(max_turns, timeout_s=0.05)
-    return asyncio.run(play(ITEM, session, plain(), ScriptedPolicy(script), limits)), session
+    return asyncio.run(play_episode(ITEM, session, plain(), ScriptedPolicy(script), limits)), session
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_empty_reply_without_budget_is_not_a_turn():
 
 def test_policy_reads_the_whole_conversation():
     policy = ScriptedPolicy(["a", "b"])
-    asyncio.run(play(ITEM, talk_class()(turns=2), plain(), policy, EpisodeLimits(5)))
+    asyncio.run(play_episode(ITEM, talk_class()(turns=2), plain(), policy, EpisodeLimits(5)))
     assert [len(messages) for messages in policy.heard] == [2, 4]
 
 
@@ -95,7 +95,9 @@ def test_failing_close_leaves_the_episode_valid(fault):
 def test_policy_error_is_raised_and_the_session_closed():
     session = talk_class()()
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        asyncio.run(play(ITEM, session, plain(), ScriptedPolicy(["a", ZeroDivisionError("a bug")]), EpisodeLimits(5)))
+        asyncio.run(
+            play_episode(ITEM, session, plain(), ScriptedPolicy(["a", ZeroDivisionError("a bug")]), EpisodeLimits(5))
+        )
     assert session.closed == 1
 
 
@@ -109,7 +111,7 @@ class Misconfigured(talk_class()):
 def test_config_error_in_reset_is_raised_and_the_session_closed():
     session = Misconfigured()
     with pytest.raises(ConfigError, match=r"env\.options\.url"):
-        asyncio.run(play(ITEM, session, plain(), ScriptedPolicy([]), EpisodeLimits(5)))
+        asyncio.run(play_episode(ITEM, session, plain(), ScriptedPolicy([]), EpisodeLimits(5)))
     assert session.closed == 1
 
 
@@ -117,7 +119,7 @@ def test_cancelled_episode_closes_its_session_and_is_invalid():
     session = talk_class()(fault="hang")
 
     async def cancel_after_the_first_step() -> None:
-        task = asyncio.create_task(play(ITEM, session, plain(), ScriptedPolicy(["a"]), EpisodeLimits(5)))
+        task = asyncio.create_task(play_episode(ITEM, session, plain(), ScriptedPolicy(["a"]), EpisodeLimits(5)))
         while not session.heard:
             await asyncio.sleep(0)
         task.cancel()
@@ -134,7 +136,7 @@ def test_episode_with_an_environment_error_is_never_a_success():
     class Generous(talk_class()):
         success_reward = 0.0
 
-    episode = asyncio.run(play(ITEM, Generous(fault="raise"), plain(), ScriptedPolicy(["a"]), EpisodeLimits(5)))
+    episode = asyncio.run(play_episode(ITEM, Generous(fault="raise"), plain(), ScriptedPolicy(["a"]), EpisodeLimits(5)))
     assert (episode.success_reward, episode.success) == (0.0, False)
 
 
@@ -185,5 +187,5 @@ def test_episode_with_an_overlong_prompt_is_never_a_success():
         success_reward = 0.0
 
     policy = ScriptedPolicy([OverlongPromptError("long")])
-    episode = asyncio.run(play(ITEM, Generous(), plain(), policy, EpisodeLimits(5)))
+    episode = asyncio.run(play_episode(ITEM, Generous(), plain(), policy, EpisodeLimits(5)))
     assert (episode.success_reward, episode.success) == (0.0, False)

@@ -8,7 +8,7 @@ from tests.support.arenas import Duel
 from tests.support.fakes import ScriptedPolicy, plain
 from verl_agent.envs.arena import seat_item
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.matches import Match, SeatSession
 from verl_agent.rollout.sessions import GuardedSession
 from verl_agent.types import Reply, StopReason
@@ -25,7 +25,7 @@ def played(arena, *scripts, turns=5):
 
         async def seat(number, script):
             own, limits = seat_item(item, arena, number, "m"), EpisodeLimits(turns, None)
-            episode = await play(own, SeatSession(match, number), plain(), ScriptedPolicy(script), limits)
+            episode = await play_episode(own, SeatSession(match, number), plain(), ScriptedPolicy(script), limits)
             await match.settle(number, episode)
             return episode
 
@@ -96,7 +96,7 @@ def test_a_seat_that_leaves_before_the_match_begins_forfeits():
 def test_a_script_plays_the_other_seat_of_an_ordinary_environment():
     arena = Duel(["self", "script:random"])
     item, limits = arena.tasks("test")[0], EpisodeLimits(2, None)
-    episode = asyncio.run(play(item, arena.new_session(), plain(), ScriptedPolicy(["123"]), limits))
+    episode = asyncio.run(play_episode(item, arena.new_session(), plain(), ScriptedPolicy(["123"]), limits))
     assert (episode.reward, episode.item.data) == (1, {"number": 0})
 
 
@@ -113,7 +113,9 @@ def test_an_action_after_the_end_earns_nothing():
 def test_a_script_that_chooses_an_impossible_action_is_an_error_of_the_environment():
     arena = Duel(["self", "script:wrong"])
     session = GuardedSession(arena.new_session(), None)
-    episode = asyncio.run(play(arena.tasks("test")[0], session, plain(), ScriptedPolicy(["1"]), EpisodeLimits(2, None)))
+    episode = asyncio.run(
+        play_episode(arena.tasks("test")[0], session, plain(), ScriptedPolicy(["1"]), EpisodeLimits(2, None))
+    )
     assert episode.stop is StopReason.ENV_ERROR and "'wrong' chose" in episode.error
 
 

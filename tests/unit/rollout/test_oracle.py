@@ -7,7 +7,7 @@ import pytest
 from tests.support.switches import ITEM, Observing, Scripted, Switches
 from verl_agent.agents.plain import ReAct
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oracle import demonstrate, demonstration_actions, oracle_policy
 from verl_agent.rollout.oversight import Decision, Overseer
 from verl_agent.types import Review, StopReason
@@ -16,7 +16,7 @@ from verl_agent.types import Review, StopReason
 @pytest.mark.parametrize("env", [Observing(), Scripted()], ids=["observing", "scripted"])
 def test_oracle_replies_in_the_format_of_the_agent(env):
     policy = oracle_policy(ITEM, env, ReAct(env.action_format))
-    episode = asyncio.run(play(ITEM, env, ReAct(env.action_format), policy, EpisodeLimits(5)))
+    episode = asyncio.run(play_episode(ITEM, env, ReAct(env.action_format), policy, EpisodeLimits(5)))
     assert (episode.success, episode.stop) == (True, StopReason.TERMINATED)
     replies = [turn.reply.text for turn in episode.turns]
     assert replies == ["Thought: It says 3.\nAction: press 3", "Thought: It says 1.\nAction: press 1"]
@@ -33,7 +33,7 @@ def test_rejected_action_of_an_oracle_ends_neither_the_episode_nor_the_evaluatio
             return decision
 
     agent = ReAct(env.action_format)
-    episode = asyncio.run(play(ITEM, env, agent, oracle_policy(ITEM, env, agent), EpisodeLimits(4), Once()))
+    episode = asyncio.run(play_episode(ITEM, env, agent, oracle_policy(ITEM, env, agent), EpisodeLimits(4), Once()))
     assert episode.success == solved
     assert episode.stop is (StopReason.TERMINATED if solved else StopReason.TURN_LIMIT)
     assert [turn.action for turn in episode.turns[2:]] == (["press 1"] if solved else [None, None])

@@ -19,9 +19,9 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import pending_episodes
 from verl_agent.results.results import summarize
 from verl_agent.results.scaling import success_within_turns
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oversight import Overseer, Proposal
-from verl_agent.rollout.person import Answer, read_line
+from verl_agent.rollout.person import PersonAnswer, read_line
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, parse_record, to_episode, to_record
 from verl_agent.types import Episode, StopReason
 
@@ -43,7 +43,7 @@ class Listens(Talk):
 def oversee(script, lines, max_turns: int = 3, **talk) -> tuple[Episode, Listens, ScriptedPolicy]:
     session, policy = type("Listens", (Listens,), {"made": []})(**talk), ScriptedPolicy(script)
     limits = EpisodeLimits(max_turns, timeout_s=5.0)
-    episode = asyncio.run(play(ITEM, session, plain(), policy, limits, ScriptedPerson(lines)))
+    episode = asyncio.run(play_episode(ITEM, session, plain(), policy, limits, ScriptedPerson(lines)))
     return episode, session, policy
 
 
@@ -87,7 +87,7 @@ def test_time_that_an_overseer_takes_before_and_after_a_reply_is_not_the_models(
         async def review(self, proposal):
             await asyncio.sleep(0.05)
 
-    episode = asyncio.run(play(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), Slow()))
+    episode = asyncio.run(play_episode(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), Slow()))
     assert episode.turns[0].reply.held_s >= 0.15
     assert episode.turns[0].generate_s < 0.1
 
@@ -95,7 +95,7 @@ def test_time_that_an_overseer_takes_before_and_after_a_reply_is_not_the_models(
 def test_reason_for_the_rejection_of_a_reply_without_an_action_reaches_the_policy():
     person, policy = ScriptedPerson(["/reject be polite", "/a"]), ScriptedPolicy(["hm", "Action: a"])
     session = talk_class()()
-    episode = asyncio.run(play(ITEM, session, ReAct(LineFormat()), policy, EpisodeLimits(2), person))
+    episode = asyncio.run(play_episode(ITEM, session, ReAct(LineFormat()), policy, EpisodeLimits(2), person))
     assert policy.heard[1][-1]["content"] == "The action was not carried out: be polite"
     assert episode.turns[0].step.info == {"rejected_action": 1.0, "invalid_action": 1.0}
 
@@ -139,13 +139,13 @@ def test_ended_episode_has_its_own_stop_reason_and_carries_out_nothing_more(line
 def test_answer_that_does_not_suit_the_turn_is_asked_again_with_the_reason(line, reason):
     person = ScriptedPerson([line, "/approve"])
     policy = ScriptedPolicy(["Action: a"])
-    asyncio.run(play(ITEM, talk_class()(), ReAct(LineFormat()), policy, EpisodeLimits(1), person))
+    asyncio.run(play_episode(ITEM, talk_class()(), ReAct(LineFormat()), policy, EpisodeLimits(1), person))
     assert [refusal for _, refusal in person.asked] == ["", reason]
 
 
 def test_approval_without_a_proposal_is_asked_again():
     person = ScriptedPerson(["/take one", "/approve", "two"])
-    asyncio.run(play(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(2), person))
+    asyncio.run(play_episode(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(2), person))
     assert person.asked[2] == (None, "you have this turn: there is no proposal. Allowed: an action, /back, /end.")
 
 
@@ -160,14 +160,14 @@ def test_written_reply_has_the_form_of_the_agent_and_its_context():
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
-        ("/a", Answer("approve")),
-        ("/r", Answer("reject")),
-        ("/reject no more money ", Answer("reject", reason="no more money")),
-        ("/t 3 click [4]", Answer("take_over", "click [4]", turns=3)),
-        ("/take click [4]", Answer("take_over", "click [4]")),
-        ("/b", Answer("hand_back")),
-        ("/e", Answer("end")),
-        (" click [4]", Answer("edit", "click [4]")),
+        ("/a", PersonAnswer("approve")),
+        ("/r", PersonAnswer("reject")),
+        ("/reject no more money ", PersonAnswer("reject", reason="no more money")),
+        ("/t 3 click [4]", PersonAnswer("take_over", "click [4]", turns=3)),
+        ("/take click [4]", PersonAnswer("take_over", "click [4]")),
+        ("/b", PersonAnswer("hand_back")),
+        ("/e", PersonAnswer("end")),
+        (" click [4]", PersonAnswer("edit", "click [4]")),
     ],
 )
 def test_line_of_a_person_is_read(line, answer):
@@ -205,7 +205,7 @@ def test_record_keeps_author_proposal_and_review():
 
 
 def test_record_without_an_overseer_has_none_of_the_fields():
-    episode = asyncio.run(play(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(1)))
+    episode = asyncio.run(play_episode(ITEM, talk_class()(), plain(), ScriptedPolicy(["a"]), EpisodeLimits(1)))
     assert {"author", "proposed", "review"}.isdisjoint(record_of(episode)["turns"][0])
 
 
@@ -217,7 +217,7 @@ def test_waiting_for_a_person_is_in_no_time_but_that_of_the_review():
 
     session = talk_class()()
     limits = EpisodeLimits(1, timeout_s=0.05)  # of one call into the environment
-    episode = asyncio.run(play(ITEM, session, plain(), ScriptedPolicy(["a"]), limits, Slow(["/a"])))
+    episode = asyncio.run(play_episode(ITEM, session, plain(), ScriptedPolicy(["a"]), limits, Slow(["/a"])))
     turn = episode.turns[0]
     assert (episode.stop, session.heard) == (StopReason.TURN_LIMIT, 1)
     assert turn.reply.review.seconds >= 0.2 > turn.generate_s + turn.env_s
@@ -235,7 +235,7 @@ def test_session_stays_open_while_a_person_thinks_longer_than_its_idle_time():
         pool = inline_pool(talk_class()(), CallLimits(5.0, idle_s=0.3), PoolLimits(count=1))
         try:
             session = PooledEnv(talk_class()(), pool)
-            return await play(ITEM, session, plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), Slow(["/a"]))
+            return await play_episode(ITEM, session, plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), Slow(["/a"]))
         finally:
             await pool.shutdown()
 

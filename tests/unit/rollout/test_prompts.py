@@ -8,7 +8,7 @@ import pytest
 from tests.support.fakes import ITEM, ScriptedPolicy, plain
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import OverlongPromptError
-from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
 from verl_agent.rollout.prompts import FittedSession, cut_observation, fit_prompt
 from verl_agent.types import Message, Reply, StepResult, StopReason, TaskItem
 
@@ -80,7 +80,7 @@ class ShortPrompts(ScriptedPolicy):
 )
 def test_the_agent_and_the_record_see_the_cut_prompt(limit, stop):
     session = FittedSession(Page(), characters, limit)
-    episode = asyncio.run(play(ITEM, session, plain(), ShortPrompts(["12"]), EpisodeLimits(2)))
+    episode = asyncio.run(play_episode(ITEM, session, plain(), ShortPrompts(["12"]), EpisodeLimits(2)))
     assert episode.stop is stop
     assert ("left out here" in episode.messages[1]["content"]) is (limit < 1000)
 

@@ -10,7 +10,7 @@ from verl_agent.agents.registry import check_retries, make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
 from verl_agent.rollout.retrying import AGAIN
 from verl_agent.types import Episode, StepResult, StopReason, TaskItem
 
@@ -37,7 +37,7 @@ def agent(**options):
 
 def played(*replies: str, **options) -> tuple[Episode, ScriptedPolicy]:
     policy = ScriptedPolicy(replies)
-    return asyncio.run(play(QUESTION, Exam(), agent(**options), policy, EpisodeLimits(9))), policy
+    return asyncio.run(play_episode(QUESTION, Exam(), agent(**options), policy, EpisodeLimits(9))), policy
 
 
 def test_without_the_option_the_first_failure_ends_the_episode():

@@ -15,7 +15,7 @@ from tests import ROOT
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
 from tests.support.viewing import at, chromium, cli, viewing
 from tests.support.web import needs_chromium
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
 from verl_agent.trace.record_files import read_records
@@ -49,7 +49,9 @@ def attended(folder: Path, drive: Callable[[str], None]) -> Episode:
             thread = threading.Thread(target=driven, args=(url,))
             thread.start()
             limits = EpisodeLimits(4)
-            playing = asyncio.create_task(play(ITEM, talk_class()(), plain(), ScriptedPolicy("abcd"), limits, control))
+            playing = asyncio.create_task(
+                play_episode(ITEM, talk_class()(), plain(), ScriptedPolicy("abcd"), limits, control)
+            )
             await asyncio.to_thread(thread.join)
             try:
                 return await asyncio.wait_for(playing, 1 if failures else 20)

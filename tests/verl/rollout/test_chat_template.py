@@ -18,7 +18,7 @@ from verl_agent.agents.functions import CALL_FORMATS, FunctionCalls
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.chat_template import check_tools, choose_builder, without_empty_thoughts
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.tokens import render_conversation
 from verl_agent.types import Message
 
@@ -89,7 +89,7 @@ def play_calls(model: Model, calls: str) -> tuple[str, str]:
     engine = ScriptedEngine(model.tokenizer, [CALL_FORMATS[calls].write("act", {"action": "go"})] * 3)
     policy = model.policy(engine)
     policy.tokens.tools = agent.tools
-    episode = asyncio.run(play(ITEM, Chatter(turns=3), agent, policy, EpisodeLimits(3)))
+    episode = asyncio.run(play_episode(ITEM, Chatter(turns=3), agent, policy, EpisodeLimits(3)))
     assert [turn.action for turn in episode.turns] == ["go"] * 3
     rendered = model.tokenizer.apply_chat_template(
         episode.messages[:-2], tools=agent.tools, tokenize=False, add_generation_prompt=True, **model.options

@@ -14,7 +14,7 @@ from tests.support.tokens import REPLIES, Model
 from verl_agent.agents.plain import Act
 from verl_agent.agents.program import ProgramAgent
 from verl_agent.envs.program.adapter import Program
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 
 TURNS = 12
 ENV = TextCraft(prompt="short")
@@ -31,14 +31,14 @@ def replies_to(item, number: int) -> list[str]:
 def by_loop(model: Model, item, replies: list[str]):
     engine = ScriptedEngine(model.tokenizer, replies)
     policy = model.policy(engine)
-    episode = asyncio.run(play(item, ENV.new_session(), Act(ENV.action_format), policy, EpisodeLimits(TURNS)))
+    episode = asyncio.run(play_episode(item, ENV.new_session(), Act(ENV.action_format), policy, EpisodeLimits(TURNS)))
     return policy.tokens.segments(), episode.reward, len(episode.turns)
 
 
 def by_program(model: Model, program: Program, item, replies: list[str]):
     engine = ScriptedEngine(model.tokenizer, replies)
     policy, agent = model.policy(engine), ProgramAgent(program.action_format)
-    episode = asyncio.run(play(item, program.new_session(), agent, policy, EpisodeLimits(TURNS + 1)))
+    episode = asyncio.run(play_episode(item, program.new_session(), agent, policy, EpisodeLimits(TURNS + 1)))
     assert not episode.error
     return policy.tokens.segments(), episode.reward, len(episode.turns)
 

@@ -19,6 +19,7 @@ import ray
 
 from tests.support.fakes import ScriptedPolicy, plain
 from tests.support.hosted import ITEM, Obedient
+from tests.support.pool_process import begun
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.ray import RayPool, hosts_in_cluster, training_pool
@@ -53,12 +54,6 @@ def cluster() -> Iterator[None]:
     yield
     ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-async def begun(pool: RayPool) -> int:
-    session = await pool.open()
-    await pool.reset(session, ITEM)
-    return session
 
 
 async def pid(pool: RayPool, session: int) -> int:

@@ -24,7 +24,7 @@ from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.horizon import Horizon
 from verl_agent.models.resolve import prepare_smollm2
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.matches import HeldSeat
 from verl_agent.rollout.settings import EpisodeSettings
 from verl_agent.rollout.tokens import Segment
@@ -225,13 +225,13 @@ def test_a_failure_of_another_policy_is_no_win():
 
     async def fails(item, match, seat):
         policy = ScriptedPolicy([RuntimeError("API down")])
-        await play(item, HeldSeat(match, seat), plain(), policy, EpisodeLimits(5, None))
+        await play_episode(item, HeldSeat(match, seat), plain(), policy, EpisodeLimits(5, None))
 
     async def run():
         item = arena.tasks("train")[0]
         place = matches.join(row, item, arena.new_session, fails)
         policy, limits = ScriptedPolicy(["12", "12"]), EpisodeLimits(5, None)
-        return await play(place.item, place.new_session(), plain(), policy, limits)
+        return await play_episode(place.item, place.new_session(), plain(), policy, limits)
 
     episode = asyncio.run(run())
     assert not episode.valid and "right cannot play on: API down" in episode.error
@@ -257,12 +257,12 @@ def test_a_match_closes_its_session_when_the_last_of_its_seats_has_left():
         return opened[-1]
 
     async def plays(item, match, seat):
-        await play(item, HeldSeat(match, seat), plain(), ScriptedPolicy(["1"]), EpisodeLimits(5, None))
+        await play_episode(item, HeldSeat(match, seat), plain(), ScriptedPolicy(["1"]), EpisodeLimits(5, None))
 
     async def run():
         place = matches.join(row, arena.tasks("train")[0], new_session, plays)
         policy, limits = ScriptedPolicy(["12", "12"]), EpisodeLimits(5, None)
-        return await play(place.item, place.new_session(), plain(), policy, limits)
+        return await play_episode(place.item, place.new_session(), plain(), policy, limits)
 
     assert asyncio.run(run()).success
     assert opened[0].closed == opened

@@ -43,7 +43,7 @@ class CallLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class HostHealth:
     """Answer of a host to a health check.
 
     Attributes:
@@ -113,10 +113,10 @@ class Host:
             closing = self._remove(number, UnknownSessionError(f"session {number} was closed during the call."))
             await asyncio.wait([closing.answer], timeout=self._limits.grace_s)
 
-    async def health(self) -> Health:
+    async def health(self) -> HostHealth:
         """Return the state of the host."""
         stuck = self._stuck(time.monotonic())
-        return Health(frozenset(self._sessions), self._episodes, self._reaped, len(stuck), self._memory_mb())
+        return HostHealth(frozenset(self._sessions), self._episodes, self._reaped, len(stuck), self._memory_mb())
 
     async def shutdown(self) -> None:
         """Close all sessions and wait for their adapters for at most `grace_s`."""

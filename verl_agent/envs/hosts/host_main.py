@@ -17,8 +17,9 @@ from typing import Any
 
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
-from verl_agent.envs.hosts.link import answer, frame, read_frame
+from verl_agent.envs.hosts.link import answer_call, encode, read_frame
 from verl_agent.envs.hosts.memory import MemoryGauge
+from verl_agent.envs.session import in_background
 from verl_agent.errors import EnvError, describe_exception
 
 EXIT_S = 20.0
@@ -55,10 +56,10 @@ async def _serve(descriptor: int, orphaned: threading.Event) -> None:
         setup: Setup = await read_frame(reader)
         host = Host(setup.env, setup.hosting, setup.limits, MemoryGauge())
     except Exception as error:  # boundary: unpickling imports the adapter's module and runs its constructor
-        writer.write(frame(EnvError(f"the environment does not start: {describe_exception(error)}")))
+        writer.write(encode(EnvError(f"the environment does not start: {describe_exception(error)}")))
         await writer.drain()
         return
-    writer.write(frame(None))
+    writer.write(encode(None))
     timer = asyncio.create_task(_reset_timer(setup.frozen_s))
     answering = asyncio.create_task(_answer_all(host, reader, writer, orphaned))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, answering.cancel)
@@ -81,18 +82,16 @@ async def _answer_all(
             return
         if request is None:
             return
-        task = asyncio.create_task(_answer(host, writer, *request))
-        running.add(task)
-        task.add_done_callback(running.discard)
+        in_background(_answer(host, writer, *request), running)
 
 
 async def _answer(
     host: Host, writer: asyncio.StreamWriter, number: int, method: str, arguments: tuple[Any, ...]
 ) -> None:
     try:
-        reply = frame((number, await answer(host, method, arguments)))
+        reply = encode((number, await answer_call(host, method, arguments)))
     except EnvError as error:  # the answer cannot be pickled
-        reply = frame((number, error))
+        reply = encode((number, error))
     if not writer.is_closing():
         writer.write(reply)
 

@@ -36,7 +36,7 @@ class HostLink(Protocol):
         ...
 
 
-async def answer(host: Host, method: str, arguments: tuple[Any, ...]) -> Any:
+async def answer_call(host: Host, method: str, arguments: tuple[Any, ...]) -> Any:
     """Call a method of `host` and return its result or its error; other processes can unpickle both."""
     try:
         return await getattr(host, method)(*arguments)
@@ -70,7 +70,7 @@ MAX_BYTES = 16 * 2**20
 """Largest message in bytes; a larger action or observation ends its episode."""
 
 
-def frame(message: object) -> bytes:
+def encode(message: object) -> bytes:
     """Return a message as bytes."""
     try:
         body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)

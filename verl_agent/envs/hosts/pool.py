@@ -8,16 +8,16 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from typing_extensions import override
 
 from verl_agent.envs.base import Hosting
-from verl_agent.envs.hosts.host import Health
+from verl_agent.envs.hosts.host import HostHealth
 from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.slot import HostSlot, PoolLimits, retirement_reason
-from verl_agent.envs.session import SessionPool
+from verl_agent.envs.session import SessionPool, in_background
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -204,7 +204,7 @@ class HostPool(SessionPool):
             known = frozenset(slot.sessions)
             try:
                 async with asyncio.timeout(self._limits.frozen_s):
-                    health: Health = await link.call("health")
+                    health: HostHealth = await link.call("health")
             except TimeoutError:
                 self._stop_dead(slot, f"a host did not answer for {self._limits.frozen_s:g} s.")
             except HostLostError as error:
@@ -212,7 +212,7 @@ class HostPool(SessionPool):
             else:
                 self._update(slot, health, known)
 
-    def _update(self, slot: HostSlot, health: Health, known: frozenset[int]) -> None:
+    def _update(self, slot: HostSlot, health: HostHealth, known: frozenset[int]) -> None:
         """Store the health of a host, release the sessions that it removed, and retire it if there is a reason."""
         self._counts["reaped"] += health.reaped - slot.health.reaped
         slot.health = health
@@ -268,11 +268,3 @@ class HostPool(SessionPool):
         except Exception:  # boundary: the host did not start
             return
         await link.end(reason)
-
-
-def in_background(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
-    """Run `work` as a task; `tasks` keeps a reference until it is done."""
-    task = asyncio.create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
-    return task

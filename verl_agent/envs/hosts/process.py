@@ -20,7 +20,7 @@ from typing_extensions import override
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.host_main import Setup
-from verl_agent.envs.hosts.link import HostLink, frame, read_frame
+from verl_agent.envs.hosts.link import HostLink, encode, read_frame
 from verl_agent.errors import AgentError, ConfigError, HostLostError
 
 BOOT = (
@@ -67,7 +67,7 @@ class ProcessLink(HostLink):
         if self._lost or self._writer is None:
             raise HostLostError(self._lost or "the host has not started.")
         number = next(self._numbers)
-        request = frame((number, method, arguments))
+        request = encode((number, method, arguments))
         self._waiting[number] = asyncio.get_running_loop().create_future()
         self._writer.write(request)
         try:
@@ -84,7 +84,7 @@ class ProcessLink(HostLink):
         if self._reading is not None:
             self._reading.cancel()
         if self._writer is not None:
-            self._writer.write(frame(None))  # the host closes its sessions and exits
+            self._writer.write(encode(None))  # the host closes its sessions and exits
         (self._writer or self._stream).close()
         if self._process.returncode is not None:
             return
@@ -165,4 +165,4 @@ def packed(setup: Setup) -> bytes:
             f"{adapter.__qualname__} cannot be sent to a host process: {error}. Define it at the top level of a "
             "module, use plain values in env.options, or set env.hosts.where=inline."
         ) from error
-    return frame(setup)
+    return encode(setup)

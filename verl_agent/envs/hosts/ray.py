@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
-from verl_agent.envs.hosts.link import HostLink, answer
+from verl_agent.envs.hosts.link import HostLink, answer_call
 from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.pool import HostPool
@@ -163,7 +163,7 @@ class HostActor:
 
     async def answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
         """Call a method of the host."""
-        return await answer(self._host, method, arguments)
+        return await answer_call(self._host, method, arguments)
 
     async def process(self) -> int:
         """Return the process id; the answer shows that the actor has started."""

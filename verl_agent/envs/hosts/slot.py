@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 
 from verl_agent.envs.base import Hosting
-from verl_agent.envs.hosts.host import Health
+from verl_agent.envs.hosts.host import HostHealth
 from verl_agent.envs.hosts.link import HostLink
 
 HOSTS = 8
@@ -57,7 +57,7 @@ class HostSlot:
     sessions: set[int] = field(default_factory=set)
     opening: int = 0
     retired: bool = False
-    health: Health = field(default_factory=lambda: Health(frozenset(), 0, 0, 0, 0.0))
+    health: HostHealth = field(default_factory=lambda: HostHealth(frozenset(), 0, 0, 0, 0.0))
 
     @property
     def load(self) -> int:
@@ -65,7 +65,7 @@ class HostSlot:
         return len(self.sessions) + self.opening
 
 
-def retirement_reason(health: Health, hosting: Hosting) -> str:
+def retirement_reason(health: HostHealth, hosting: Hosting) -> str:
     """Return the reason to replace a host, or "" to keep it."""
     if health.stuck >= (STUCK_THREADS if hosting.threads is None else 1):
         return f"{health.stuck} of its threads are stuck."

@@ -24,7 +24,7 @@ AGREEMENT = "OK. I'll follow your instructions and try my best to solve the task
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class EnvDialect:
     """Protocol details of one environment.
 
     Attributes:
@@ -60,13 +60,13 @@ class Dialect:
     agreement: str = AGREEMENT
 
 
-DIALECTS: Mapping[str, Dialect] = {
-    "textcraft": Dialect(create_body={"commands": None, "goal": None}),
+DIALECTS: Mapping[str, EnvDialect] = {
+    "textcraft": EnvDialect(create_body={"commands": None, "goal": None}),
     # Its server rewards only a success, by 1 - 0.9 * moves / limit, which is below 0 for a late one. It ends an episode
     # only above a reward of 0.5, and adds the reward again with every further action.
-    "babyai": Dialect(score_field="score", success_reward=1e-6, any_score_ends=True),
-    "sciworld": Dialect(prompt_fields=("task_description", "observation"), score_field="score", max_score=100.0),
-    "searchqa": Dialect(
+    "babyai": EnvDialect(score_field="score", success_reward=1e-6, any_score_ends=True),
+    "sciworld": EnvDialect(prompt_fields=("task_description", "observation"), score_field="score", max_score=100.0),
+    "searchqa": EnvDialect(
         session_field="env_idx",
         created_field="",
         create_body={"id": 0},
@@ -76,7 +76,7 @@ DIALECTS: Mapping[str, Dialect] = {
         send_marked_action=True,
         agreement="Ok.",
     ),
-    "webarena": Dialect(
+    "webarena": EnvDialect(
         session_field="env_idx",
         created_field="env_idx",
         item_field="idx",

@@ -20,7 +20,7 @@ REFUSED_S = 1.0
 """Seconds in which the request of a connection above the limit must arrive."""
 
 
-class Connection(HttpToolsProtocol):
+class LimitedConnection(HttpToolsProtocol):
     """Connection of a server with limits; see `connection_class`.
 
     Headers and body of a request must arrive within `receive_s` after its first byte. The first request of a connection
@@ -96,7 +96,7 @@ class Connection(HttpToolsProtocol):
 
 def connection_class(limits: ServerLimits) -> type[asyncio.Protocol]:
     """Return the class of a server's connections, for `uvicorn.Config(http=...)`."""
-    return type("LimitedConnection", (Connection,), {"limits": limits})
+    return type("LimitedConnection", (LimitedConnection,), {"limits": limits})
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send) -> None:

@@ -146,12 +146,7 @@ class OpenEnvSession:
 
     async def _reset(self, session: int, data: Mapping[str, Any]) -> dict[str, Any]:
         item = self._item(data)
-        with self._server.sessions.call(session) as state:
-            if self._server.sessions.draining and state.observation is not None:
-                raise RequestError(503, "this server is stopping and begins no further episode. Use another one.")
-            state.observation, state.score, state.done = None, 0.0, False
-            messages = await self._server.call_pool(session, self._server.pool.reset(session, item))
-            state.observation = messages[-1]["content"]
+        messages = await self._server.begin(session, lambda: item)
         self._task, self._steps = item.id, 0
         text = "\n\n".join(message["content"] for message in messages)
         return _observation(text, None, False, {"task": item.id, "messages": messages})
@@ -172,12 +167,7 @@ class OpenEnvSession:
             raise RequestError(422, f"action must be a text, got {shorten(repr(text), 60)}.")
         limits, tasks = self._server.limits, self._server.tasks
         action = wire.read_action({"bare_action": text}, tasks.action_format, limits.action_chars)
-        with self._server.sessions.call(session) as state:
-            if state.observation is None:
-                raise RequestError(409, "this session has no task yet. Begin one with reset.")
-            result = await self._server.call_pool(session, self._server.pool.step(session, action))
-            state.observation, state.done = result.observation, result.terminated
-            state.score += result.reward
+        result, _ = await self._server.act(session, action)
         self._steps += 1
         return _observation(result.observation, result.reward, result.terminated, dict(result.info))
 

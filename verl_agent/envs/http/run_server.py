@@ -21,7 +21,7 @@ SHUTDOWN_S = 5
 """Seconds that running calls have to end when the server stops."""
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind_listener(host: str, port: int) -> socket.socket:
     """Return a listening socket; port 0 takes any free one.
 
     Raises:

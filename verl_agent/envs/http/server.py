@@ -39,8 +39,9 @@ from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.http.wire import RequestError
 from verl_agent.envs.parsing import shorten
-from verl_agent.envs.session import SessionPool
+from verl_agent.envs.session import SessionPool, in_background
 from verl_agent.errors import AgentError, EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
+from verl_agent.types import Message, StepResult, TaskItem
 
 log = logging.getLogger(__name__)
 
@@ -120,35 +121,42 @@ class EnvServer:
         """Close a session that no call has used since it was opened."""
         if self.sessions.unused(session):
             self.sessions.remove(session)
-            closing = asyncio.create_task(self.pool.close(session))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            in_background(self.pool.close(session), self._closing)
 
     async def reset(self, request: Request) -> Any:
         """Begin a task in a session; an unfinished episode of the session is dropped."""
         body = await self._body(request)
         session = wire.read_session(body)
+        messages = await self.begin(session, lambda: self.tasks.find(wire.read_item(body)))
+        return wire.reset_answer(session, messages)
+
+    async def begin(self, session: int, find_item: Callable[[], TaskItem]) -> list[Message]:
+        """Begin a task in a session and return its prompt."""
         with self.sessions.call(session) as state:
-            item = self.tasks.find(wire.read_item(body))
+            item = find_item()
             if self.sessions.draining and state.observation is not None:
                 raise RequestError(503, "this server is stopping and begins no further episode. Use another one.")
             state.observation, state.score, state.done = None, 0.0, False
-            messages = await self.call_pool(session, self.pool.reset(session, item))
+            messages = await self._call_pool(session, self.pool.reset(session, item))
             state.observation = messages[-1]["content"]
-        return wire.reset_answer(session, messages)
+        return messages
 
     async def step(self, request: Request) -> Any:
         """Carry out one action."""
         body = await self._body(request)
         session = wire.read_session(body)
         action = wire.read_action(body, self.tasks.action_format, self.limits.action_chars)
+        return wire.step_answer(*await self.act(session, action))
+
+    async def act(self, session: int, action: str) -> tuple[StepResult, float]:
+        """Carry out one action of a session; return the result and the sum of rewards so far."""
         with self.sessions.call(session) as state:
             if state.observation is None:
                 raise _no_task(session)
-            result = await self.call_pool(session, self.pool.step(session, action))
+            result = await self._call_pool(session, self.pool.step(session, action))
             state.observation, state.done = result.observation, result.terminated
             state.score += result.reward
-        return wire.step_answer(result, state.score)
+        return result, state.score
 
     async def close(self, request: Request) -> Any:
         """Close a session, even while another call of it is running."""
@@ -166,7 +174,7 @@ class EnvServer:
             raise _no_task(session)
         if not state.busy:
             with self.sessions.call(session):
-                await self.call_pool(session, self.pool.keep_alive(session))
+                await self._call_pool(session, self.pool.keep_alive(session))
         return state.observation
 
     async def info(self, request: Request) -> Any:
@@ -200,7 +208,7 @@ class EnvServer:
         }
         return own | {f"pool_{name}": value for name, value in self.pool.stats().items()}
 
-    async def call_pool(self, session: int, call: Awaitable[T]) -> T:
+    async def _call_pool(self, session: int, call: Awaitable[T]) -> T:
         """Await a call of the pool, and remove the session from the table if the pool has closed it."""
         try:
             return await call
@@ -271,7 +279,7 @@ def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def _no_task(session: int) -> RequestError:
-    return RequestError(409, f"session {session} has no task yet. Begin one with /reset.")
+    return RequestError(409, f"session {session} has no task yet. Begin one with reset.")
 
 
 def _failure(call: str, error: AgentError) -> Response:

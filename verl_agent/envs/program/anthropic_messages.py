@@ -69,7 +69,7 @@ def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
     return "".join(block["text"] for block in content)
 
 
-def answer(message: Mapping[str, Any], model: str) -> dict[str, Any]:
+def to_anthropic(message: Mapping[str, Any], model: str) -> dict[str, Any]:
     """Return the answer with the message of a chat completion."""
     text = [{"type": "text", "text": message["content"]}] if message["content"] else []
     calls = [
@@ -95,7 +95,7 @@ def answer(message: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 def events(message: Mapping[str, Any], model: str) -> Iterable[str]:
     """Return the answer as events of a stream, each block in one piece."""
-    whole = answer(message, model)
+    whole = to_anthropic(message, model)
     end = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
     yield _event("message_start", message={**whole, "content": [], "stop_reason": None})
     for index, block in enumerate(whole["content"]):

@@ -105,7 +105,7 @@ class Gateway:
 
     async def _messages(self, request: Request) -> Response:
         return await self._complete(
-            request, anthropic_messages.to_chat, anthropic_messages.answer, anthropic_messages.events
+            request, anthropic_messages.to_chat, anthropic_messages.to_anthropic, anthropic_messages.events
         )
 
     async def _complete(

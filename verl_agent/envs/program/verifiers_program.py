@@ -34,7 +34,7 @@ OWN_HARNESS = "verl_agent_reply"
 """Id of `ReplyHarness`; verifiers imports a harness by a name without dots."""
 
 
-def load(taskset: str, options: str = "{}", harness: str = OWN_HARNESS) -> Env:
+def load_taskset(taskset: str, options: str = "{}", harness: str = OWN_HARNESS) -> Env:
     """Return the environment of a task set, whose agents run on this machine.
 
     Args:
@@ -51,7 +51,7 @@ def load(taskset: str, options: str = "{}", harness: str = OWN_HARNESS) -> Env:
     return env_class(config_class.model_validate(config))
 
 
-async def play(env: Env, index: int) -> float:
+async def play_taskset(env: Env, index: int) -> float:
     """Play a task and return the sum of its agents' rewards.
 
     Raises:
@@ -75,9 +75,9 @@ def main() -> None:
     parser.add_argument("--harness", default=OWN_HARNESS, help="id of the harness that plays")
     parser.add_argument("--list", type=int, default=0, help="print this many tasks instead", metavar="COUNT")
     asked = parser.parse_args()
-    env = load(asked.taskset, asked.options, asked.harness)
+    env = load_taskset(asked.taskset, asked.options, asked.harness)
     if not asked.list:
-        reward = asyncio.run(play(env, json.loads(os.environ["VERL_AGENT_TASK"])["index"]))
+        reward = asyncio.run(play_taskset(env, json.loads(os.environ["VERL_AGENT_TASK"])["index"]))
         sys.stdout.write(json.dumps({"reward": reward}) + "\n")
         return
     for index, task in enumerate(itertools.islice(env.taskset, asked.list)):

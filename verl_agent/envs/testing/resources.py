@@ -89,7 +89,7 @@ def check_session_memory(harness: Harness) -> str:
     """
     hosting = harness.env.hosting
     try:
-        base, each = asyncio.run(measure(harness))
+        base, each = asyncio.run(measure_memory(harness))
     except AgentError as error:
         raise ContractViolation("a host process", f"does not play: {error}", "See the check before.") from error
     full = base + each * hosting.sessions
@@ -104,7 +104,7 @@ def check_session_memory(harness: Harness) -> str:
     return f"{base:.0f} MiB, and about {each:.2f} for each of at most {hosting.sessions} sessions"
 
 
-async def measure(harness: Harness) -> tuple[float, float]:
+async def measure_memory(harness: Harness) -> tuple[float, float]:
     """Return MiB of a host process after one episode, and MiB of each further open session."""
     env, count = harness.env, min(SESSIONS, harness.env.hosting.sessions)
     limits = CallLimits(harness.timeout_s)

@@ -18,8 +18,8 @@ Listed = Mapping[str, Sequence[TaskItem]]
 
 ELSEWHERE = (
     "import sys, json, pickle; sys.path[:] = json.loads(sys.argv[1]); "
-    "from verl_agent.envs.testing.task_checks import digest, list_all; "
-    "print('listed', digest(list_all(pickle.load(sys.stdin.buffer))))"
+    "from verl_agent.envs.testing.task_checks import hash_of_tasks, list_all; "
+    "print('listed', hash_of_tasks(list_all(pickle.load(sys.stdin.buffer))))"
 )
 """Program that lists the tasks in another process, with the module search path of this one."""
 ELSEWHERE_S = 120.0
@@ -116,12 +116,12 @@ def check_elsewhere(env: EnvAdapter, listed: Listed) -> None:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         got = f"failed in another process: {shorten(lines[-1], 300)}"
         raise ContractViolation("tasks()", got, "It must be importable on every machine.")
-    if done.stdout.decode(errors="replace").rpartition("listed ")[2].strip() != digest(listed):
+    if done.stdout.decode(errors="replace").rpartition("listed ")[2].strip() != hash_of_tasks(listed):
         advice = "Sort the elements of sets and folders, and draw random numbers from a generator with a fixed seed."
         raise ContractViolation("tasks()", "listed other items in another process", advice)
 
 
-def digest(listed: Listed) -> str:
+def hash_of_tasks(listed: Listed) -> str:
     """Return a hash of the items and their order."""
     rows = [
         [split, [[item.env, item.id, item.category, item.data] for item in items]] for split, items in listed.items()

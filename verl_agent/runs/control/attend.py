@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.person import Answer, read_line
+from verl_agent.rollout.person import PersonAnswer, read_line
 from verl_agent.runs.control.server import ControlConnection, connect_to_run
 
 
@@ -43,7 +43,7 @@ class Attendance:
         return self._connection.ready
 
     def answer(self, answer: str | Mapping[str, Any]) -> None:
-        """Answer the last question by a line that a person typed, or by the fields of an `Answer`.
+        """PersonAnswer the last question by a line that a person typed, or by the fields of an `PersonAnswer`.
 
         Raises:
             ConfigError: the line is no answer, or the run has ended.
@@ -86,7 +86,7 @@ def attend_at_terminal(
         attendance.close()
 
 
-def _read(ask: Callable[[str], str | None], show: Callable[[str], None]) -> Answer | None:
+def _read(ask: Callable[[str], str | None], show: Callable[[str], None]) -> PersonAnswer | None:
     while (line := ask("> ")) is not None:
         try:
             return read_line(line)

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from verl_agent.rollout.candidates import CandidatePolicy
 from verl_agent.rollout.oversight import Proposal
-from verl_agent.rollout.person import Answer, Person
+from verl_agent.rollout.person import Person, PersonAnswer
 from verl_agent.runs.terminal_person import prompt_of, question_text
 
 MAX_HISTORY = 40
@@ -32,11 +32,11 @@ class Seat(Person):
         self.name = name
         self.messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """Questions for the person as JSON values; the last message has the key `ended`."""
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[PersonAnswer] | None = None
         self._told = False
 
     @override
-    async def ask(self, proposal: Proposal, refusal: str) -> Answer:
+    async def ask(self, proposal: Proposal, refusal: str) -> PersonAnswer:
         """Send the question, and wait for the person's decision."""
         self._answer = asyncio.get_running_loop().create_future()
         text = question_text(proposal, self.commands(proposal), told=self._told)
@@ -65,7 +65,7 @@ class Seat(Person):
             "candidates": [{"action": one.action, "share": one.share} for one in self.candidates(proposal)],
         }
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: PersonAnswer) -> None:
         """Pass on the answer to the last question; without one it is ignored."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from verl_agent.config.settings import RunEnv, read_run_env
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oracle import oracle_policy
 from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.study.settings import TinySettings
@@ -104,7 +104,7 @@ def warm_start(env: RunEnv, settings: TinySettings, seed: int) -> WarmStart:
 def demonstrated(item: TaskItem, env: RunEnv) -> Episode:
     """Play a task with the oracle."""
     policy, limits = oracle_policy(item, env.live, env.new_agent()), EpisodeLimits(MOST_TURNS, None)
-    return asyncio.run(play(item, env.live.new_session(), env.new_agent(), policy, limits))
+    return asyncio.run(play_episode(item, env.live.new_session(), env.new_agent(), policy, limits))
 
 
 def others(env: RunEnv) -> list[Episode]:

@@ -15,7 +15,7 @@ from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError, counted
 from verl_agent.models.hf import load_tokenizer
 from verl_agent.models.resolve import SMOLLM2, resolve_model
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oracle import oracle_policy
 
 MOST_TURNS = 200
@@ -76,7 +76,9 @@ def measure_oracle(played: RunEnv, tokenizer: Any, limit: int, limit_s: float) -
             for item in items:
                 agent = played.new_agent()
                 policy = oracle_policy(item, played.live, agent)
-                episode = await play(item, PooledEnv(played.live, pool), agent, policy, EpisodeLimits(MOST_TURNS))
+                episode = await play_episode(
+                    item, PooledEnv(played.live, pool), agent, policy, EpisodeLimits(MOST_TURNS)
+                )
                 error = error or episode.error or ""
                 if episode.success:
                     found.turns.append(len(episode.turns))

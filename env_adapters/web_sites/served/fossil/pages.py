@@ -44,7 +44,7 @@ def text_area(name: str, label: str) -> str:
     return f'<p><label>{label}:<br /><textarea name="{name}" cols="80" rows="6"></textarea></label></p>\n'
 
 
-def defaults(values: Mapping[str, str]) -> str:
+def set_defaults(values: Mapping[str, str]) -> str:
     """Return a script that sets values missing in the request."""
     return "".join(
         f"  if {{![info exists {name}] || [string length ${name}]==0}} {{set {name} {{{value}}}}}\n"
@@ -54,7 +54,7 @@ def defaults(values: Mapping[str, str]) -> str:
 
 NEW = (
     "<th1>\n"
-    + defaults({"type": TYPES[0], "priority": "Medium"})
+    + set_defaults({"type": TYPES[0], "priority": "Medium"})
     + """  if {[info exists submit]} {
     set status Open
     set reporter $login
@@ -121,7 +121,7 @@ REPORTS = {
 """SQL condition of each list of tickets."""
 
 
-def report(condition: str) -> str:
+def ticket_report(condition: str) -> str:
     """Return the query of a list of tickets, the newest first."""
     return (
         "SELECT substr(tkt_uuid,1,10) AS '#', title AS 'Title', type AS 'Type', status AS 'Status', "

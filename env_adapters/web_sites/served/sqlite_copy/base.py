@@ -15,7 +15,6 @@ class DatabaseWrapper(base.DatabaseWrapper):
     """
 
     def get_connection_params(self) -> dict[str, Any]:
-        """Return the parameters of the connection."""
         params: dict[str, Any] = super().get_connection_params()
         if (copy := current.get()) is not None:
             params["database"] = str(copy / Path(self.settings_dict["NAME"]).name)

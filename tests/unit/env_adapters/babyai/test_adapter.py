@@ -10,7 +10,7 @@ import pytest
 from minigrid.core.world_object import Ball, Key
 
 from env_adapters.babyai.adapter import BabyAI
-from env_adapters.babyai.game import Game
+from env_adapters.babyai.game import GridGame
 from env_adapters.babyai.levels import (
     EASY_LEVELS,
     IMPOSSIBLE,
@@ -19,13 +19,13 @@ from env_adapters.babyai.levels import (
     PAPER_CATEGORIES,
     TRAIN_SEEDS,
     TWINS,
-    task_item,
+    level_item,
 )
 from env_adapters.babyai.paths import STEPS, Paths
 from env_adapters.babyai.sight import Cell, visible
 from env_adapters.babyai.strict import StrictGame
 from env_adapters.babyai.texts import Style
-from env_adapters.babyai.world import Grid, Move, name_of
+from env_adapters.babyai.world import LevelGrid, Move, object_name
 from tests import ROOT
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
@@ -78,7 +78,7 @@ class StyleWithoutActions(Style):
 
 def start(name: str, seed: int, prompt: str = "full", strict: bool = False) -> tuple[BabyAI, list[Message]]:
     env = BabyAI(prompt, strict)
-    return env, asyncio.run(env.reset(task_item(LEVEL_BY_NAME[name], seed)))
+    return env, asyncio.run(env.reset(level_item(LEVEL_BY_NAME[name], seed)))
 
 
 def play_commands(env: BabyAI, *commands: str) -> list[StepResult]:
@@ -90,12 +90,12 @@ def demonstrate(env: BabyAI, item: TaskItem) -> list[StepResult]:
     return [asyncio.run(env.step(demo.action)) for demo in env.demonstration(item)]
 
 
-def random_walks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Iterable[Grid]:
+def random_walks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Iterable[LevelGrid]:
     """Yield the grid of each level and seed after each move of a random walk."""
     rng = random.Random(1)
     for name in levels:
         for seed in seeds:
-            world = Grid(LEVEL_BY_NAME[name], seed)
+            world = LevelGrid(LEVEL_BY_NAME[name], seed)
             for _ in range(moves):
                 yield world
                 world.move(rng.choice([Move.LEFT, Move.RIGHT, Move.FORWARD, Move.FORWARD, Move.TOGGLE, Move.PICKUP]))
@@ -106,7 +106,7 @@ def random_walks(levels: Iterable[str], seeds: Iterable[int], moves: int) -> Ite
 
 @pytest.mark.parametrize(("level", "record"), GOLDEN)
 def test_strict_rules_reproduce_the_transcripts_of_the_reference(level, record):
-    game = StrictGame(Grid(level, 0, version_2=True), StyleWithoutActions())
+    game = StrictGame(LevelGrid(level, 0, version_2=True), StyleWithoutActions())
     assert game.opening() == f"Your goal: {record['goal']}\n{record['observation']}"
     assert list(game.offer.moves) == record["actions"]
     for expected in record["steps"]:
@@ -117,7 +117,7 @@ def test_strict_rules_reproduce_the_transcripts_of_the_reference(level, record):
 
 @pytest.mark.parametrize(("level", "record"), GOLDEN)
 def test_default_rules_reproduce_the_transcripts_except_listed_differences(level, record):
-    game = Game(Grid(level, 0), StyleWithoutActions())
+    game = GridGame(LevelGrid(level, 0), StyleWithoutActions())
     goal, observation = game.opening().removeprefix("Your goal: ").split("\n")
     assert (goal != record["goal"]) == (level.name in HIDDEN_ORDER)
     if level.name != STALE_OBSERVATION:
@@ -141,7 +141,7 @@ def test_default_rules_reproduce_the_transcripts_except_listed_differences(level
     assert level.name not in DIVERGING
 
 
-def check_offer(game: Game, expected: list[str]) -> None:
+def check_offer(game: GridGame, expected: list[str]) -> None:
     """Check that the reference's executable actions are offered in its order; `toggle` may be added."""
     offered = [command for command in game.offer.moves if command != "toggle" or command in expected]
     assert offered == [command for command in expected if command in game.offer.moves]
@@ -153,7 +153,7 @@ def test_strict_worlds_are_those_of_the_version_of_minigrid_that_agentgym_uses()
     found = {}
     for level in LEVELS:
         for seed in range(23):
-            new, old = (Grid(level, seed, version_2).mission for version_2 in (False, True))
+            new, old = (LevelGrid(level, seed, version_2).mission for version_2 in (False, True))
             found |= {f"{level.name}:{seed}": old} if new != old else {}
     assert found == {  # recorded with minigrid 2.3.1; the missions of all other items are equal
         "SynthLoc:3": "go to the red box",
@@ -298,12 +298,12 @@ def test_a_failed_mission_terminates_without_reward():
 
 def test_completing_the_first_door_does_not_fail_a_sequence():
     """Minigrid 3.2.0 judges both parts by the same move (`BeforeInstr.verify` in verifier.py)."""
-    default, reference = (Grid(LEVEL_BY_NAME["OpenDoorsOrderN4Debug"], 1) for _ in range(2))
+    default, reference = (LevelGrid(LEVEL_BY_NAME["OpenDoorsOrderN4Debug"], 1) for _ in range(2))
     assert default.mission == "open the yellow door, then open the green door"
     for move in (Move.FORWARD, Move.FORWARD):
         assert default.move(move) == reference.raw_move(move) == (0.0, False)
     assert reference.raw_move(Move.TOGGLE) == (0.0, True), (
-        "minigrid has fixed this, so `Grid.move` needs no rule of its own"
+        "minigrid has fixed this, so `LevelGrid.move` needs no rule of its own"
     )
     assert default.move(Move.TOGGLE) == (0.0, False)
 
@@ -325,11 +325,11 @@ def test_an_open_door_can_be_closed_and_opened_again():
 
 def test_commands_use_the_numbers_of_the_observation():
     """The reference counts only reachable objects: its `pickup grey ball 1` takes the object shown as grey ball 2."""
-    world = Grid(LEVEL_BY_NAME["GoToRedBallNoDists"], 0)
+    world = LevelGrid(LEVEL_BY_NAME["GoToRedBallNoDists"], 0)
     for thing, x, y in ((Ball("grey"), 1, 1), (Key("blue"), 2, 1), (Key("blue"), 1, 2), (Ball("grey"), 1, 4)):
         world.env.put_obj(thing, x, y)
     world.env.agent_pos, world.env.agent_dir = (3, 1), 2
-    default, reference = Game(world, StyleWithoutActions()), StrictGame(world, StyleWithoutActions())
+    default, reference = GridGame(world, StyleWithoutActions()), StrictGame(world, StyleWithoutActions())
     assert "a grey ball 1 right in front of you 2 steps" in default.observation() == reference.observation()
     assert "a grey ball 2 2 steps in front of you and 3 steps to your left" in default.observation()
     assert default.offer.moves["pickup grey ball 2"] == reference.offer.moves["pickup grey ball 1"]
@@ -407,12 +407,12 @@ def test_the_short_prompt_has_short_observations():
 
 def test_observations_stay_short_in_the_fullest_rooms():
     for world in random_walks(["MoveTwoAcrossS8N9", "GoToObjDoor"], range(10), 5):
-        assert len(Game(world, Style()).opening()) < 4_000
+        assert len(GridGame(world, Style()).opening()) < 4_000
 
 
 def test_creating_a_grid_prints_nothing(capfd):
     """Minigrid prints a line for each world that it rejects; for this one it rejects four."""
-    Grid(LEVEL_BY_NAME["GoToObjDoor"], 0)
+    LevelGrid(LEVEL_BY_NAME["GoToObjDoor"], 0)
     assert capfd.readouterr() == ("", "")
 
 
@@ -420,7 +420,7 @@ def test_creating_a_grid_prints_nothing(capfd):
 
 
 def item(name: str, seed: int) -> TaskItem:
-    return task_item(LEVEL_BY_NAME[name], seed)
+    return level_item(LEVEL_BY_NAME[name], seed)
 
 
 def test_splits_have_the_documented_numbers_of_items():
@@ -456,12 +456,12 @@ def test_train_and_test_share_no_seed():
 def test_train_and_test_share_no_grid(level):
     """Only these levels are so small that two seeds can build the same grid."""
 
-    def content(grid: Grid) -> tuple:
-        things = [(cell, name_of(thing)) for cell, thing in grid.things()]
+    def content(grid: LevelGrid) -> tuple:
+        things = [(cell, object_name(thing)) for cell, thing in grid.things()]
         return grid.mission, grid.place, grid.direction, things
 
     def contents(seeds: Iterable[int]) -> dict[int, tuple]:
-        return {seed: content(Grid(LEVEL_BY_NAME[level], seed)) for seed in seeds}
+        return {seed: content(LevelGrid(LEVEL_BY_NAME[level], seed)) for seed in seeds}
 
     known = contents(range(23)).values()
     assert TWINS[level] == tuple(seed for seed, grid in contents(TRAIN_SEEDS).items() if grid in known)
@@ -479,7 +479,7 @@ def test_the_oracle_completes_every_level(level):
 
 @pytest.mark.parametrize(("level", "seed"), [(level, seed) for level in IMPOSSIBLE for seed in IMPOSSIBLE[level]])
 def test_excluded_items_cannot_be_completed(level, seed):
-    world = Grid(LEVEL_BY_NAME[level], seed)
+    world = LevelGrid(LEVEL_BY_NAME[level], seed)
     (locked,) = [thing.color for _, thing in world.things() if thing.type == "door" and thing.is_locked]
     keys = [place for place, thing in world.things() if thing.type == "key" and thing.color == locked]
     assert keys

@@ -8,12 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from env_adapters.deepsearch.__main__ import app, unsupported_questions
-from env_adapters.deepsearch.adapter import MAX_QUERY_CHARS, DeepSearch
-from env_adapters.deepsearch.answers import contains_all, exact_match, normalize
+from env_adapters.deepsearch.adapter import EASY_CHARS, MAX_QUERY_CHARS, DeepSearch
+from env_adapters.deepsearch.answers import contains_all, is_accepted, normalize_answer
 from env_adapters.deepsearch.factbook import countries
 from env_adapters.deepsearch.questions import split_questions
-from env_adapters.deepsearch.store import embedded_folder, open_index
-from env_adapters.deepsearch.tasks import EASY_CHARS
+from env_adapters.deepsearch.store import embedded_folder, open_passage_index
 from tests.support.corpus import embedded_corpus
 from verl_agent.envs.parsing import first_tag
 from verl_agent.errors import ConfigError, EnvError
@@ -52,7 +51,7 @@ def play_chain(item: TaskItem, **options: object) -> list[StepResult]:
     ],
 )
 def test_answers_are_compared_after_normalization(answer, accepted, right):
-    assert exact_match(answer, accepted) is right
+    assert is_accepted(answer, accepted) is right
 
 
 def test_contains_all_needs_every_part_as_whole_words():
@@ -152,7 +151,7 @@ def test_gold_chains_solve_every_test_question(prompt):
 
 
 def test_gold_queries_of_test_questions_retrieve_passages_with_the_answers():
-    unsupported = unsupported_questions(split_questions()["test"], open_index(embedded_folder()))
+    unsupported = unsupported_questions(split_questions()["test"], open_passage_index(embedded_folder()))
     assert [question.id for question in unsupported] == []
 
 
@@ -191,8 +190,8 @@ def test_easy_splits_are_parts_of_train_and_test():
 def test_only_comparisons_contain_their_answer():
     for question in [*split_questions()["train"], *split_questions()["test"]]:
         if question.kind != "comparison":
-            text = f" {normalize(question.text)} "
-            assert not any(f" {normalize(answer)} " in text for answer in question.answers), question.id
+            text = f" {normalize_answer(question.text)} "
+            assert not any(f" {normalize_answer(answer)} " in text for answer in question.answers), question.id
 
 
 def test_the_answer_of_a_comparison_has_the_larger_number_in_its_passage():

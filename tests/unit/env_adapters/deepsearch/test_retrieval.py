@@ -38,7 +38,14 @@ from env_adapters.deepsearch.index import import_library
 from env_adapters.deepsearch.passages import open_jsonl
 from env_adapters.deepsearch.retriever import ROUNDS, HttpRetriever, open_retriever, parse_location
 from env_adapters.deepsearch.server import create_app
-from env_adapters.deepsearch.store import BUILD, FORMAT, build_embedded, build_index, embedded_folder, open_index
+from env_adapters.deepsearch.store import (
+    BUILD,
+    FORMAT,
+    build_embedded,
+    build_index,
+    embedded_folder,
+    open_passage_index,
+)
 from tests import ROOT
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError
 from verl_agent.types import TaskItem
@@ -73,7 +80,7 @@ def corpus(tmp_path: Path) -> Path:
 def index(corpus: Path, tmp_path: Path) -> Bm25Index:
     """Return the BM25 index of the corpus file."""
     build_index([file_source(corpus)], tmp_path / "index")
-    opened = open_index(tmp_path / "index")
+    opened = open_passage_index(tmp_path / "index")
     assert isinstance(opened, Bm25Index)
     return opened
 
@@ -148,7 +155,7 @@ def test_build_makes_a_new_index_only_if_a_source_changed(corpus):
     second = build_embedded([file_source(corpus)])
     assert second[1]
     assert second[0] != first[0]
-    assert titles(open_index(embedded_folder()), "Norway") == ["Oslo"]
+    assert titles(open_passage_index(embedded_folder()), "Norway") == ["Oslo"]
 
 
 def test_concurrent_builds_make_one_index(corpus, cache):
@@ -156,7 +163,7 @@ def test_concurrent_builds_make_one_index(corpus, cache):
         builds = list(threads.map(lambda _: build_embedded([file_source(corpus)]), range(4)))
     assert sorted(new for _, new in builds) == [False, False, False, True]
     assert len({folder for folder, _ in builds}) == 1
-    assert titles(open_index(embedded_folder()), "Italy") == ["Rome"]
+    assert titles(open_passage_index(embedded_folder()), "Italy") == ["Rome"]
 
 
 def test_build_removes_folders_of_interrupted_builds(corpus, cache):
@@ -174,12 +181,12 @@ def test_an_index_of_another_format_raises_config_error(index, tmp_path):
     manifest = tmp_path / "index" / "manifest.json"
     manifest.write_text(manifest.read_text().replace(f'"format": {FORMAT}', '"format": 999'))
     with pytest.raises(ConfigError, match=f"has format 999. Build it again: {BUILD}"):
-        open_index(tmp_path / "index")
+        open_passage_index(tmp_path / "index")
 
 
 def test_a_folder_without_an_index_raises_config_error(tmp_path):
     with pytest.raises(ConfigError, match="does not hold one"):
-        open_index(tmp_path)
+        open_passage_index(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[]", '{"id": 1}', '{"id": 1, "contents": null}'])

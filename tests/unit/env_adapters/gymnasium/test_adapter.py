@@ -7,7 +7,7 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'verl-agent[gymnasium]'")
 
 from env_adapters.gymnasium.adapter import Gymnasium  # noqa: E402
-from env_adapters.gymnasium.texts import described, read, refusal_of_action, refusal_of_observation, write  # noqa: E402
+from env_adapters.gymnasium.texts import described, observation_text, read, refusal_of_action, refusal_of_observation  # noqa: E402
 from verl_agent.envs.testing.check import check_adapter  # noqa: E402
 from verl_agent.errors import ConfigError  # noqa: E402
 
@@ -138,8 +138,8 @@ def test_texts_are_read_by_the_action_space(space, text, action):
 
 def test_numbers_are_written_with_three_decimals_and_parts_by_name():
     sample = {"place": (1, 2), "speed": spaces.Box(0, 1, (2,)).low + 0.25}
-    assert write(sample) == "place: 1, 2\nspeed: 0.250, 0.250"
-    assert write((1, 0.5), ("x", "y")) == "x: 1\ny: 0.500"
+    assert observation_text(sample) == "place: 1, 2\nspeed: 0.250, 0.250"
+    assert observation_text((1, 0.5), ("x", "y")) == "x: 1\ny: 0.500"
 
 
 @pytest.mark.parametrize("name", ["Taxi-v4", "Blackjack-v1", "MiniGrid-DoorKey-5x5-v0"])

@@ -9,7 +9,7 @@ from env_adapters.openspiel.adapter import OpenSpiel
 from tests.support.fakes import plain
 from verl_agent.envs.arena import seat_item
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.matches import Match, SeatSession
 from verl_agent.types import Reply, StopReason
 
@@ -34,7 +34,7 @@ def match(name, seed, luck=0, **options):
     async def together():
         played = Match(arena.new_session(), item, "m", [0, 1])
         jobs = [
-            play(
+            play_episode(
                 seat_item(item, arena, seat, "m"),
                 SeatSession(played, seat),
                 plain(),

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from env_adapters.scienceworld.adapter import ScienceWorld, choice
-from env_adapters.scienceworld.oracle import solution, with_looks
+from env_adapters.scienceworld.adapter import ScienceWorld, choice, solution, with_looks
 from env_adapters.scienceworld.simulator import SimulatorSession
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import Episode, Message, Reply, StepResult, TaskItem, Turn

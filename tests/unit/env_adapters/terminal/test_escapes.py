@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from env_adapters.terminal.adapter import Terminal
-from env_adapters.terminal.runtimes import Bubblewrap, Layout, Limits
+from env_adapters.terminal.runtimes import Bubblewrap, Limits, SandboxLayout
 from env_adapters.terminal.sandbox import Sandbox
 from tests.support.sandboxes import left, need, play
 
@@ -24,7 +24,7 @@ LIMITS = Limits(cpu_s=20, memory_mb=128, disk_mb=4, files=2000, processes=16)
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     need()
-    one = Sandbox(Bubblewrap(), LIMITS, Layout())
+    one = Sandbox(Bubblewrap(), LIMITS, SandboxLayout())
     yield one
     one.end()
 
@@ -52,7 +52,7 @@ def test_host_files(sandbox, secret):
 
 
 def test_processes_of_others(sandbox):
-    other = Sandbox(Bubblewrap(), LIMITS, Layout())
+    other = Sandbox(Bubblewrap(), LIMITS, SandboxLayout())
     with subprocess.Popen(["sleep", "4711"]) as mine:
         try:
             outcome = sandbox.run(
@@ -67,7 +67,7 @@ def test_processes_of_others(sandbox):
 
 
 def test_other_sessions(sandbox):
-    other = Sandbox(Bubblewrap(), LIMITS, Layout())
+    other = Sandbox(Bubblewrap(), LIMITS, SandboxLayout())
     try:
         other.run("echo of-the-other > /work/theirs; echo of-the-other > /tmp/theirs; sleep 1", 5)
         assert "of-the-other" not in sandbox.run("ls -a /work /tmp; cat /work/theirs /tmp/theirs; ipcs -a", 5).text

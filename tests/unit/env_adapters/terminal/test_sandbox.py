@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from env_adapters.terminal.runtimes import RUNTIMES, Layout, Limits, make_runtime
+from env_adapters.terminal.runtimes import RUNTIMES, Limits, SandboxLayout, make_runtime
 from env_adapters.terminal.sandbox import Sandbox, SandboxEndedError
 from tests.support.sandboxes import IMAGE, need
 
@@ -15,7 +15,7 @@ LIMITS = Limits(cpu_s=20, memory_mb=128, disk_mb=4, files=500, processes=16, out
 @pytest.fixture(params=RUNTIMES)
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     need(request.param)
-    one = Sandbox(make_runtime(request.param, IMAGE), LIMITS, Layout())
+    one = Sandbox(make_runtime(request.param, IMAGE), LIMITS, SandboxLayout())
     yield one
     one.end()
 
@@ -93,7 +93,7 @@ def test_programs_in_the_background_end_with_their_command(sandbox):
 def test_limits_end_a_command(runtime, command, reason):
     need(runtime)
     limits = Limits(cpu_s=2, memory_mb=128, disk_mb=4, files=500, processes=16)
-    sandbox = Sandbox(make_runtime(runtime, IMAGE), limits, Layout())
+    sandbox = Sandbox(make_runtime(runtime, IMAGE), limits, SandboxLayout())
     try:
         outcome = sandbox.run(command, 20)
         assert outcome.reason == reason or (reason == "memory" and "MemoryError" in outcome.text)
@@ -143,7 +143,7 @@ def test_a_sandbox_that_has_ended_is_named(sandbox):
 
 def test_an_ended_sandbox_leaves_no_descriptor(sandbox):
     before = len(os.listdir("/proc/self/fd"))
-    other = Sandbox(make_runtime("bubblewrap", IMAGE), LIMITS, Layout()) if need() is None else sandbox
+    other = Sandbox(make_runtime("bubblewrap", IMAGE), LIMITS, SandboxLayout()) if need() is None else sandbox
     other.run("sleep 100 &", 5)
     other.end()
     assert len(os.listdir("/proc/self/fd")) == before

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from env_adapters.terminal.adapter import Terminal
-from env_adapters.terminal.grading import equal, same
+from env_adapters.terminal.grading import equal, same_content
 from env_adapters.terminal.runtimes import PYTHON, bubblewrap_problem, make_runtime
 from env_adapters.terminal.seccomp import CALLS, seccomp_filter
 from env_adapters.terminal.tasks import COUNTS, KINDS, generate, names
@@ -74,7 +74,7 @@ def test_the_solution_of_another_task_earns_nothing():
     ],
 )
 def test_comparisons(data, expected, kind, result):
-    assert same(data, expected, kind) is result
+    assert same_content(data, expected, kind) is result
 
 
 def test_what_is_compared_has_its_own_type():

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from env_adapters.textcraft.adapter import EASY_TURNS, PROMPTS, TOOLS, TextCraft, task_item
-from env_adapters.textcraft.game import MAX_QUANTITY, Game
+from env_adapters.textcraft.adapter import EASY_TURNS, PROMPTS, TOOLS, TextCraft, goal_item
+from env_adapters.textcraft.game import MAX_QUANTITY, CraftingGame
 from env_adapters.textcraft.recipes import build_book, recipe_book
 from tests import ROOT
 from verl_agent.errors import ConfigError, EnvError
@@ -22,7 +22,7 @@ MORE_DISTRACTORS = {"minecraft:coarse_dirt", "minecraft:crimson_trapdoor"}
 
 def start(goal: str, prompt: str = "full", distractors: int = 10) -> tuple[TextCraft, list[Message]]:
     env = TextCraft(prompt, distractors)
-    return env, asyncio.run(env.reset(task_item(goal)))
+    return env, asyncio.run(env.reset(goal_item(goal)))
 
 
 def answers(goal: str, *replies: str) -> list[StepResult]:
@@ -63,7 +63,7 @@ def test_the_prompt_has_as_many_commands_as_the_reference(golden):
         assert len(shown) > len(golden["recipes_and_distractors"])
     else:
         assert len(shown) == len(golden["recipes_and_distractors"])
-    assert task_item(golden["goal_item"]).category == f"depth {golden['depth']}"
+    assert goal_item(golden["goal_item"]).category == f"depth {golden['depth']}"
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -148,7 +148,7 @@ def test_amounts_of_a_repeated_ingredient_are_added_up():
 
 
 def test_crafting_removes_only_its_ingredients():
-    game = Game(recipe_book(), "minecraft:chest")
+    game = CraftingGame(recipe_book(), "minecraft:chest")
     for command in ("get 2 oak logs", "craft 4 oak planks using 1 oak logs"):
         game.play(command)
     assert game.play("inventory").observation == "Inventory: [oak logs] (1) [oak planks] (4)"
@@ -183,7 +183,7 @@ def test_the_first_of_two_cyclic_recipes_is_kept():
 
 
 def test_demonstrations_explain_their_actions():
-    first = TextCraft().demonstration(task_item("minecraft:birch_wood"))[0]
+    first = TextCraft().demonstration(goal_item("minecraft:birch_wood"))[0]
     assert first == DemoAction("get 4 birch log", "No command makes birch log, so I fetch all that I need.")
 
 

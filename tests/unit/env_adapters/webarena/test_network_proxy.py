@@ -10,9 +10,9 @@ from contextlib import suppress
 import pytest
 from aiohttp import web
 
-from env_adapters.webarena.browser.grammar import ActionError, parse_action
-from env_adapters.webarena.browser.network_proxy import Address, NetworkProxy, authority
-from env_adapters.webarena.browser.snapshot import View
+from env_adapters.webarena.browser.grammar import PageActionError, parse_action
+from env_adapters.webarena.browser.network_proxy import NetworkProxy, SiteAddress, authority
+from env_adapters.webarena.browser.snapshot import PageView
 from tests.support.web import Player, canary, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
 
@@ -109,23 +109,21 @@ def test_canary_receives_requests_that_the_proxy_allows(way):
             return page(body)
 
         with serving(answer) as port:
-            player = Player(port, View(settle_s=1))  # the canary sends no response: the page never settles
+            player = Player(port, PageView(settle_s=1))  # the canary sends no response: the page never settles
             for name, host in (("127.0.0.1", "127.0.0.1"), ("localhost", "127.0.0.1"), ("::1", "::1")):
-                player.session.network_proxy.routes[f"{name}:{outside.port}"] = Address(host, outside.port)
+                player.session.network_proxy.routes[f"{name}:{outside.port}"] = SiteAddress(host, outside.port)
             try:
                 with suppress(EnvError):
                     player.start("/")
                 if "go</" in body:
+                    elements = player.snapshot.page.elements.items()
+                    go = next(key for key, element in elements if "'go'" in element.description)
                     asyncio.run_coroutine_threadsafe(
-                        player.session.act(parse_action(f"click [{id_of_go(player)}]")), player.browser_pool.loop
+                        player.session.act(parse_action(f"click [{go}]")), player.browser_pool.loop
                     )
                 assert outside.hears_within(10)
             finally:
                 player.close()
-
-
-def id_of_go(player):
-    return next(key for key, element in player.snapshot.page.elements.items() if "'go'" in element.description)
 
 
 FILES = (
@@ -142,7 +140,7 @@ FILES = (
 )
 def test_goto_accepts_only_the_sites_of_the_task(url):
     with canary() as outside, serving_pages({"/": "<h1>Start</h1>"}) as port, playing(port) as player:
-        with pytest.raises(ActionError, match="outside the sites of this task"):
+        with pytest.raises(PageActionError, match="outside the sites of this task"):
             player.do(f"goto [{url.replace('PORT', str(outside.port))}]")
         assert outside.received() == []
 
@@ -169,7 +167,7 @@ def test_permissions_clipboard_and_service_workers_are_off():
     })()</script>"""
     with serving_pages({"/": script, "/w": ""}) as port:
         player = Player(port)
-        player.session.network_proxy.routes[f"127.0.0.1:{port}"] = Address("127.0.0.1", port)
+        player.session.network_proxy.routes[f"127.0.0.1:{port}"] = SiteAddress("127.0.0.1", port)
         try:  # the browser treats this address as secure, so that a page may request all of them
             player.run(player.session.start([f"http://127.0.0.1:{port}/"]))
             states = player.run(player.session.page.inner_text("#a")).split()
@@ -206,40 +204,30 @@ def test_sessions_are_isolated_from_each_other():
             assert "cookie None" in second.snapshot.text and "mine" not in second.snapshot.text
 
 
-def test_page_cannot_override_the_headers_of_its_site():
+@pytest.mark.parametrize(
+    ("headers", "read", "expected"),
+    [
+        ("'X-Site-Copy': 'other', 'x-site-copy': 'third'", lambda sent: sent.getall("X-Site-Copy"), ["mine"]),
+        # WSGI servers read `X_Site_Copy` as `X-Site-Copy`, or answer 500
+        ("'X_Site_Copy': 'other', 'my_name': 'x'", lambda sent: [name for name in sent if "_" in name], []),
+    ],
+)
+def test_page_cannot_override_the_headers_of_its_site(headers, read, expected):
     """Only the proxy sets the header that selects a copy of a site."""
     received = []
 
     async def answer(request):
-        received.append(request.headers.getall("X-Site-Copy"))
-        return page("<script>fetch('/again', {headers: {'X-Site-Copy': 'other', 'x-site-copy': 'third'}})</script>")
+        received.append(read(request.headers))
+        return page(f"<script>fetch('/again', {{headers: {{{headers}}}}})</script>")
 
     with serving(answer) as port:
         player = Player(port)
-        player.session.network_proxy.routes["site.test:80"] = Address("127.0.0.1", port, {"X-Site-Copy": "mine"})
+        player.session.network_proxy.routes["site.test:80"] = SiteAddress("127.0.0.1", port, {"X-Site-Copy": "mine"})
         try:
             player.start("/")
         finally:
             player.close()
-    assert len(received) >= 2 and all(values == ["mine"] for values in received)
-
-
-def test_header_names_with_underscores_do_not_reach_a_site_whose_headers_the_proxy_sets():
-    """WSGI servers read `X_Site_Copy` as `X-Site-Copy`, or answer 500."""
-    received = []
-
-    async def answer(request):
-        received.append([name for name in request.headers if "_" in name])
-        return page("<script>fetch('/again', {headers: {'X_Site_Copy': 'other', 'my_name': 'x'}})</script>")
-
-    with serving(answer) as port:
-        player = Player(port)
-        player.session.network_proxy.routes["site.test:80"] = Address("127.0.0.1", port, {"X-Site-Copy": "mine"})
-        try:
-            player.start("/")
-        finally:
-            player.close()
-    assert len(received) >= 2 and not any(received)
+    assert len(received) >= 2 and all(values == expected for values in received)
 
 
 EVERY_KIND = """<link rel=stylesheet href=/style><script src=/script></script><img src=/image>
@@ -320,7 +308,7 @@ def test_authority_of_a_url(url, expected):
 
 
 def test_proxy_allows_only_its_sites():
-    proxy = NetworkProxy({"shop.test:80": Address("127.0.0.1", 1)})
+    proxy = NetworkProxy({"shop.test:80": SiteAddress("127.0.0.1", 1)})
     assert proxy.allows("http://shop.test/cart")
     assert not proxy.allows("ftp://shop.test:80/")
     assert not proxy.allows("http://shop.test.evil.test/")

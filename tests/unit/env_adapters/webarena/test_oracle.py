@@ -4,8 +4,7 @@ import pytest
 
 from env_adapters.web_sites.source import EmbeddedTasks
 from env_adapters.web_sites.tasks import site_tasks
-from env_adapters.webarena.tasks.miniwob import MiniWobTasks
-from env_adapters.webarena.tasks.miniwob_oracle import SOLVED, page_oracle
+from env_adapters.webarena.tasks.miniwob import SOLVED, MiniWobTasks, page_oracle
 from env_adapters.webarena.tasks.miniwob_pages import PAGES
 from env_adapters.webarena.tasks.oracle import MAX_SCROLLS, OracleError, ScriptOracle, find_node
 from verl_agent.types import TaskItem

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Error
 
 from env_adapters.webarena.browser.session import BrowserSession
-from env_adapters.webarena.browser.snapshot import View
+from env_adapters.webarena.browser.snapshot import PageView
 from env_adapters.webarena.browser.tab import Tab
 from verl_agent.errors import EnvError
 
@@ -78,7 +78,7 @@ class ClosingPage:
 
 
 def closes(seconds, alive=True, site_error=""):
-    session = BrowserSession(None, {}, View())
+    session = BrowserSession(None, {}, PageView())
     session.network_proxy.traffic.site_error = site_error
     session._lease = SimpleNamespace(browser=SimpleNamespace(alive=alive))
     tab = Tab(ClosingPage(seconds))
@@ -93,3 +93,8 @@ def test_late_report_of_a_closed_tab_is_awaited():
 def test_closed_tab_is_not_awaited_after_a_failure(failure):
     before = time.monotonic()
     assert not closes(seconds=5, **failure) and time.monotonic() - before < 2
+
+
+def test_evaluator_page_of_a_closed_session_raises_env_error():
+    with pytest.raises(EnvError, match="the browser of this session has ended"):
+        asyncio.run(BrowserSession(None, {}, PageView()).new_evaluator_page())

@@ -7,14 +7,14 @@ import pytest
 from aiohttp import web
 
 from env_adapters.webarena.browser.accessibility_tree import (
+    AccessibilityNode,
     Document,
-    Node,
     PageText,
     build_page_text,
     is_in_view,
     layout_rects,
 )
-from env_adapters.webarena.browser.grammar import Action, ActionError, parse_action
+from env_adapters.webarena.browser.grammar import BrowserAction, PageActionError, parse_action
 from env_adapters.webarena.grading.evaluators import FinalState, string_match
 from env_adapters.webarena.grading.helpers import parse_call
 from env_adapters.webarena.grading.judge import EndpointJudge
@@ -25,35 +25,35 @@ from verl_agent.errors import ConfigError, EnvError
 @pytest.mark.parametrize(
     ("text", "action"),
     [
-        ("click [12]", Action("click", "12")),
-        ("Click [12]", Action("click", "12")),
-        ("click 12", Action("click", "12")),
-        ("hover [ 3 ]", Action("hover", "3")),
-        ("type [5] [red [small] shoes] [0]", Action("type", "5", "red [small] shoes")),
-        ("type [5] [shoes]", Action("type", "5", "shoes", True)),
-        ("type [5] [shoes] [press_enter_after=1]", Action("type", "5", "shoes", True)),
-        ("type [5] [] [0]", Action("type", "5", "")),
-        ("type [5] [0] [1]", Action("type", "5", "0", True)),
-        ("press [ctrl+a]", Action("press", text="Control+a")),
-        ("press [Meta+a]", Action("press", text="Control+a")),
-        ("press [enter]", Action("press", text="Enter")),
-        ("press [arrowdown]", Action("press", text="ArrowDown")),
-        ("press [+]", Action("press", text="+")),
-        ("scroll [down]", Action("scroll", text="down")),
-        ("scroll down", Action("scroll", text="down")),
-        ("scroll [direction=up]", Action("scroll", text="up")),
-        ("goto [http://shop.test/a?b=[c]]", Action("goto", text="http://shop.test/a?b=[c]")),
-        ("new_tab", Action("new_tab")),
-        ("tab_focus [1]", Action("tab_focus", text="1")),
-        ("close_tab", Action("close_tab")),
-        ("go_back", Action("go_back")),
-        ("go_forward", Action("go_forward")),
-        ("stop [It is [N/A]]", Action("stop", text="It is [N/A]")),
-        ("stop", Action("stop")),
-        ("`click [12]`", Action("click", "12")),
-        ("\nclick\n [12]\n", Action("click", "12")),
-        ("type [5] [red\n shoes] [0]", Action("type", "5", "red shoes")),
-        ("\"stop [It is 'red']\"", Action("stop", text="It is 'red'")),
+        ("click [12]", BrowserAction("click", "12")),
+        ("Click [12]", BrowserAction("click", "12")),
+        ("click 12", BrowserAction("click", "12")),
+        ("hover [ 3 ]", BrowserAction("hover", "3")),
+        ("type [5] [red [small] shoes] [0]", BrowserAction("type", "5", "red [small] shoes")),
+        ("type [5] [shoes]", BrowserAction("type", "5", "shoes", True)),
+        ("type [5] [shoes] [press_enter_after=1]", BrowserAction("type", "5", "shoes", True)),
+        ("type [5] [] [0]", BrowserAction("type", "5", "")),
+        ("type [5] [0] [1]", BrowserAction("type", "5", "0", True)),
+        ("press [ctrl+a]", BrowserAction("press", text="Control+a")),
+        ("press [Meta+a]", BrowserAction("press", text="Control+a")),
+        ("press [enter]", BrowserAction("press", text="Enter")),
+        ("press [arrowdown]", BrowserAction("press", text="ArrowDown")),
+        ("press [+]", BrowserAction("press", text="+")),
+        ("scroll [down]", BrowserAction("scroll", text="down")),
+        ("scroll down", BrowserAction("scroll", text="down")),
+        ("scroll [direction=up]", BrowserAction("scroll", text="up")),
+        ("goto [http://shop.test/a?b=[c]]", BrowserAction("goto", text="http://shop.test/a?b=[c]")),
+        ("new_tab", BrowserAction("new_tab")),
+        ("tab_focus [1]", BrowserAction("tab_focus", text="1")),
+        ("close_tab", BrowserAction("close_tab")),
+        ("go_back", BrowserAction("go_back")),
+        ("go_forward", BrowserAction("go_forward")),
+        ("stop [It is [N/A]]", BrowserAction("stop", text="It is [N/A]")),
+        ("stop", BrowserAction("stop")),
+        ("`click [12]`", BrowserAction("click", "12")),
+        ("\nclick\n [12]\n", BrowserAction("click", "12")),
+        ("type [5] [red\n shoes] [0]", BrowserAction("type", "5", "red shoes")),
+        ("\"stop [It is 'red']\"", BrowserAction("stop", text="It is 'red'")),
     ],
 )
 def test_parse_action(text, action):
@@ -78,7 +78,7 @@ def test_parse_action(text, action):
     ],
 )
 def test_invalid_action_raises_action_error(text, message):
-    with pytest.raises(ActionError) as error:
+    with pytest.raises(PageActionError) as error:
         parse_action(text)
     assert message in str(error.value) and len(str(error.value)) < 600
 
@@ -95,7 +95,7 @@ def node(number, role, name, children=(), **properties):
 
 
 def page_text(nodes, *arguments) -> PageText:
-    return build_page_text(msgspec.convert(nodes, list[Node]), *arguments)
+    return build_page_text(msgspec.convert(nodes, list[AccessibilityNode]), *arguments)
 
 
 def test_page_text_has_the_format_of_webarena():
@@ -148,10 +148,6 @@ def test_is_in_view(rect, in_view):
     assert is_in_view(rect, (1280, 720)) is in_view
 
 
-def final_state(answer):
-    return FinalState(answer, None, "Where is it?", {})
-
-
 async def lenient_judge(answer, reference, question):
     return float(question == "Where is it?" and "moon" in answer)
 
@@ -160,7 +156,8 @@ def test_impossible_task_needs_na_or_with_a_judge_the_reason():
     references = {"fuzzy_match": "N/A"}
 
     def score(answer, judge=None):
-        return asyncio.run(string_match(references, "It is on the moon.", final_state(answer), judge))
+        final = FinalState(answer, None, "Where is it?", {})
+        return asyncio.run(string_match(references, "It is on the moon.", final, judge))
 
     assert (score("N/A"), score("on the moon")) == (1, 0)
     assert (score("on the moon", lenient_judge), score("here", lenient_judge)) == (1, 0)

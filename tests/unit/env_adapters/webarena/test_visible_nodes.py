@@ -6,7 +6,12 @@ import msgspec
 import pytest
 from playwright.async_api import Error
 
-from env_adapters.webarena.browser.accessibility_tree import DomSnapshot, Tree, build_page_text, layout_rects
+from env_adapters.webarena.browser.accessibility_tree import (
+    AccessibilityTree,
+    DomSnapshot,
+    build_page_text,
+    layout_rects,
+)
 from env_adapters.webarena.browser.visible_nodes import choose_subtrees, read_nodes
 from tests.support.web import needs_chromium, playing, serving_pages
 
@@ -109,7 +114,7 @@ async def texts(tab, size):
     page = await tab.devtools.send("DOMSnapshot.captureSnapshot", DomSnapshot, computedStyles=[])
     rects = layout_rects(page.documents[0])
     some = await read_nodes(tab.devtools, page, rects, size)
-    every = (await tab.devtools.send("Accessibility.getFullAXTree", Tree)).nodes
+    every = (await tab.devtools.send("Accessibility.getFullAXTree", AccessibilityTree)).nodes
     return build_page_text(some, rects, size), build_page_text(every, rects, size), len(some), len(every)
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.fakes import talk_class
 from tests.support.hosted import ITEM, Obedient
-from tests.support.pool_process import begun
+from tests.support.pool_process import begun, until
 from verl_agent.envs.base import Hosting
-from verl_agent.envs.hosts.host import CallLimits, Health
+from verl_agent.envs.hosts.host import CallLimits, HostHealth
 from verl_agent.envs.hosts.link import InlineLink
 from verl_agent.envs.hosts.local import inline_pool, local_pool
 from verl_agent.envs.hosts.pool import HostPool
@@ -41,12 +41,6 @@ def with_pool(
             await pool.shutdown()
 
     return asyncio.run(run())
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # Places
@@ -292,12 +286,12 @@ def test_a_stuck_shared_thread_ends_its_sessions_and_its_host():
 @pytest.mark.parametrize(
     ("health", "reason"),
     [
-        (Health(frozenset(), 4, 0, 0, 2048.0), ""),
-        (Health(frozenset(), 3, 0, 0, 4096.0), ""),  # it takes that much from the start
-        (Health(frozenset(), 4, 0, 0, 4096.0), "it holds 4096 MiB, more than 2048, after 4 episodes"),
-        (Health(frozenset(), 20_000, 0, 0, 1.0), "it has played 20000 episodes"),
-        (Health(frozenset(), 4, 0, 7, 1.0), ""),
-        (Health(frozenset(), 4, 0, 8, 1.0), "8 of its threads are stuck"),
+        (HostHealth(frozenset(), 4, 0, 0, 2048.0), ""),
+        (HostHealth(frozenset(), 3, 0, 0, 4096.0), ""),  # it takes that much from the start
+        (HostHealth(frozenset(), 4, 0, 0, 4096.0), "it holds 4096 MiB, more than 2048, after 4 episodes"),
+        (HostHealth(frozenset(), 20_000, 0, 0, 1.0), "it has played 20000 episodes"),
+        (HostHealth(frozenset(), 4, 0, 7, 1.0), ""),
+        (HostHealth(frozenset(), 4, 0, 8, 1.0), "8 of its threads are stuck"),
     ],
 )
 def test_reasons_to_retire_a_host(health, reason):

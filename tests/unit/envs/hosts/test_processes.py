@@ -17,7 +17,7 @@ import pytest
 from tests import ROOT
 from tests.support.fakes import ScriptedPolicy, plain
 from tests.support.hosted import ITEM, Obedient, Odd, Patient
-from tests.support.pool_process import CALLS, LIMITS, SMALL, begun, host_of
+from tests.support.pool_process import CALLS, LIMITS, SMALL, begun, host_of, until
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.link import MAX_BYTES
@@ -53,12 +53,6 @@ def with_pool(
     found = asyncio.run(run())
     assert [child for child in psutil.Process().children() if child not in before] == []
     return found
-
-
-async def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def alive(pid: int) -> bool:

@@ -16,7 +16,8 @@ from env_adapters.textcraft.adapter import TextCraft
 from tests.support.agentgym import Server
 from tests.support.fakes import ScriptedPolicy, words_of
 from tests.support.http_episodes import options, solve, unused_url
-from tests.support.serving import pool_of, serving, serving_app, until
+from tests.support.serving import pool_of, serving, serving_app
+from tests.support.waiting import wait_until
 from verl_agent.agents.plain import ReAct
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.hosts.host import CallLimits
@@ -30,7 +31,7 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
 from verl_agent.types import DemoAction, Episode, StopReason, TaskItem
 
 # Servers of verl-agent serve
@@ -50,9 +51,9 @@ def test_the_oracle_solves_20_goals_of_textcraft_over_http():
 
         episodes = asyncio.run(all_at_once())
         assert [(episode.stop, episode.reward) for episode in episodes] == [(StopReason.TERMINATED, 1.0)] * 20
-        until(lambda: len(running.server.sessions) == 0)
+        wait_until(lambda: len(running.server.sessions) == 0)
     here = asyncio.run(
-        play(
+        play_episode(
             local[items[0].id],
             TextCraft(),
             ReAct(TextCraft.action_format),
@@ -69,7 +70,7 @@ def test_the_http_environment_satisfies_the_contract_of_adapters():
         chosen = options("guess_number", running.url)
         report = check_adapter(HttpEnv, chosen, items=2, timeout_s=250)
         assert not report.violations, str(report)
-        until(lambda: len(running.server.sessions) == 0)
+        wait_until(lambda: len(running.server.sessions) == 0)
 
 
 def test_measurements_and_termination_reach_the_client():
@@ -145,7 +146,7 @@ def test_host_processes_play_on_a_server():
         pool = process_pool(env, CallLimits(), PoolLimits(count=1))
         try:
             policy = ScriptedPolicy(["Action: 7"])
-            return await play(
+            return await play_episode(
                 TaskItem("guess_number", "100:7"),
                 PooledEnv(env, pool),
                 ReAct(env.action_format),

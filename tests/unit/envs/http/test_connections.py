@@ -11,7 +11,8 @@ import pytest
 
 from env_adapters.guess_number.adapter import GuessNumber
 from tests.support.fakes import talk_class
-from tests.support.serving import HTTP, RunningEnv, begin, error_of, pool_of, post, serving, until
+from tests.support.serving import HTTP, RunningEnv, begin, error_of, pool_of, post, serving
+from tests.support.waiting import wait_until
 from verl_agent.envs.http.connections import REFUSED
 from verl_agent.envs.http.run_server import OTHER_FILES, allow_connections
 from verl_agent.envs.http.settings import ServerLimits
@@ -78,16 +79,16 @@ def test_a_request_that_arrives_too_slowly_is_answered_408_and_its_connection_cl
 def test_a_session_whose_client_resets_the_connection_with_the_answer_unread_is_closed(reads, first_calls):
     with guess() as running, closing(connect(running)) as connection:
         connection.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
-        until(lambda: connection.recv(65536, socket.MSG_PEEK).endswith(b"}"))  # its headers may arrive alone
+        wait_until(lambda: connection.recv(65536, socket.MSG_PEEK).endswith(b"}"))  # its headers may arrive alone
         session = json.loads(connection.recv(65536, 0 if reads else socket.MSG_PEEK).rpartition(b"\r\n")[2])["id"]
         if first_calls:
             post(running, "/reset", {"id": session, "data_idx": 0})
         connection.close()  # the system resets a connection that is closed with unread data
         if not reads and not first_calls:
-            until(lambda: running.pool.stats()["sessions"] == 0)
+            wait_until(lambda: running.pool.stats()["sessions"] == 0)
             error_of(post(running, "/reset", {"id": session, "data_idx": 0}), 404)
         else:
-            until(lambda: len(running.uvicorn.server_state.connections) <= 1)
+            wait_until(lambda: len(running.uvicorn.server_state.connections) <= 1)
             assert post(running, "/reset", {"id": session, "data_idx": 0}).status_code == 200
 
 
@@ -138,9 +139,7 @@ def test_a_refused_connection_gives_its_slot_back():
             with closing(connect(running)) as refused:
                 refused.sendall(b"GET /health HTTP/1.1\r\nHost: server\r\n\r\n")
                 assert read_all(refused).startswith(b"HTTP/1.1 503 ")
-        deadline = time.monotonic() + 20
-        while HTTP.get(running.url + "/health").status_code == 503:
-            assert time.monotonic() < deadline
+        wait_until(lambda: HTTP.get(running.url + "/health").status_code != 503, 20)
 
 
 def test_a_flood_of_connections_is_closed_without_an_answer():

@@ -12,7 +12,7 @@ from env_adapters.guess_number.adapter import GuessNumber
 from tests.support.http_episodes import options, solve, unused_url
 from tests.support.serving import pool_of, serving
 from verl_agent.envs.http.client import HttpEnv
-from verl_agent.envs.http.run_server import bind, url_of
+from verl_agent.envs.http.run_server import bind_listener, url_of
 from verl_agent.envs.http.server_pool import ServerPool
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.transport import transport
@@ -160,7 +160,7 @@ def test_a_cancelled_call_frees_its_slot():
                 await server_pool.create("/create", None, timeout_s=10)
         return server_pool.load
 
-    with bind("127.0.0.1", 0) as hanging:  # takes connections and never answers
+    with bind_listener("127.0.0.1", 0) as hanging:  # takes connections and never answers
         url = url_of(hanging)
         assert transport().submit(give_up(url)).result() == {url: 0}
 

@@ -201,7 +201,7 @@ def test_an_invalid_session_id_in_a_query_is_rejected(textcraft, query):
 
 def test_step_and_observation_before_the_first_task_are_rejected(guess):
     session = post(guess, "/create").json()["id"]
-    expected = f"session {session} has no task yet. Begin one with /reset."
+    expected = f"session {session} has no task yet. Begin one with reset."
     assert error_of(post(guess, "/step", {"id": session, "action": "1"}), 409) == expected
     assert error_of(HTTP.get(f"{guess.url}/observation?id={session}"), 409) == expected
 

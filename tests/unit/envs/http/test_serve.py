@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from tests import ROOT
-from tests.support.serving import HTTP, until
+from tests.support.serving import HTTP
+from tests.support.waiting import wait_until
 from verl_agent.commands.cli import app
-from verl_agent.envs.http.run_server import bind
+from verl_agent.envs.http.run_server import bind_listener
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.errors import ConfigError
 from verl_agent.sections import section
@@ -19,13 +20,13 @@ from verl_agent.sections import section
 SERVE = """
 from env_adapters.guess_number.adapter import GuessNumber
 from tests.support.serving import pool_of
-from verl_agent.envs.http.run_server import DrainingServer, bind, url_of
+from verl_agent.envs.http.run_server import DrainingServer, bind_listener, url_of
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 
 pool = pool_of(GuessNumber)
-listener = bind("127.0.0.1", 0)
+listener = bind_listener("127.0.0.1", 0)
 print(url_of(listener), flush=True)
 server = EnvServer(TaskIndex("guess_number", {}, "train"), pool, ServerLimits())
 DrainingServer(server, listener).run_until_stopped()
@@ -41,7 +42,7 @@ def test_sigterm_lets_a_running_episode_end():
         session = HTTP.post(f"{url}/create").json()["id"]
         HTTP.post(f"{url}/reset", json={"id": session, "data_idx": 0})
         process.send_signal(signal.SIGTERM)
-        until(lambda: HTTP.get(f"{url}/health").status_code == 503)
+        wait_until(lambda: HTTP.get(f"{url}/health").status_code == 503)
         assert HTTP.post(f"{url}/create").status_code == 503
         assert HTTP.post(f"{url}/step", json={"id": session, "action": "1"}).json()["done"]
         assert process.stdout.read().strip() == "1 0"
@@ -61,7 +62,7 @@ def command(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_port_in_use_is_reported():
-    with bind("127.0.0.1", 0) as taken:
+    with bind_listener("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         code, output = command("guess_number", "--port", str(port))
     assert code == 2
@@ -91,9 +92,9 @@ def test_an_invalid_option_of_the_environment_is_reported_at_start():
 
 def test_bind_rejects_an_address_of_another_machine():
     with pytest.raises(ConfigError, match=r"port 8000 of 192\.0\.2\.1 cannot be used"):
-        bind("192.0.2.1", 8000)
+        bind_listener("192.0.2.1", 8000)
     with pytest.raises(ConfigError, match=r"--host no\.such\.host\.invalid --port 1 is not an address of this machine"):
-        bind("no.such.host.invalid", 1)
+        bind_listener("no.such.host.invalid", 1)
 
 
 FORBIDDEN = ("torch", "ray", "verl", "vllm", "transformers", "omegaconf", "hydra", "matplotlib")

@@ -9,7 +9,8 @@ import pytest
 
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
-from tests.support.serving import HTTP, begin, error_of, pool_of, post, serving, talking, until
+from tests.support.serving import HTTP, begin, error_of, pool_of, post, serving, talking
+from tests.support.waiting import wait_until
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.pool import HostPool
@@ -106,7 +107,7 @@ def test_a_second_call_of_a_busy_session_is_rejected():
     with gated() as (running, gate), ThreadPoolExecutor() as threads:
         session, other = begin(running), begin(running)
         steps = [threads.submit(post, running, "/step", {"id": one, "action": "99"}) for one in (session, other)]
-        until(lambda: running.server.sessions.get(session).busy and running.server.sessions.get(other).busy)
+        wait_until(lambda: running.server.sessions.get(session).busy and running.server.sessions.get(other).busy)
         reason = error_of(post(running, "/step", {"id": session, "action": "x"}), 409)
         assert reason.startswith(f"another call of session {session} is still running.")
         error_of(post(running, "/reset", {"id": session, "data_idx": 0}), 409)
@@ -119,7 +120,7 @@ def test_a_session_can_be_closed_during_a_step():
     with gated() as (running, gate), ThreadPoolExecutor() as threads:
         session = begin(running)
         step = threads.submit(post, running, "/step", {"id": session, "action": "99"})
-        until(lambda: running.server.sessions.get(session).busy)
+        wait_until(lambda: running.server.sessions.get(session).busy)
         assert post(running, "/close", {"id": session}).status_code == 200
         error_of(post(running, "/step", {"id": session, "action": "x"}), 404)
         gate.set()
@@ -133,7 +134,7 @@ def test_a_session_is_closed_if_its_client_disconnected_while_waiting():
         with pytest.raises(httpx.ReadTimeout):
             HTTP.post(running.url + "/create", timeout=0.3)
         assert post(running, "/close", {"id": first}).status_code == 200
-        until(lambda: running.pool.stats()["opened"] == 2 and running.pool.stats()["sessions"] == 0)
+        wait_until(lambda: running.pool.stats()["opened"] == 2 and running.pool.stats()["sessions"] == 0)
         assert len(running.server.sessions) == 0
 
 
@@ -181,7 +182,7 @@ def test_stats_and_metrics_count_calls_and_sessions(guess):
 def test_idle_sessions_are_closed():
     with talking(limits=ServerLimits(idle_s=0.2)) as running:
         post(running, "/create")
-        until(lambda: running.pool.stats()["sessions"] == 0)
+        wait_until(lambda: running.pool.stats()["sessions"] == 0)
         assert running.pool.stats()["opened"] == 1
         assert len(running.server.sessions) == 0
 

@@ -15,7 +15,7 @@ from verl_agent.agents.program import ProgramAgent
 from verl_agent.envs.program.adapter import Program
 from verl_agent.envs.program.conversation import MARK, conversation_at, to_observation
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
 from verl_agent.types import Episode, StopReason
 
 ASK = """
@@ -53,7 +53,9 @@ def program(tmp_path):
 def run(env: Program, replies: list, max_turns: int = 8, timeout_s: float = 30.0) -> tuple[Episode, ScriptedPolicy]:
     policy, agent = ScriptedPolicy(replies), ProgramAgent(env.action_format)
     item = env.tasks("train")[0]
-    return asyncio.run(play(item, env.new_session(), agent, policy, EpisodeLimits(max_turns, timeout_s))), policy
+    return asyncio.run(
+        play_episode(item, env.new_session(), agent, policy, EpisodeLimits(max_turns, timeout_s))
+    ), policy
 
 
 def test_the_model_reads_what_the_program_sends(program):

@@ -29,7 +29,7 @@ from verl_agent.evaluation.what_if.summary import (
     thought_effect,
 )
 from verl_agent.rollout.approval import Approval, Rule
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message, Reply, StepResult, TaskItem
@@ -264,7 +264,7 @@ def test_a_replay_rejects_what_was_rejected_and_goes_on_under_the_same_rules(tmp
     rules = [Rule(["*"], text="^[57]$", decision="reject", reason="no"), Rule(["*"], decision="approve")]
     overseer = Approval(rules, env.describe_action)
     policy = ScriptedPolicy(map(say, (5, 6, 2, 3)))
-    game = asyncio.run(play(GUESS, env, ReAct(env.action_format), policy, EpisodeLimits(MAX_TURNS), overseer))
+    game = asyncio.run(play_episode(GUESS, env, ReAct(env.action_format), policy, EpisodeLimits(MAX_TURNS), overseer))
     file = tmp_path / "episodes.jsonl"
     meta = EpisodeMeta("evaluation", "test", 0, GUESS.id, 0, STARTED, 1.0)
     file.write_text(json.dumps(to_record(game, meta)) + "\n")

@@ -231,7 +231,7 @@ def ask(recorded: RecordedEpisode, *overrides: str, **question: object) -> list[
 
 def test_a_question_is_answered_with_the_settings_of_the_run(tmp_path: Path, capsys):
     agent = {"name": "react", "options": {}, "context": {}}
-    recorded = of_evaluation(tmp_path, "python:tests.support.scripted:seven", agent=agent)
+    recorded = of_evaluation(tmp_path, "python:tests.support.policies:seven", agent=agent)
     (replies,) = ask(recorded, samples=3)
     assert replies["kind"] == "replies"
     assert [reply["action"] for reply in replies["replies"]] == ["7"] * 3
@@ -259,7 +259,7 @@ def test_a_perturbed_evaluation_is_replayed_with_its_perturbations(tmp_path: Pat
     [
         (["model.path=oracle"], "has one reply at each turn"),
         (["model.path=random", "evaluation.temperature=0"], "would be equal"),
-        (["model.path=python:tests.support.scripted:eight"], "has no 'eight'"),
+        (["model.path=python:tests.support.policies:eight"], "has no 'eight'"),
     ],
 )
 def test_a_policy_that_cannot_be_asked_is_an_error(tmp_path: Path, overrides: list[str], message: str):

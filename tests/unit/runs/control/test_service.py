@@ -18,9 +18,9 @@ from tests.support.overseers import ScriptedPerson
 from verl_agent.commands.cli import app
 from verl_agent.commands.control import show
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oversight import Overseer
-from verl_agent.rollout.person import Answer
+from verl_agent.rollout.person import PersonAnswer
 from verl_agent.runs.control.attend import attend_at_terminal
 from verl_agent.runs.control.server import SOCKET, send_command
 from verl_agent.runs.control.service import controlled
@@ -61,7 +61,7 @@ class Run:
             with controlled(self.folder, self.control):
                 limits = EpisodeLimits(len(script))
                 self.policy: Any = self._new_policy(script)
-                playing = asyncio.create_task(play(ITEM, self.talk, plain(), self.policy, limits, self.control))
+                playing = asyncio.create_task(play_episode(ITEM, self.talk, plain(), self.policy, limits, self.control))
                 while not self.control._live:
                     await asyncio.sleep(0)
                 self.control.handle({"command": "pause", "episode": 1})
@@ -126,7 +126,9 @@ def test_new_episode_of_a_paused_run_does_not_begin(tmp_path):
     async def drive(run: Run) -> None:
         await run.command("pause")
         session = talk_class()()
-        second = asyncio.create_task(play(ITEM, session, plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), run.control))
+        second = asyncio.create_task(
+            play_episode(ITEM, session, plain(), ScriptedPolicy(["a"]), EpisodeLimits(1), run.control)
+        )
         await asyncio.sleep(0.05)
         assert session.resets == 0
         await run.command("resume")
@@ -210,7 +212,7 @@ def test_person_who_comes_back_after_leaving_while_the_policy_writes_decides_on_
     async def drive(run: Run) -> None:
         seat = run.control.attend(1, "ada")
         await run.until(lambda: seat.messages.qsize() > 0)
-        seat.answer(Answer("approve"))
+        seat.answer(PersonAnswer("approve"))
         await run.until(lambda: run.talk.heard == 1)
         run.control.leave(seat)
         run.policy.go.set()
@@ -218,7 +220,7 @@ def test_person_who_comes_back_after_leaving_while_the_policy_writes_decides_on_
         seat = run.control.attend(1, "ada")
         await run.until(lambda: seat.messages.qsize() > 0)
         assert run.talk.heard == 1
-        seat.answer(Answer("end"))
+        seat.answer(PersonAnswer("end"))
 
     assert Run(tmp_path, policy=HeldPolicy).play(drive).stop is StopReason.OPERATOR
 

@@ -9,7 +9,7 @@ import pytest
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
 from tests.support.overseers import ScriptedPerson
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
 from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs, pairable_records
 from verl_agent.training.offline.selection import EpisodeSource, learned_turns, select_episodes, usable_records
@@ -21,7 +21,7 @@ def corrected(script, lines, turns: int) -> EpisodeRecord:
     """Return the record of an episode that is solved with its last turn, with a person's decisions."""
     limits, policy = EpisodeLimits(turns), ScriptedPolicy(script)
     return to_record(
-        asyncio.run(play(ITEM, talk_class()(turns=turns), plain(), policy, limits, ScriptedPerson(lines))), META
+        asyncio.run(play_episode(ITEM, talk_class()(turns=turns), plain(), policy, limits, ScriptedPerson(lines))), META
     )
 
 

@@ -10,7 +10,7 @@ from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oracle import demonstrate, oracle_policy
 from verl_agent.training.offline.selection import EpisodeSource
 from verl_agent.training.offline.sft import check_turn_limit
@@ -25,7 +25,7 @@ def agent(name="react", turns_left=True, **options):
 
 def texts(name: str, turns_left: bool) -> list[str]:
     policy = ScriptedPolicy(REPLIES)
-    asyncio.run(play(ITEM, talk_class()(), agent(name, turns_left), policy, EpisodeLimits(3)))
+    asyncio.run(play_episode(ITEM, talk_class()(), agent(name, turns_left), policy, EpisodeLimits(3)))
     return [messages[-1]["content"] for messages in policy.heard]
 
 
@@ -48,7 +48,7 @@ def test_other_values_than_true_and_false_raise_config_error(turns_left):
 def test_an_oracle_that_reads_observations_does_not_read_the_turns_left():
     env, told = Observing(), agent()
     policy = oracle_policy(ITEM, env, told)
-    replies = [turn.reply.text for turn in asyncio.run(play(ITEM, env, told, policy, EpisodeLimits(5))).turns]
+    replies = [turn.reply.text for turn in asyncio.run(play_episode(ITEM, env, told, policy, EpisodeLimits(5))).turns]
     assert replies == ["Thought: It says 3.\nAction: press 3", "Thought: It says 1.\nAction: press 1"]
 
 
