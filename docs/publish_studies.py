@@ -1,6 +1,7 @@
-"""Writer of the pages of studies: copies reports to docs/results/studies, and lists claims on the page of results.
+"""Writer of the pages of studies in docs/results/studies, and of the table of claims on the page of results.
 
-python docs/publish_studies.py FOLDER      # FOLDER holds a folder for each study, see `verl-agent study report`
+python docs/publish_studies.py FOLDER      # copies the reports of `verl-agent study report`, one folder a study
+python docs/publish_studies.py             # writes the pages again, from the reports that are published
 """
 
 import json
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from verl_agent.study.settings import MEASURES
 
 RESULTS = Path(__file__).parent / "results"
 MARKS = ("<!-- studies -->", "<!-- end of studies -->")
@@ -61,32 +64,82 @@ ABSOLUTE = {"from_scratch_guess_number": 0.5}
 
 
 def publish(folder: Path) -> None:
-    """Copy the reports of a folder of studies, and rewrite the table of claims and the navigation."""
+    """Copy the reports of a folder of studies: all tables as `report.txt`, and what the page needs as `points.json`."""
     for source in sorted(folder.glob("*/report.json")):
-        name, content = source.parent.name, json.loads(source.read_text(encoding="utf-8"))
-        target = RESULTS / "studies" / name
+        content, target = json.loads(source.read_text(encoding="utf-8")), RESULTS / "studies" / source.parent.name
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        text = (source.parent / "report.md").read_text(encoding="utf-8")
-        text = text.replace("\n![profiles](profiles.png)", "")
-        command = f"verl-agent study run recipes/studies/{name}.yaml"
-        text += f"\n```bash\n{command}\n```\n\n[Every point](points.json), [all studies](../../index.md).\n"
-        (target / "index.md").write_text(text, encoding="utf-8")
+        lines = (source.parent / "report.md").read_text(encoding="utf-8").splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("!["))
+        (target / "report.txt").write_text(f"{text.rstrip()}\n", encoding="utf-8")
         for plot in source.parent.glob("success_*.png"):
             shutil.copy(plot, target)
         content["points"] = {run: columns(points) for run, points in content["points"].items()}
-        kept = {key: content[key] for key in ("question", "hashes", "measures", "comparisons", "differences", "points")}
+        names = ("question", "study", "hashes", "measures", "comparisons", "differences", "points")
+        kept = {name: content[name] for name in names}
         (target / "points.json").write_text(json.dumps(kept, separators=(",", ":")) + "\n", encoding="utf-8")
-    page = RESULTS / "index.md"
-    before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
+
+
+def write_pages() -> None:
+    """Write the page of each published study, the table of claims, and the navigation."""
+    names = sorted(path.parent.name for path in RESULTS.glob("studies/*/points.json"))
+    for name in names:
+        text = "\n".join(page(RESULTS / "studies" / name))
+        (RESULTS / "studies" / name / "index.md").write_text(f"{text}\n", encoding="utf-8")
+    index = RESULTS / "index.md"
+    before, rest = index.read_text(encoding="utf-8").split(MARKS[0])
     lines = [before + MARKS[0], *table(), MARKS[1] + rest.split(MARKS[1])[1]]
-    page.write_text("\n".join(lines), encoding="utf-8")
+    index.write_text("\n".join(lines), encoding="utf-8")
     site = RESULTS.parent / "mkdocs.yml"
     nav = [line for line in site.read_text(encoding="utf-8").splitlines() if "results/studies/" not in line]
     place = nav.index("      - Measurements: results/measured.md") + 1
-    names = sorted(path.parent.name for path in RESULTS.glob("studies/*/index.md"))
     nav[place:place] = [f"      - Study {name}: results/studies/{name}/index.md" for name in names]
     site.write_text("\n".join(nav) + "\n", encoding="utf-8")
+
+
+def page(folder: Path) -> Iterator[str]:
+    """Yield the lines of the page of a published study."""
+    content = json.loads((folder / "points.json").read_text(encoding="utf-8"))
+    study, measures, found = content["study"], content["measures"], content["comparisons"]
+    measure, first = study["measure"], next(iter(measures))
+    yield f"# {folder.name}\n\n{' '.join(content['question'].split())}\n"
+    said: dict[str, list[str]] = {}
+    for arm, one in found.items():
+        said.setdefault(one["verdict"], []).append(arm)
+    answers = "; ".join(f"**{verdict}**: {', '.join(arms)}" for verdict, arms in said.items())
+    yield f"Verdict against `{first}`: {answers or 'no pair has ended'}. Measure: {measure}, the {MEASURES[measure]}."
+    if not any_learned(content):
+        yield "**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
+    yield f"\n| arm | seeds | {measure} | minus {first} | p (Holm) | verdict |\n{'|---' * 6}|"
+    for arm, known in measures.items():
+        row = [arm, str(known[measure]["tasks"]), span(known[measure]), "", "", ""]
+        if one := found.get(arm):
+            p_value = f"{one['holm']:.3f}" if one["holm"] >= 0.001 else "below 0.001"
+            row[3:] = [span(one["difference"]), p_value, one["verdict"]]
+        yield f"| {' | '.join(row)} |"
+    for arm, name in secondary(folder.name):
+        if value := content["differences"].get(arm, {}).get(name):
+            yield f"\n{name.capitalize()}, {arm} minus {first}: {span(value)}, not corrected."
+    yield from (f"\n![{plot.stem}]({plot.name})" for plot in sorted(folder.glob("success_*.png")))
+    ended, turns = len(content["points"]), study["budget_turns"]
+    yield f"\n**Limits.** {ended} of {study['runs']} runs have ended, each with {turns:,} environment turns."
+    yield f"95 % t intervals over paired seeds; differences below {study['margin']:g} count as none."
+    yield "[What these studies cannot show](../../index.md)."
+    yield f"\n```bash\nverl-agent study run recipes/studies/{folder.name}.yaml\n```\n"
+    hashes = ", ".join(f"{name} `{value}`" for name, value in content["hashes"].items())
+    yield f"Hashes before the first run: {hashes}."
+    yield "[All measures and pairs](report.txt), [every point](points.json), [all studies](../../index.md)."
+
+
+def any_learned(content: dict[str, Any]) -> bool:
+    """Return if the gain of an arm is above 0 for sure."""
+    return any(float(one["gain"]["low"]) > 0 for one in content["measures"].values())
+
+
+def secondary(name: str) -> Iterator[tuple[str, str]]:
+    """Yield arm and measure of the claims of a study that are not about its primary measure."""
+    for _, _, arm, *measure in CLAIMS.get(name, []):
+        yield from ((arm, one) for one in measure)
 
 
 def columns(points: list[dict[str, float]]) -> dict[str, list[float]]:
@@ -124,8 +177,7 @@ def answered(name: str, content: dict[str, Any], arm: str, measure: str = "") ->
         return f"**{answer}** | success {span(found)} | {found['tasks']}"
     if not (found := content["comparisons"].get(arm)):
         return ""
-    learned = any(float(one["gain"]["low"]) > 0 for one in content["measures"].values())
-    answer = found["verdict"] if learned else "cannot tell: no arm learned"
+    answer = found["verdict"] if any_learned(content) else "cannot tell: no arm learned"
     return f"**{answer}** | {span(found['difference'])} | {found['difference']['tasks']}"
 
 
@@ -136,4 +188,6 @@ def span(found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    publish(Path(sys.argv[1]))
+    for argument in sys.argv[1:]:
+        publish(Path(argument))
+    write_pages()

@@ -126,6 +126,10 @@ def write_study_report(plan: Plan, out: Path) -> list[Path]:
     compared = results.compared()
     content = {
         "question": plan.study.question,
+        "study": {
+            **{name: getattr(plan.study, name) for name in ("measure", "margin", "budget_turns")},
+            "runs": len(runs),
+        },
         "hashes": recorded,
         "provenance": asdict(Provenance.collect()),
         "changes": {"/".join(key): changed for key, changed in plan.changes.items()},
