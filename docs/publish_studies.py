@@ -40,7 +40,9 @@ CLAIMS = {
         ("A new optimizer at each stage helps", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
     ],
     "truncated_guess_number": [
-        ("Truncated episodes are better left out", "[AsyncWebRL](https://arxiv.org/abs/2606.05597)", "drop"),
+        ("Truncated episodes are better left out", "[AsyncWebRL](https://arxiv.org/abs/2606.05597)", "token_mean_drop"),
+        ("... a constant divisor of the loss is better", "[Dr. GRPO](https://arxiv.org/abs/2503.20783)", "constant"),
+        ("... both together are better", "control", "constant_drop"),
     ],
     "step_cost_guess_number": [
         ("A cost of 0.05 a turn keeps final success", "`credit.step_cost`", "cost_0_05"),
@@ -53,14 +55,18 @@ CLAIMS = {
             *(("PPO by token", "ppo_by_token"), ("PPO by turn", "ppo_by_turn")),
         )
     ],
+    "transfer_guess_number": [
+        ("Training on some ranges gains at least 0.05 on other ranges", "this project", "other_ranges"),
+        ("... training on these themselves does", "control", "own_ranges"),
+    ],
     "from_scratch_guess_number": [
         ("Training starts from random weights: success of at least 0.5", HORIZON, "fixed_long"),
         ("... with a growing turn limit", HORIZON, "staged"),
     ],
 }
 """Claims of each study: text, source, and the arm that answers it; a measure if it is not the primary one."""
-ABSOLUTE = {"from_scratch_guess_number": 0.5}
-"""Studies whose claim is a success at the end, and the success that it names."""
+ABSOLUTE = {"from_scratch_guess_number": ("final", 0.5), "transfer_guess_number": ("gain", 0.05)}
+"""Studies whose claim is about an arm alone: its measure, and the value that the claim names."""
 
 
 def publish(folder: Path) -> None:
@@ -170,11 +176,12 @@ def answered(name: str, content: dict[str, Any], arm: str, measure: str = "") ->
         told = "lower" if float(found["high"]) < 0 else "higher" if float(found["low"]) > 0 else "cannot tell"
         return f"**{told}** | {span(found)} {measure}, not corrected | {found['tasks']}"
     if name in ABSOLUTE:
-        if not (found := content["measures"].get(arm, {}).get("final")):
+        measure, least = ABSOLUTE[name]
+        if not (found := content["measures"].get(arm, {}).get(measure)):
             return ""
-        low, high, least = float(found["low"]), float(found["high"]), ABSOLUTE[name]
+        low, high = float(found["low"]), float(found["high"])
         answer = "yes" if low >= least else "no" if high < least else "cannot tell"
-        return f"**{answer}** | success {span(found)} | {found['tasks']}"
+        return f"**{answer}** | {measure} {span(found)} | {found['tasks']}"
     if not (found := content["comparisons"].get(arm)):
         return ""
     answer = found["verdict"] if any_learned(content) else "cannot tell: no arm learned"
