@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from verl_agent.config.keys import reference, value_at
 from verl_agent.errors import ConfigError, counted
@@ -60,24 +61,17 @@ def _settings(opened: OpenedSource) -> dict[str, str]:
     try:
         if opened.source.kind == "training":
             read = read_settings(folder, SETTINGS_FILE)
-            model = str(value_at(read, "actor_rollout_ref.model.path", ""))
-            algorithm = str(value_at(read, "algorithm.adv_estimator", ""))
-            found = {
-                "model": model_name(model),
-                "environment": str(value_at(read, "env.name") or ""),
-                "algorithm": algorithm,
-            }
+            model, algorithm = value_at(read, "actor_rollout_ref.model.path"), value_at(read, "algorithm.adv_estimator")
+            found: dict[str, Any] = {"model": model, "environment": value_at(read, "env.name"), "algorithm": algorithm}
         elif (folder / REPORT).is_file():
             report = read_report(folder)
-            found = {"model": model_name(str(report["model"])), "environment": str(report["config"]["env"]["name"])}
+            found = {"model": report["model"], "environment": report["config"]["env"]["name"]}
         else:
             read = read_settings(folder, SETTINGS)
-            found = {
-                "model": model_name(str(read.get("model") or "")),
-                "environment": str(value_at(read, "env.name") or ""),
-            }
+            found = {"model": read.get("model"), "environment": value_at(read, "env.name")}
     except (ConfigError, OSError, ValueError, KeyError, TypeError):  # of another version, or half written
         return {}
+    found["model"] = model_name(str(found["model"] or ""))
     return {name: str(value) for name, value in found.items() if value}
 
 

@@ -8,7 +8,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from typer.testing import CliRunner
 
+from verl_agent.commands.cli import app
 from verl_agent.viewer.access import COOKIE, GuardRequests
 from verl_agent.viewer.server import listen
 
@@ -86,3 +88,9 @@ def test_the_url_of_a_viewer_at_all_addresses_names_the_machine() -> None:
     assert "0.0.0.0" not in address.link()
     assert address.link().endswith(f"/?token={address.token}")
     assert address.link("/run/a?x=1").endswith(f"/run/a?x=1&token={address.token}")
+
+
+@pytest.mark.parametrize("port", ["-1", "65536"])
+def test_a_port_that_no_machine_has_is_refused(port: str) -> None:
+    result = CliRunner().invoke(app, ["view", ".", "--port", port])
+    assert result.exit_code == 2 and "--port" in result.output
