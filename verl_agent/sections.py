@@ -54,8 +54,8 @@ class Needs:
 
     Args:
         key: dotted key of the other setting.
-        values: its values with which this one has an effect; none for true, a number above 0, or a text or list that is
-            not empty.
+        values: its values with which this one has an effect; none for true, a number above 0, a section, or a text or
+            list that is not empty.
         instead: sentences for the message: the reason, or another remedy.
     """
 

@@ -37,6 +37,8 @@ VERL = ((TRAINING, "reinforcement learning"), ("agent_sft", "`verl-agent sft` an
 REQUIRED = ("actor_rollout_ref.model.path", "model.path", "trainer.total_training_steps")
 """Keys of verl whose default is only an example."""
 COLUMNS = ("default", "allowed", "meaning", "needs", "resume")
+BELOW = "see below"
+"""Value of a setting that is a section, which has a table of its own on the page."""
 
 
 def page() -> str:
@@ -57,6 +59,9 @@ def explain_setting(key: str, base: str) -> str:
         properties = _of_verl(key, base)
     else:
         raise ConfigError(f"--explain {key!r} is not a setting of {base}. {did_you_mean(key, [*own, *verl_rows()])}")
+    nested = [one for one in sections(base) if one.key.removesuffix("[]") == key]
+    inner = [f"{one.key}.{field.name}" for one in nested for field in fields(one.kind)]
+    properties = [f"section of {', '.join(inner)}" if text == BELOW else text for text in properties]
     named = zip(COLUMNS, properties, strict=True)
     return "\n".join([key, *(f"  {name}: {text}" for name, text in named if text)])
 
@@ -92,9 +97,9 @@ def _of_field(one: Section, name: str) -> list[str]:
         (own,) = (field.default for field in fields(one.kind) if field.name == name)
         default = getattr(own, "default", own)  # pydantic's Field has a default of its own
     nested = any(other.key.removesuffix("[]") == key for other in all_sections())
-    shown = "see below" if nested and isinstance(default, dict) else _default(default)
+    shown = BELOW if nested and isinstance(default, dict) else _default(default)
     found = [table[other] for other in (key, f"{one.key}.", one.key) if other in table]
-    return [shown, "see below" if nested else describe_type(hint, bounds), found[0].meaning, *_rules(found, one.base)]
+    return [shown, BELOW if nested else describe_type(hint, bounds), found[0].meaning, *_rules(found, one.base)]
 
 
 def _of_verl(key: str, base: str) -> list[str]:

@@ -11,7 +11,9 @@ from rich.table import Table
 from verl_agent.config.keys import value_at
 from verl_agent.evaluation.report import plain_table
 from verl_agent.evaluation.settings import EvaluationConfig
+from verl_agent.horizon import Horizon
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
+from verl_agent.sections import section
 
 FREE = ("env.options", "agent.options", "data.apply_chat_template_kwargs")
 """Keyword arguments, where a missing key differs from a given one."""
@@ -47,9 +49,8 @@ def training_differences(run: Path, config: EvaluationConfig) -> list[TrainingDi
     evaluated = compared_settings(config)
     recorded = read_settings(run)
     trained = {key: value_at(recorded, key) for key in evaluated}
-    if trained["horizon.eval_max_turns"] is None:
-        stages = value_at(recorded, "horizon.max_turns")
-        trained["horizon.eval_max_turns"] = max(stages) if isinstance(stages, list) and stages else stages
+    if horizon := value_at(recorded, "horizon"):
+        trained["horizon.eval_max_turns"] = section("horizon", Horizon, horizon).turns_for_evaluation()
     compared = list(evaluated)
     if value_at(recorded, "env.mixture"):
         compared = [key for key in compared if key.startswith("data.")]

@@ -171,18 +171,30 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
 
 def validations(root: Path) -> list[Point]:
     """Return the validations of a training run, with the environment turns and seconds of training until then."""
-    turns: dict[int, int] = {}
-    for start in sorted((root / "episodes").glob("*.jsonl")):  # a resumed run plays steps again that were not saved
-        played: Counter[int] = Counter()
-        for record in read_records(start):
-            if record["purpose"] == "train":
-                played[record["step"]] += len(record["turns"])
-        turns |= played
+    turns, logs = turns_by_step(root), sorted((root / "metrics").glob("*.jsonl"))
     points: list[Point] = []
     spent, seconds = 0, 0.0
-    for step, values in read_metrics(sorted((root / "metrics").glob("*.jsonl"))).items():
+    for step, values in read_metrics(logs).items():
         spent, seconds = spent + turns.get(step, 0), seconds + values.get("timing_s/step", 0.0)
         for score in validation_scores(values):
             if score.measure == "success":
                 points.append({"step": step, "turns": spent, "seconds": seconds, "success": score.value})
     return points
+
+
+def turns_by_step(root: Path) -> dict[int, int]:
+    """Return the environment turns of each training step of a run; the last start that played a step counts.
+
+    The records of a start lie in a file of each worker process. Names begin with the time.
+    """
+    starts = sorted(log.stem for log in (root / "metrics").glob("*.jsonl"))
+    played: dict[str, Counter[int]] = {start: Counter() for start in starts}
+    for records in (root / "episodes").glob("*.jsonl"):
+        before = [one for one in starts if one <= records.stem]
+        for record in read_records(records) if before else ():  # a start that logged no step is played again
+            if record["purpose"] == "train":
+                played[before[-1]][record["step"]] += len(record["turns"])
+    turns: dict[int, int] = {}
+    for start in starts:  # a resumed run plays steps again that were not saved
+        turns |= played[start]
+    return turns

@@ -23,7 +23,7 @@ def current_turns() -> BatchTurns:
     """Return the turns of the present batch.
 
     Raises:
-        RuntimeError: the trainer is not `EpisodeTrainer`, so the turns are not set.
+        RuntimeError: the trainer is not one of `verl_agent`, so the turns are not set.
     """
     try:
         return BATCH_TURNS.get()

@@ -138,6 +138,10 @@ def show_estimate(run: TrainingRun, console: Console) -> None:
 def hand_to_verl(run: TrainingRun, folder: RunFolder, before_end: Callable[[], None], link: Link | None) -> None:
     """Hand the config to verl, in this process and the Ray processes that it starts.
 
+    From here on verl calls us, by names in `config/agent_base.yaml` and `agent_loop.yaml`: `TaskDataset` (tasks),
+    `EpisodeLoopManager` and `EpisodeLoop` (episodes to rows), `EpisodeSampler` (rows to a batch), and the trainers that
+    `EpisodeRunner` registers (turn limits, advantages). Estimators and losses are in verl's registries.
+
     Raises:
         ConfigError: verl rejects the config.
     """

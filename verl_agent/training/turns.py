@@ -61,7 +61,7 @@ class BatchTurns:
 
 
 BATCH_TURNS: ContextVar[BatchTurns] = ContextVar("turns of the batch whose advantages are estimated")
-"""Turns of the present batch; `EpisodeTrainer` sets them during verl's `_compute_advantage`."""
+"""Turns of the present batch; `EpisodeTraining` sets them during verl's `_compute_advantage`."""
 
 
 def reply_spans(mask_T: Tensor) -> list[tuple[int, int]]:

@@ -48,6 +48,8 @@ def test_a_setting_is_explained_by_its_field():
     assert text[:2] == ["credit.turn_lam", "  default: `1.0`"]
     assert "  needs: algorithm.adv_estimator='turn_gae'" in text
     assert "  resume: train, play" in explain_setting("env.hosts.count", "agent_base")
+    assert "  allowed: section of horizon.adaptive.success_above," in explain_setting("horizon.adaptive", "agent_base")
+    assert "  allowed: section of env.mixture[]." in explain_setting("env.mixture", "agent_base")
     assert "  meaning: learning rate" in explain_setting("optim.lr", "agent_sft")
     with pytest.raises(ConfigError, match=r"--explain 'env.retry' is not a setting of agent_base\. Did you mean"):
         explain_setting("env.retry", "agent_base")

@@ -338,9 +338,10 @@ def trained_run(folder: Path, **changes) -> Path:
     return folder / "run"
 
 
-def test_an_evaluation_with_the_settings_of_training_has_no_differences(tmp_path):
+@pytest.mark.parametrize("horizon", [{"max_turns": [2, 3]}, {"max_turns": [1], "grow_by": 1, "up_to": 3}])
+def test_an_evaluation_with_the_settings_of_training_has_no_differences(tmp_path, horizon):
     config = composed(tmp_path)
-    config.model.path = str(trained_run(tmp_path))
+    config.model.path = str(trained_run(tmp_path, horizon=horizon))
     evaluation = prepare_evaluation(config)
     assert evaluation.training_run == tmp_path / "run"
     assert evaluation.training_differences == []

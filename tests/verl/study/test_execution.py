@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from tests import ROOT
+from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.study.execution import Execution
+from verl_agent.study.execution import Execution, turns_by_step
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import write_study_report
 
@@ -63,6 +64,24 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
         Execution(make_plan(file), out, 1, said.append).run()
     with pytest.raises(ConfigError, match="another version"):
         write_study_report(make_plan(file), out)
+
+
+def test_turns_of_a_step_are_those_of_all_workers_of_its_last_start(tmp_path):
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "episodes").mkdir()
+    played = {  # replies of the episodes in the files of each process, by step
+        "20261101T100000": {},
+        "20261101T100100-host-1": {1: "a b", 2: "a"},
+        "20261101T100101-host-2": {1: "a b c", 2: "a"},
+        "20261101T110000": {},
+        "20261101T110100-host-3": {2: "a b c d"},
+        "20261101T110101-host-4": {2: "a b c", 3: "a"},
+    }
+    for name, steps in played.items():
+        records = [talk(replies, purpose="train") | {"step": step} for step, replies in steps.items()]
+        file = tmp_path / ("episodes" if records else "metrics") / f"{name}.jsonl"
+        file.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+    assert turns_by_step(tmp_path) == {1: 5, 2: 7, 3: 1}
 
 
 def test_a_run_that_fails_is_the_last_one(file, tmp_path):
