@@ -36,8 +36,8 @@ MOST_CURVES = 6
 """Curves of a chart; more cannot be told apart."""
 
 Axis = Literal["step", "episodes", "turns", "tokens", "hours"]
-"""Quantity of the x axis: `hours` from the first episode to the beginning of a step, the others but `step` are sums over
-the training episodes up to a step."""
+"""Quantity of the x axis: `hours` count from the first episode to the beginning of a step; `episodes`, `turns` and
+`tokens` are sums over the training episodes up to a step."""
 AXES: tuple[Axis, ...] = get_args(Axis)
 TRAIN, VALIDATION = {"purpose": "train"}, {"purpose": "validation,evaluation"}
 BORDER = {"color": GREY, "type": "dotted"}
