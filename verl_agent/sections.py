@@ -261,11 +261,13 @@ def _describe_arm(arm: Any, bounds: Sequence[Any], plural: bool) -> str:
     if get_origin(arm) in (dict, Mapping):
         return "sections" if plural else "a section such as {}"
     noun = NOUNS.get(arm, ("another value", "other values"))[plural]
+    if arm is str and (length := _length(bounds)):
+        return f"{noun} with {length}characters"
     return noun + (_range(bounds) if arm in (int, float) else "")
 
 
 def _length(bounds: Sequence[Any]) -> str:
-    """Return the constraint on the length of a list."""
+    """Return the constraint on the length of a list or a text."""
     least = max((bound.min_length for bound in bounds if isinstance(bound, MinLen)), default=0)
     most = min((bound.max_length for bound in bounds if isinstance(bound, MaxLen)), default=None)
     if most is not None:

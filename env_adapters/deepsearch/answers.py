@@ -12,7 +12,7 @@ def normalize_answer(text: str) -> str:
     """Return the text in lower case, without ASCII punctuation and articles, with one space between words.
 
     Example:
-        >>> normalize("The Côte d'Ivoire, (a republic)!")
+        >>> normalize_answer("The Côte d'Ivoire, (a republic)!")
         'côte divoire republic'
     """
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())

@@ -104,8 +104,8 @@ def test_vllms_own_server_gives_the_same_success_as_the_local_engine(tmp_path):
 COMMAND = """
 import sys
 from verl_agent.commands.evaluate import run
-from verl_agent.commands.hydra_main import launch
-launch(run, "agent_eval")
+from verl_agent.commands.hydra_main import run_recipe
+run_recipe(run, "agent_eval")
 loaded = {"torch", "verl", "transformers", "vllm", "ray"} & sys.modules.keys()
 assert not loaded, loaded
 """

@@ -129,13 +129,6 @@ def kill_after_checkpoint(root: Path, command: Sequence[str], step: int) -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], root: Path, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 1500
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, (root / "killed.log").read_text()[-20000:]
-        time.sleep(0.05)
-
-
-def _wait(process: subprocess.Popen[bytes], root: Path, condition: Callable[[], bool]) -> None:
     wait_until(condition, 1500, lambda: (root / "killed.log").read_text()[-20000:], process)
 
 

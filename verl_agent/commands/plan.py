@@ -74,7 +74,7 @@ def gpu_memory(text: str) -> float:
         ConfigError: it names none.
 
     Example:
-        >>> read_memory("24gb"), read_memory("80")
+        >>> gpu_memory("24gb"), gpu_memory("80")
         (24.0, 80.0)
     """
     match = re.fullmatch(r"(\d{1,3})\s*(gb)?", text.strip(), re.IGNORECASE)

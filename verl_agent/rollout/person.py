@@ -33,7 +33,7 @@ HELP = {
 
 @settings_class(frozen=True, config=STRICT)
 class PersonAnswer:
-    """PersonAnswer of a person to a proposal."""
+    """Answer of a person to a proposal."""
 
     decision: Literal["approve", "edit", "take_over", "reject", "hand_back", "end"]
     """`approve` carries the action out. `edit` plays `action` instead. `take_over` does the same, and takes the next

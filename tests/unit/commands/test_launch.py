@@ -32,7 +32,7 @@ def launched(command: str, folder: Path, name: str, *overrides: str, cwd: Path) 
 
 
 def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_base") -> str | None:
-    """Compose a recipe that does not compose, in this process; return the message of `launch`."""
+    """Compose a recipe that does not compose, in this process; return the message of `run_recipe`."""
     register_config()
     arguments = ["train", "--config-dir", str(folder), "--config-name", name, *overrides]
     try:

@@ -43,6 +43,7 @@ def test_an_entry_inherits_the_settings_that_it_does_not_override():
     ("entries", "message"),
     [
         ([{}], "env.mixture[0].name is missing."),
+        ([{"name": ""}], "env.mixture[0].name='' is not allowed. Allowed: a text with 1 or more characters."),
         ([{"name": "a", "wieght": 1}], "env.mixture[0].wieght is not a setting. Did you mean 'weight'?"),
         ([{"name": "a", "weight": 0}], "env.mixture[0].weight=0 is not allowed. Allowed: a number > 0."),
         ([{"name": "a", "weight": float("inf")}], "env.mixture[0].weight=inf is not allowed."),

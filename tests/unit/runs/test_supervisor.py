@@ -22,7 +22,7 @@ PROGRAM = """
 import os, pathlib, psutil, signal, subprocess, sys, time
 from omegaconf import OmegaConf
 from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
-from verl_agent.runs.child import Child, Stop
+from verl_agent.runs.child import Child, StopRequest
 from verl_agent.runs.deaths import Death
 from verl_agent.runs.hang_watch import mark_phase
 from verl_agent.runs.processes import ending_all_children

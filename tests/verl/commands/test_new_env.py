@@ -17,7 +17,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 from verl_agent.config.search_path import register_config
-from verl_agent.training.preflight.rl import prepare
+from verl_agent.training.preflight.rl import prepare_run
 
 register_config()
 with initialize_config_dir(sys.argv[1], version_base=None):
@@ -25,7 +25,7 @@ with initialize_config_dir(sys.argv[1], version_base=None):
 HydraConfig.instance().set_config(config)
 with open_dict(config):
     del config["hydra"]
-print("prepared", prepare(config).envs[0].env.name)
+print("prepared", prepare_run(config).envs[0].env.name)
 """
 
 

@@ -113,6 +113,8 @@ NOT_ALLOWED = [
     ("agent.context.keep=last", "algorithm.use_kl_in_reward=true"),
     ("data.overlong_prompt=drp",),
     (f"{ROLLOUT}.tensor_model_parallel_size=3",),
+    (f"{ROLLOUT}.tensor_model_parallel_size=0",),
+    (f"{ROLLOUT}.tensor_model_parallel_size=null",),
     (f"{ROLLOUT}.max_model_len=299",),
     ("episode.max_tokens_per_turn=100000",),
     ("episode.max_tokens=100000",),

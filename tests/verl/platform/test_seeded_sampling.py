@@ -18,7 +18,7 @@ from verl_agent.platform.seeded_sampling import check_vllm, choose_tokens, seed_
 from verl_agent.platform.sglang import seeded_sampling as sglang
 
 VOCABULARY = 300
-"""Not a multiple of the blocks of `choose`."""
+"""Not a multiple of the blocks of `choose_tokens`."""
 DRAWS = 5000
 LOGITS = 2 * torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(0))
 

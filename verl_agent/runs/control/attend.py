@@ -43,7 +43,7 @@ class Attendance:
         return self._connection.ready
 
     def answer(self, answer: str | Mapping[str, Any]) -> None:
-        """PersonAnswer the last question by a line that a person typed, or by the fields of an `PersonAnswer`.
+        """Answer the last question by a line that a person typed, or by the fields of a `PersonAnswer`.
 
         Raises:
             ConfigError: the line is no answer, or the run has ended.

@@ -267,11 +267,12 @@ CONDITIONS: tuple[Condition, ...] = (
     # Devices
     Condition("trainer.n_gpus_per_node",
               Where(lambda ranks, get: f"a whole number from 1 to {len(os.sched_getaffinity(0))}",
-                    lambda ranks, get: ranks in range(1, len(os.sched_getaffinity(0)) + 1)),
+                    lambda ranks, get: type(ranks) is int and 1 <= ranks <= len(os.sched_getaffinity(0))),
               "Without a GPU each rank needs a core of its machine.", {"trainer.device": ["cpu"]}),
     Condition(f"{ROLLOUT}.tensor_model_parallel_size",
-              Where("a divisor of the GPUs of the run, trainer.n_gpus_per_node * trainer.nnodes",
-                    lambda size, get: int(get("trainer.n_gpus_per_node") * get("trainer.nnodes")) % int(size) == 0)),
+              Where("a divisor of trainer.n_gpus_per_node={trainer.n_gpus_per_node} * trainer.nnodes={trainer.nnodes}",
+                    lambda size, get: type(size) is int and size > 0
+                    and get("trainer.n_gpus_per_node") * get("trainer.nnodes") % size == 0)),
     # Token budgets and batches
     Condition("data.overlong_prompt", OverlongPrompt),
     Condition(f"{ROLLOUT}.max_model_len",

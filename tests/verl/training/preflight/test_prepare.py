@@ -145,6 +145,7 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
             ["trainer.n_gpus_per_node=999"],
             "trainer.n_gpus_per_node=999 is not allowed with trainer.device='cpu'. Al",
         ),
+        (["trainer.n_gpus_per_node=1.0"], "trainer.n_gpus_per_node=1.0 is not allowed with trainer.device='cpu'. Al"),
         (["actor_rollout_ref.model.path=./nowhere"], "actor_rollout_ref.model.path='./nowhere' does not exist."),
         (["actor_rollout_ref.model.path=empty"], "actor_rollout_ref.model.path='empty': "),
         (["data.max_response_length=${no.such.key}"], "the config does not resolve:"),
@@ -152,7 +153,7 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_invalid_input_raises_config_error_with_one_message(folder, changes, message):
-    """One case for each check of `prepare`; the unit tests of each section have the others."""
+    """One case for each check of `prepare_run`; the unit tests of each section have the others."""
     with pytest.raises(ConfigError) as error:
         prepared(folder, *changes)
     assert str(error.value).startswith(message)
