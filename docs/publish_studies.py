@@ -59,13 +59,21 @@ CLAIMS = {
         ("Training on some ranges gains at least 0.05 on other ranges", "this project", "other_ranges"),
         ("... training on these themselves does", "control", "own_ranges"),
     ],
+    "transfer_drop_guess_number": [
+        ("... on other ranges, without truncated episodes", "this project", "other_ranges"),
+        ("... on these themselves, without truncated episodes", "control", "own_ranges"),
+    ],
     "from_scratch_guess_number": [
         ("Training starts from random weights: success of at least 0.5", HORIZON, "fixed_long"),
         ("... with a growing turn limit", HORIZON, "staged"),
     ],
 }
 """Claims of each study: text, source, and the arm that answers it; a measure if it is not the primary one."""
-ABSOLUTE = {"from_scratch_guess_number": ("final", 0.5), "transfer_guess_number": ("gain", 0.05)}
+ABSOLUTE = {
+    "from_scratch_guess_number": ("final", 0.5),
+    "transfer_guess_number": ("gain", 0.05),
+    "transfer_drop_guess_number": ("gain", 0.05),
+}
 """Studies whose claim is about an arm alone: its measure, and the value that the claim names."""
 
 
