@@ -21,7 +21,7 @@ HORIZON = "[ScalingInter-RL](https://arxiv.org/abs/2509.08755)"
 CLAIMS = {
     "horizon_guess_number_small": [
         ("A growing turn limit learns more than the long one, GuessNumber to 12", HORIZON, "staged"),
-        ("... so does one that grows by success", "this project", "adaptive"),
+        ("... so does one that grows by success (12 of 16 runs stayed in its first stage)", "this project", "adaptive"),
         ("... so do the same limits in random order", "control", "random"),
         ("... so does a shrinking limit", "control", "long_to_short"),
         ("... so does the short limit alone", "control", "fixed_short"),
@@ -37,15 +37,19 @@ CLAIMS = {
         for name in ("BabyAI", "TextCraft")
     },
     "fresh_optimizer_guess_number": [
-        ("A new optimizer at each stage helps", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
+        ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
     ],
     "truncated_guess_number": [
-        ("Truncated episodes are better left out", "[AsyncWebRL](https://arxiv.org/abs/2606.05597)", "token_mean_drop"),
+        (
+            "Leaving truncated episodes out is better",
+            "[AsyncWebRL](https://arxiv.org/abs/2606.05597)",
+            "token_mean_drop",
+        ),
         ("... a constant divisor of the loss is better", "[Dr. GRPO](https://arxiv.org/abs/2503.20783)", "constant"),
         ("... both together are better", "control", "constant_drop"),
     ],
     "step_cost_guess_number": [
-        ("A cost of 0.05 a turn keeps final success", "`credit.step_cost`", "cost_0_05"),
+        ("A cost of 0.05 a turn changes final success, GuessNumber to 12", "`credit.step_cost`", "cost_0_05"),
         ("... and changes the turns of solved tasks", "`credit.step_cost`", "cost_0_05", "turns"),
     ],
     "algorithms_guess_number": [
@@ -56,7 +60,7 @@ CLAIMS = {
         )
     ],
     "transfer_guess_number": [
-        ("Training on some ranges gains at least 0.05 on other ranges", "this project", "other_ranges"),
+        ("Training on some ranges of GuessNumber gains at least 0.05 on two others", "this project", "other_ranges"),
         ("... training on these themselves does", "control", "own_ranges"),
     ],
     "transfer_drop_guess_number": [
@@ -64,7 +68,7 @@ CLAIMS = {
         ("... on these themselves, without truncated episodes", "control", "own_ranges"),
     ],
     "from_scratch_guess_number": [
-        ("Training starts from random weights: success of at least 0.5", HORIZON, "fixed_long"),
+        ("Training from random weights reaches 0.5, GuessNumber to 12, long limit", HORIZON, "fixed_long"),
         ("... with a growing turn limit", HORIZON, "staged"),
     ],
 }
@@ -126,7 +130,7 @@ def page(folder: Path) -> Iterator[str]:
         yield "**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield f"\n| arm | seeds | {measure} | minus {first} | p (Holm) | verdict |\n{'|---' * 6}|"
     for arm, known in measures.items():
-        row = [arm, str(known[measure]["tasks"]), span(known[measure]), "", "", ""]
+        row = [arm, f"{known[measure]['tasks']} of {study['seeds']}", span(known[measure]), "", "", ""]
         if one := found.get(arm):
             p_value = f"{one['holm']:.3f}" if one["holm"] >= 0.001 else "below 0.001"
             row[3:] = [span(one["difference"]), p_value, one["verdict"]]
@@ -137,6 +141,8 @@ def page(folder: Path) -> Iterator[str]:
     yield from (f"\n![{plot.stem}]({plot.name})" for plot in sorted(folder.glob("success_*.png")))
     ended, turns = len(content["points"]), study["budget_turns"]
     yield f"\n**Limits.** {ended} of {study['runs']} runs have ended, each with {turns:,} environment turns."
+    if study["seen_tasks"]:
+        yield "Evaluated on its training tasks, so success is no measure of generalization."
     yield f"95 % t intervals over paired seeds; differences below {study['margin']:g} count as none."
     yield "[What these studies cannot show](../../index.md)."
     yield f"\n```bash\nverl-agent study run recipes/studies/{folder.name}.yaml\n```\n"
@@ -178,22 +184,23 @@ def table() -> Iterator[str]:
 
 def answered(name: str, content: dict[str, Any], arm: str, measure: str = "") -> str:
     """Return answer, effect and seeds of one claim as cells; empty if its arm has no run."""
+    of = f"of {content['study']['seeds']}"
     if measure:
         if not (found := content["differences"].get(arm, {}).get(measure)):
             return ""
         told = "lower" if float(found["high"]) < 0 else "higher" if float(found["low"]) > 0 else "cannot tell"
-        return f"**{told}** | {span(found)} {measure}, not corrected | {found['tasks']}"
+        return f"**{told}** | {span(found)} {measure}, not corrected | {found['tasks']} {of}"
     if name in ABSOLUTE:
         measure, least = ABSOLUTE[name]
         if not (found := content["measures"].get(arm, {}).get(measure)):
             return ""
         low, high = float(found["low"]), float(found["high"])
         answer = "yes" if low >= least else "no" if high < least else "cannot tell"
-        return f"**{answer}** | {measure} {span(found)} | {found['tasks']}"
+        return f"**{answer}** | {measure} {span(found)} | {found['tasks']} {of}"
     if not (found := content["comparisons"].get(arm)):
         return ""
     answer = found["verdict"] if any_learned(content) else "cannot tell: no arm learned"
-    return f"**{answer}** | {span(found['difference'])} | {found['difference']['tasks']}"
+    return f"**{answer}** | {span(found['difference'])} | {found['difference']['tasks']} {of}"
 
 
 def span(found: dict[str, Any]) -> str:

@@ -134,16 +134,13 @@ def _episode_key(record: EpisodeRecord) -> tuple[str | int, ...]:
 
 
 def summarize(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[CategoryResult]:
-    """Return one result per category, in natural order, and one over all tasks at the end.
+    """Return one result per category, in natural order, and one over all tasks at the end; empty without records.
 
     All episodes count, of every purpose and step. Pass the records of one purpose and step to measure a policy.
 
     Args:
         records: records of episodes; of the attempts of an episode the last one counts.
         count_operated: count episodes in which a person intervened, unless the person ended them.
-
-    Returns:
-        An empty list if there are no records.
     """
     return category_results(counted_episodes(records, count_operated))
 

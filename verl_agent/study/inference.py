@@ -104,6 +104,14 @@ def verdict(difference: Estimate, corrected_p: float, margin: float, lower_is_be
     return "cannot tell"
 
 
+def least_seeds(arms: int) -> int:
+    """Return the seeds from which an arm of a study can be better or worse.
+
+    Of n signs, the least p value is 2 / 2**n; Holm multiplies the smallest one by the number of compared arms.
+    """
+    return math.ceil(math.log2(2 * (arms - 1) / ALPHA))
+
+
 def seeds_for(deviation: float, half_width: float) -> int:
     """Return the seeds with which an interval has a half-width, from the deviation of the differences over seeds."""
     seeds = 2

@@ -1,6 +1,7 @@
 """Plan of a study: the composed config of each arm, checked, with hashes of everything that the result depends on."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -14,6 +15,7 @@ from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon
 from verl_agent.sections import section
+from verl_agent.study.inference import least_seeds
 from verl_agent.study.settings import FRESH, MEASURES, Study, TinySettings, read_study
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir")
@@ -52,6 +54,8 @@ class Plan:
     """Hashes of the file, of the composed configs with their lists of tasks, and of the code."""
     eval_turns: int
     """Turn limit of evaluations."""
+    seen_tasks: bool
+    """True if training and evaluation of all arms take their tasks from the same split or file."""
 
     def describe(self) -> Iterator[str]:
         """Yield the question, the arms with what they change, and the number of runs, line by line."""
@@ -68,11 +72,16 @@ class Plan:
             f"{shown}{arms} arms x {seeds} seeds = {strata * arms * seeds} runs, "
             f"{study.budget_turns:,} environment turns each, runner {study.runner}"
         )
+        if seeds < (least := least_seeds(arms)):
+            yield f"no arm can be better or worse: that takes {least} seeds with {arms} arms"
+        if self.seen_tasks:
+            yield "evaluated on its training tasks: success is no measure of generalization"
         if study.runner == "tiny":
             searches = len(study.search.values) * len(study.search.seeds) if study.search else 0
             share = study.search.turns(study.budget_turns) / study.budget_turns if study.search else 0.0
             runs = strata * arms * (seeds + searches * share)
-            yield f"time: about {runs * self.seconds_of_a_run() / 3600:.1f} h on a core, for GuessNumber's short texts"
+            hours, minutes = divmod(math.ceil(runs * self.seconds_of_a_run() / 60), 60)
+            yield f"time: about {hours} h {minutes} min of a core, for GuessNumber's short texts"
         if study.search is not None:
             values = ", ".join(f"{value:g}" for value in study.search.values)
             yield (
@@ -120,9 +129,10 @@ def make_plan(file: Path) -> Plan:
             changes[stratum, arm]["tiny.fresh_optimizer"] = FRESH in study.arms[arm]
         check_says_all(arm, changes[stratum, arm], [*study.arms[first], *study.arms[arm]])
     if study.runner == "tiny":
-        check_obeyed({key: f"arm {arm}" for (_, arm), keys in changes.items() for key in keys})
-        check_obeyed({named(one): f"stratum {name}" for name, listed in study.strata.items() for one in listed})
-        check_obeyed({study.search.key: "search"} if study.search else {})
+        for (_, arm), keys in changes.items():
+            check_obeyed({key: setter(study, (arm, first), key) for key in keys})
+        check_obeyed({named(one): f"stratum {name} sets {one}" for name, own in study.strata.items() for one in own})
+        check_obeyed({study.search.key: f"search sets {study.search.key}"} if study.search else {})
     modules = {load_adapter(config["env"]["name"]).__module__ for config in configs.values()}
     tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
     listed = b"".join(Path(one).read_bytes() for one in sorted(tasks) if Path(one).is_file())
@@ -133,21 +143,31 @@ def make_plan(file: Path) -> Plan:
     }
     horizons = [section("horizon", Horizon, config["horizon"]) for config in configs.values()]
     eval_turns = max(one.turns_for_evaluation() for one in horizons)
-    return Plan(study, file.resolve(), recipe, changes, facts, eval_turns)
+    seen_tasks = all(config["env"]["train_tasks"] == config["env"]["eval_tasks"] for config in configs.values())
+    return Plan(study, file.resolve(), recipe, changes, facts, eval_turns, seen_tasks)
 
 
 def check_obeyed(keys: Mapping[str, str]) -> None:
-    """Check that the small runner obeys keys, given with the name of what sets them.
+    """Check that the small runner obeys keys, given with a sentence on what sets them.
 
     Raises:
         ConfigError: it ignores one.
     """
-    for key, name in keys.items():
-        if "/" not in key and key not in FOLLOWING and not any(is_within(key, one) for one in OBEYED):
+    for key, said in keys.items():
+        if "/" not in key and not any(is_within(key, one) for one in OBEYED):
             raise ConfigError(
-                f"{name} changes {key}, which the small runner ignores, so the study could not show its effect. Leave "
-                f"it out, or set runner: train. The small runner obeys {', '.join(OBEYED)}."
+                f"{said}, which the small runner ignores, so the study could not show its effect. Leave it out, or set "
+                f"runner: train. The small runner obeys {', '.join(OBEYED)}."
             )
+
+
+def setter(study: Study, arms: Sequence[str], key: str) -> str:
+    """Return a sentence on which of two arms sets a key in which they differ, with the override."""
+    for arm in arms:
+        for override in study.arms[arm]:
+            if is_within(key, named(override)):
+                return f"arm {arm} sets {override}"
+    return f"arm {arms[0]} changes {key}"
 
 
 def named(override: str) -> str:

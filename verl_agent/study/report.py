@@ -129,6 +129,8 @@ def write_study_report(plan: Plan, out: Path) -> list[Path]:
         "study": {
             **{name: getattr(plan.study, name) for name in ("measure", "margin", "budget_turns")},
             "runs": len(runs),
+            "seeds": len(plan.study.seeds),
+            "seen_tasks": plan.seen_tasks,
         },
         "hashes": recorded,
         "provenance": asdict(Provenance.collect()),
@@ -159,6 +161,8 @@ def head(results: Results, recorded: Mapping[str, str]) -> Iterator[str]:
     yield f"# {results.plan.file.stem}\n\n{' '.join(study.question.split())}\n"
     yield f"{ended} of {total} runs have ended, each with {study.budget_turns:,} environment turns."
     yield f"Primary measure: {study.measure}, the {MEASURES[study.measure]}. Margin: {study.margin:g}."
+    if results.plan.seen_tasks:
+        yield "Evaluated on its training tasks: success is no measure of generalization."
     yield f"Hashes before the first run: {', '.join(f'{name} `{value}`' for name, value in recorded.items())}."
 
 
@@ -177,7 +181,9 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
             rest = f"{span(one.difference)} | {p:.3f} | {one.improvement.mean:.0%} of pairs | **{said}**"
         middle = bootstrap([values], lambda arms: interquartile_mean(arms[0]))
         yield f"| {arm} | {len(seeds)} | {span(over_seeds(values.mean(0)))} | {span(middle)} | {rest} |"
-    if not any(over_seeds(results.values(arm, "gain", seeds).mean(0)).low > 0 for arm, seeds in results.shared()):
+    if all(len(seeds) < 2 for _, seeds in results.shared()):
+        yield "\nOne seed has no interval: it shows how a run goes, and decides nothing."
+    elif not any(over_seeds(results.values(arm, "gain", seeds).mean(0)).low > 0 for arm, seeds in results.shared()):
         yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
     spread = [
@@ -284,10 +290,9 @@ def plot(results: Results, out: Path) -> list[Path]:
                 axes.plot(grid, curve, color=f"C{number}", lw=0.5, alpha=0.4)
             if curves:
                 axes.plot(grid, np.mean(curves, axis=0), color=f"C{number}", lw=2, label=f"{arm} ({len(curves)})")
-        labels = (
-            (study.measure, "share of runs above") if panel == "profiles" else ("environment turns", "held-out success")
-        )
-        axes.set(xlabel=labels[0], ylabel=labels[1], ylim=(0, 1.02))
+        profile = panel == "profiles"
+        axes.set(xlabel=study.measure if profile else "environment turns", ylim=(0, 1.02))
+        axes.set_ylabel("share of runs above" if profile else "success in evaluation")
         axes.legend()
         paths.append(out / f"{panel if panel == 'profiles' else f'success_{panel}'}.png")
         figure.savefig(paths[-1])

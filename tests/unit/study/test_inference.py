@@ -5,13 +5,16 @@ import math
 import numpy as np
 import pytest
 
+from verl_agent.results.significance import sign_flip_p_value
 from verl_agent.results.statistics import Estimate
 from verl_agent.study.inference import (
+    ALPHA,
     bootstrap,
     compare_arms,
     decided_pairs,
     hopeless,
     interquartile_mean,
+    least_seeds,
     over_seeds,
     probability_of_improvement,
     seeds_for,
@@ -97,3 +100,11 @@ def test_successive_stopping_rarely_tells_equal_arms_apart():
 
 def test_two_seeds_that_agree_prove_nothing():
     assert verdict(Estimate(0.0, 0.0, 0.0, 2), 1.0, margin=0.05) == "cannot tell"
+
+
+@pytest.mark.parametrize(("arms", "seeds"), [(2, 6), (3, 7), (6, 8)])
+def test_fewer_seeds_than_the_least_ones_have_no_p_value_that_survives_the_correction(arms, seeds):
+    assert least_seeds(arms) == seeds
+    every = sign_flip_p_value([0.1 + 0.01 * seed for seed in range(seeds)])
+    fewer = sign_flip_p_value([0.1 + 0.01 * seed for seed in range(seeds - 1)])
+    assert every * (arms - 1) <= ALPHA < fewer * (arms - 1)

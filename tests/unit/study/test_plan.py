@@ -66,10 +66,18 @@ def test_an_override_that_does_not_exist_names_arm_and_key(written):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"arms": {**ARMS, "warm": ["actor_rollout_ref.actor.optim.lr_warmup_steps=5"]}}, "arm warm changes .*ignores"),
-        ({"strata": {"hot": ["actor_rollout_ref.rollout.temperature=2"]}}, "stratum hot changes .*ignores"),
+        (
+            {"arms": {**ARMS, "warm": ["actor_rollout_ref.actor.optim.lr_warmup_steps=5"]}},
+            "arm warm sets .*=5, .*ignores",
+        ),
+        (
+            {"arms": {"warm": ["actor_rollout_ref.actor.optim.lr_warmup_steps=5"], **ARMS}},
+            "arm warm sets .*=5, .*ignores",
+        ),
+        ({"arms": {**ARMS, "brief": ["trainer.total_training_steps=1"]}}, "arm brief sets .*=1, .*ignores"),
+        ({"strata": {"hot": ["actor_rollout_ref.rollout.temperature=2"]}}, "stratum hot sets .*=2, .*ignores"),
         ({"search": {"key": "actor_rollout_ref.actor.optim.lrs", "values": [1, 2], "seeds": [9]}}, "optim.lr"),
-        ({"search": {"key": "actor_rollout_ref.rollout.top_p", "values": [0.5, 0.9], "seeds": [9]}}, "search changes"),
+        ({"search": {"key": "actor_rollout_ref.rollout.top_p", "values": [0.5, 0.9], "seeds": [9]}}, "search sets"),
         ({"search": {"key": "horizon.max_turns", "values": [2, 3], "seeds": [9]}}, "sets horizon.max_turns"),
     ],
 )
@@ -94,7 +102,11 @@ def test_the_hash_of_the_code_covers_modules_beside_the_package_of_an_adapter(tm
 def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(written):
     plan = make_plan(written())
     assert plan.changes["all", "short"] == {"horizon.max_turns": [4]}
-    assert any("2 arms x 2 seeds" in line for line in plan.describe())
+    lines = "\n".join(plan.describe())
+    assert "2 arms x 2 seeds" in lines and "that takes 6 seeds with 2 arms" in lines
+    assert "training tasks" not in lines
+    seen = make_plan(written(strata={"seen": ["env.train_tasks=small_train", "env.eval_tasks=small_train"]}))
+    assert any("evaluated on its training tasks" in line for line in seen.describe())
     assert make_plan(written(margin=0.1)).facts["file"] != plan.facts["file"]
 
 
