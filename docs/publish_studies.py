@@ -125,15 +125,15 @@ def page(folder: Path) -> Iterator[str]:
     for arm, one in found.items():
         said.setdefault(one["verdict"], []).append(arm)
     answers = "; ".join(f"**{verdict}**: {', '.join(arms)}" for verdict, arms in said.items())
-    yield f"Verdict against `{first}`: {answers or 'no pair has ended'}. Measure: {measure}, the {MEASURES[measure]}."
     if not any_learned(content):
-        yield "**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
+        answers = "**cannot tell**: no arm has learned, as no interval of the gain excludes 0"
+    yield f"Verdict against `{first}`: {answers or 'no pair has ended'}. Measure: {measure}, the {MEASURES[measure]}."
     yield f"\n| arm | seeds | {measure} | minus {first} | p (Holm) | verdict |\n{'|---' * 6}|"
     for arm, known in measures.items():
         row = [arm, f"{known[measure]['tasks']} of {study['seeds']}", span(known[measure]), "", "", ""]
         if one := found.get(arm):
             p_value = f"{one['holm']:.3f}" if one["holm"] >= 0.001 else "below 0.001"
-            row[3:] = [span(one["difference"]), p_value, one["verdict"]]
+            row[3:] = [span(one["difference"]), p_value, one["verdict"] if any_learned(content) else "cannot tell"]
         yield f"| {' | '.join(row)} |"
     for arm, name in secondary(folder.name):
         if value := content["differences"].get(arm, {}).get(name):

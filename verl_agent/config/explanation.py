@@ -84,8 +84,10 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
         except ConfigError as wrong_kind:
             return str(wrong_kind)
     key, section, last = str(cause.full_key), cause.parent_node, str(cause.key)
-    if key == last and (full := [name for name, _ in leaves(_plain(section)) if name.endswith(f".{key}")]):
-        hint = f"Did you mean {' or '.join(full)}?"
+    # Hydra's message: Could not override 'rollout.n'. Its cause knows the part that does not exist alone.
+    given = text.split("'")[1] if text.startswith("Could not override '") else key
+    if key == last and (full := [name for name, _ in leaves(_plain(section)) if name.endswith(f".{given}")]):
+        key, hint = given, f"Did you mean {' or '.join(full)}?"
     else:
         around = key.removesuffix(f".{last}")
         known = dict.fromkeys([*map(str, section), *fields_of(around)])

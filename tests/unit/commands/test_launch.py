@@ -49,6 +49,10 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
     ("arguments", "message"),
     [
         (["grpo_cpu", "trainer.total_training_step=3"], "trainer.total_training_step is not a setting of this recipe."),
+        (
+            ["grpo_cpu", "rollout.n=4"],
+            "rollout.n is not a setting of this recipe. Did you mean actor_rollout_ref.rollout.n",
+        ),
         (["grpo_cpu", "train_batch_size=3"], "train_batch_size is not a setting of this recipe. Did you mean data.t"),
         (["grpo_cpu", "data.seed"], "'data.seed' has no value. Allowed: KEY=VALUE, such as data.seed=VALUE."),
         (["grpo_cpu", "data.seed=[4"], "'data.seed=[4' cannot be read: no viable alternative at input '[4'. Close"),
