@@ -13,7 +13,7 @@ START = """
 import signal, sys, threading, time
 from pathlib import Path
 from verl_agent.runs import processes
-from verl_agent.runs.control.server import control_socket, send
+from verl_agent.runs.control.server import control_socket, send_command
 from verl_agent.runs.subprocess_run import run_command
 """
 KILLED = (
@@ -24,7 +24,7 @@ processes.DEADLINE_S = 0.5
 {handler}
 def end():
     try:
-        send(folder, {{"command": "end"}})
+        send_command(folder, {{"command": "end"}})
     except Exception:  # the run may end before it answers
         pass
 with control_socket(folder, lambda command: {{"ended": True}}, lambda connection, command: None):
