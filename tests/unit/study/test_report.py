@@ -28,16 +28,28 @@ def plan(tmp_path_factory):
     return make_plan(file)
 
 
-def test_a_report_has_the_verdict_of_each_arm(plan, tmp_path):
+def play(plan, seeds, out):
+    """Write the points of runs of some seeds, in which the short limit learns less."""
     luck = Random(1)
-    for run in study_runs(plan, plan.study.seeds, list(plan.study.arms)):
+    for run in study_runs(plan, seeds, list(plan.study.arms)):
         end = (0.3 if run.arm == "short" else 0.8) + 0.01 * luck.random() + 0.02 * run.seed
         points = [
             {"turns": turns, "success": 0.1 + (end - 0.1) * turns / 1200, "cpu_s": 1.0} for turns in (0, 600, 1200)
         ]
-        run.folder(tmp_path).mkdir(parents=True)
-        (run.folder(tmp_path) / "points.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in points))
-        (run.folder(tmp_path) / "done.json").write_text("{}")
+        run.folder(out).mkdir(parents=True)
+        (run.folder(out) / "points.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in points))
+        (run.folder(out) / "done.json").write_text("{}")
+
+
+def test_one_seed_decides_nothing_and_says_nothing_about_learning(plan, tmp_path):
+    play(plan, [1], tmp_path)
+    write_study_report(plan, tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "One seed has no interval" in text and "No arm has learned" not in text
+
+
+def test_a_report_has_the_verdict_of_each_arm(plan, tmp_path):
+    play(plan, plan.study.seeds, tmp_path)
     assert len(write_study_report(plan, tmp_path)) == 4
     written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     verdicts = {arm: one["verdict"] for arm, one in written["comparisons"].items()}
