@@ -1,6 +1,5 @@
 """Test the documentation site: its generated pages, its navigation, and the built site in Chromium."""
 
-import importlib.util
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from playwright.sync_api import TimeoutError as BrowserTimeoutError
 import verl_agent as va
 from tests import ROOT
 from tests.support.composing import RECIPES
+from tests.support.loading import load_script
 from tests.support.viewing import chromium
 from tests.support.web import needs_chromium
 
@@ -24,11 +24,7 @@ ZENSICAL = ROOT / ".venv-docs" / "bin" / "zensical"
 @pytest.fixture(scope="module")
 def build():
     """Return the module docs/build.py."""
-    spec = importlib.util.spec_from_file_location("docs_build", ROOT / "docs" / "build.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "docs" / "build.py")
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,9 @@
 """Test that the pages of studies are those that docs/publish_studies.py makes from the published points."""
 
-import importlib.util
-
 import pytest
 
 from tests import ROOT
+from tests.support.loading import load_script
 
 PAGES = sorted((ROOT / "docs/results/studies").glob("*/index.md"))
 
@@ -12,11 +11,7 @@ PAGES = sorted((ROOT / "docs/results/studies").glob("*/index.md"))
 @pytest.fixture(scope="module")
 def writer():
     """Return the module docs/publish_studies.py."""
-    spec = importlib.util.spec_from_file_location("publish_studies", ROOT / "docs" / "publish_studies.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "docs" / "publish_studies.py")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)

@@ -1,20 +1,18 @@
 """The example with the whole method in one file learns."""
 
 import asyncio
-import importlib.util
 
 import torch
 
 import verl_agent as va
 from tests import ROOT
+from tests.support.loading import load_script
 
 EXAMPLE = ROOT / "examples" / "grpo_loop.py"
 
 
 def test_the_loop_in_one_file_learns_under_a_growing_limit():
-    spec = importlib.util.spec_from_file_location("grpo_loop", EXAMPLE)
-    loop = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loop)
+    loop = load_script(EXAMPLE)
     torch.manual_seed(0)
     env, policy = va.make_env("guess_number"), loop.TinyPolicy()
     before = asyncio.run(loop.success(env, policy, 5))
