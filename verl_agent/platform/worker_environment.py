@@ -28,6 +28,7 @@ def worker_environment(run_dir: Path, ranks: int = 1) -> Mapping[str, str]:
             "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # trainer and engine take turns
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
             "RAY_num_workers_soft_limit": "0",  # end idle workers; Ray would keep one for each logical CPU
+            "TQ_LOGGING_LEVEL": "ERROR",  # TransferQueue would warn at each transfer that a machine has few cores
             "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory in up to 8 arenas for each core
         }
     return variables

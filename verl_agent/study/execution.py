@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -48,8 +49,9 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
         if study.runner == "train":
             train_with_verl(plan.recipe, overrides, run.folder(out), study.budget_turns)
         else:
-            from verl_agent.study.tiny.training import TinyRun
-            from verl_agent.study.tiny.warm_start import warm_start_once
+            with warnings.catch_warnings(action="ignore"):  # verl warns of each engine that is not installed
+                from verl_agent.study.tiny.training import TinyRun
+                from verl_agent.study.tiny.warm_start import warm_start_once
 
             warm = out / "warm" / run.stratum / f"{run.seed}.pt"
             shared = [*plan.study.strata[run.stratum], f"data.seed={run.seed}"]  # of no arm, so the same for all

@@ -1,11 +1,11 @@
 """Plan of a study: the composed config of each arm, checked, with hashes of everything that the result depends on."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,8 @@ from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
-from verl_agent.horizon import Horizon
-from verl_agent.sections import section
 from verl_agent.study.inference import least_seeds
-from verl_agent.study.settings import FRESH, MEASURES, Study, TinySettings, read_study
+from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir")
 """Keys that the command sets for each run."""
@@ -37,8 +35,6 @@ OBEYED = (
     *("critic.optim.lr", "critic.cliprange_value", "tiny.fresh_optimizer"),
 )
 """Keys that the small runner obeys, with those below them."""
-MS_PER_TURN = 1.0
-"""CPU time of a turn with the small model of default size, measured with GuessNumber on a core at 2.6 GHz."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +48,6 @@ class Plan:
     """Dotted keys and values in which each arm differs from the first one, by stratum and arm."""
     facts: dict[str, str]
     """Hashes of the file, of the composed configs with their lists of tasks, and of the code."""
-    eval_turns: int
-    """Turn limit of evaluations."""
     seen_tasks: bool
     """True if training and evaluation of all arms take their tasks from the same split or file."""
 
@@ -65,7 +59,7 @@ class Plan:
         for arm in study.arms:
             changed = {key: value for stratum in study.strata for key, value in self.changes[stratum, arm].items()}
             said = ", ".join(f"{key}={value}" for key, value in changed.items())
-            yield f"arm {arm}: {'the others are compared with it' if arm == first else said or 'no difference'}"
+            yield f"arm {arm}: {'the others are compared with it' if arm == first else said}"
         strata, arms, seeds = len(study.strata), len(study.arms), len(study.seeds)
         shown = f"{strata} strata x " if strata > 1 else ""
         yield (
@@ -76,12 +70,6 @@ class Plan:
             yield f"no arm can be better or worse: that takes {least} seeds with {arms} arms"
         if self.seen_tasks:
             yield "evaluated on its training tasks: success is no measure of generalization"
-        if study.runner == "tiny":
-            searches = len(study.search.values) * len(study.search.seeds) if study.search else 0
-            share = study.search.turns(study.budget_turns) / study.budget_turns if study.search else 0.0
-            runs = strata * arms * (seeds + searches * share)
-            hours, minutes = divmod(math.ceil(runs * self.seconds_of_a_run() / 60), 60)
-            yield f"time: about {hours} h {minutes} min of a core, for GuessNumber's short texts"
         if study.search is not None:
             values = ", ".join(f"{value:g}" for value in study.search.values)
             yield (
@@ -92,20 +80,13 @@ class Plan:
             yield f"after each {study.stop.block} seeds, arms that are worse than another one are dropped"
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
 
-    def seconds_of_a_run(self) -> float:
-        """Return a guess of the seconds of a run of the small model on one core."""
-        study, tiny, default = self.study, self.study.tiny, TinySettings()
-        size = (tiny.width**2 * tiny.layers) / (default.width**2 * default.layers)
-        turns = study.budget_turns + (study.points + 1) * tiny.eval_tasks * tiny.eval_samples * self.eval_turns
-        return turns * MS_PER_TURN / 1000 * (0.4 + 0.6 * size)
-
 
 def make_plan(file: Path) -> Plan:
     """Read and check a study.
 
     Raises:
-        ConfigError: a key, a value, the recipe or an override is not allowed; an arm changes more than it says; or the
-            small runner ignores what an arm or the search changes.
+        ConfigError: a key, a value, the recipe or an override is not allowed; an arm changes more than it says; two arms are
+            the same; or the small runner ignores what an arm or the search changes.
     """
     study, configs = read_study(file), {}
     recipe = (file.parent / study.recipe).resolve()
@@ -128,6 +109,9 @@ def make_plan(file: Path) -> Plan:
         if (FRESH in study.arms[arm]) != (FRESH in study.arms[first]):
             changes[stratum, arm]["tiny.fresh_optimizer"] = FRESH in study.arms[arm]
         check_says_all(arm, changes[stratum, arm], [*study.arms[first], *study.arms[arm]])
+    for one, other in combinations(study.arms, 2):
+        if all(changes[stratum, one] == changes[stratum, other] for stratum in study.strata):
+            raise ConfigError(f"arms {one} and {other} have the same config. Change the overrides of one, or drop it.")
     if study.runner == "tiny":
         for (_, arm), keys in changes.items():
             check_obeyed({key: setter(study, (arm, first), key) for key in keys})
@@ -141,10 +125,8 @@ def make_plan(file: Path) -> Plan:
         "configs": short_hash(json.dumps([*configs.values()], sort_keys=True, default=str).encode() + listed),
         "code": source_digest(sorted(modules)),
     }
-    horizons = [section("horizon", Horizon, config["horizon"]) for config in configs.values()]
-    eval_turns = max(one.turns_for_evaluation() for one in horizons)
     seen_tasks = all(config["env"]["train_tasks"] == config["env"]["eval_tasks"] for config in configs.values())
-    return Plan(study, file.resolve(), recipe, changes, facts, eval_turns, seen_tasks)
+    return Plan(study, file.resolve(), recipe, changes, facts, seen_tasks)
 
 
 def check_obeyed(keys: Mapping[str, str]) -> None:

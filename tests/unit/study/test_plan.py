@@ -53,6 +53,11 @@ def test_an_arm_that_changes_more_than_it_says_raises_config_error(written):
         make_plan(written(arms=arms))
 
 
+def test_two_arms_with_one_config_raise_config_error(written):
+    with pytest.raises(ConfigError, match="arms default and long have the same config"):
+        make_plan(written(arms={"long": [], "default": ["algorithm.adv_estimator=grpo"]}))
+
+
 def test_an_arm_may_not_set_the_seed(written):
     with pytest.raises(ConfigError, match=r"data\.seed"):
         make_plan(written(arms={**ARMS, "other": ["data.seed=3"]}))
