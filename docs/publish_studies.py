@@ -29,13 +29,10 @@ CLAIMS = {
     "horizon_guess_number": [
         ("A growing turn limit learns more than the long one, GuessNumber to 36", HORIZON, "staged")
     ],
-    **{
-        f"horizon_{name.lower()}": [
-            (f"A growing turn limit learns more than the long one, {name}", HORIZON, "staged"),
-            ("... so does the short limit alone", "control", "fixed_short"),
-        ]
-        for name in ("BabyAI", "TextCraft")
-    },
+    "horizon_textcraft": [
+        ("A growing turn limit learns more than the long one, TextCraft of 10 to 12 turns", HORIZON, "staged"),
+        ("... so does the short limit alone", "control", "fixed_short"),
+    ],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
     ],
@@ -51,6 +48,10 @@ CLAIMS = {
     "step_cost_guess_number": [
         ("A cost of 0.05 a turn changes final success, GuessNumber to 12", "`credit.step_cost`", "cost_0_05"),
         ("... and changes the turns of solved tasks", "`credit.step_cost`", "cost_0_05", "turns"),
+    ],
+    "step_cost_textcraft": [
+        ("A cost of 0.02 a turn changes final success, TextCraft of 10 to 12 turns", "`credit.step_cost`", "cost_0_02"),
+        ("... and changes the turns of solved tasks", "`credit.step_cost`", "cost_0_02", "turns"),
     ],
     "algorithms_guess_number": [
         (f"{name} learns more than GRPO", "choice of an algorithm", arm)
