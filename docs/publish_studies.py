@@ -29,10 +29,13 @@ CLAIMS = {
     "horizon_guess_number": [
         ("A growing turn limit learns more than the long one, GuessNumber to 36", HORIZON, "staged")
     ],
-    "horizon_textcraft": [
-        ("A growing turn limit learns more than the long one, TextCraft of 10 to 12 turns", HORIZON, "staged"),
-        ("... so does the short limit alone", "control", "fixed_short"),
-    ],
+    **{
+        f"horizon_{name.lower()}": [
+            (f"A growing turn limit learns more than the long one, {name} of 10 to 12 turns", HORIZON, "staged"),
+            ("... so does the short limit alone", "control", "fixed_short"),
+        ]
+        for name in ("TextCraft", "BabyAI")
+    },
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
     ],
