@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from statistics import fmean, stdev
 from types import SimpleNamespace
@@ -316,6 +317,15 @@ def duel(seats):
 def test_settings_that_cannot_part_the_seats_raise_config_error(seats, estimator, samples, message):
     with pytest.raises(ConfigError, match=message):
         check_comparison(estimator, samples, 2, duel(seats))
+
+
+@pytest.mark.parametrize(("opponent", "refused"), [("self", True), ("frozen:x", True), ("script:random", False)])
+def test_the_result_of_a_match_that_a_limit_ends_is_not_bootstrapped(opponent, refused, tmp_path):
+    write_byte_model(tmp_path / "x", ["act"], vocabulary=300)
+    env = replace(duel(["self", "script:random"]), credit=RewardShaping(truncated="bootstrap"))
+    env.__dict__["live"] = Duel(["self", opponent.replace("x", str(tmp_path / "x"))])
+    with pytest.raises(ConfigError, match=r"bootstrap.*Allowed: as_is, drop") if refused else nullcontext():
+        check_comparison("turn_gae", 2, 2, env)
 
 
 def test_one_trained_seat_may_have_any_estimator():
