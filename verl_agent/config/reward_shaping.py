@@ -124,8 +124,11 @@ def turn_rewards(episode: Episode, credit: RewardShaping, role: str = "") -> Tur
 
 
 def _anchors(episode: Episode, kind: str) -> list[str]:
-    """Return the key of the state in which each turn begins; a reply without an action does not change the state."""
-    seen, anchors = "", []
+    """Return the key of the state in which each turn begins; a reply without an action does not change the state.
+
+    Prompts differ between episodes of one task where another seat of an arena has moved before.
+    """
+    seen, anchors = "\n".join(message["content"] for message in episode.messages[: episode.prompt_length]), []
     for turn in episode.turns:
         anchors.append(hashlib.sha256(seen.encode()).hexdigest()[:16])
         if turn.action is not None and turn.step:

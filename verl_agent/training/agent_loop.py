@@ -57,7 +57,7 @@ class EnvRuntime:
         self._matches: Matches | None = None
         if isinstance(self._live, Arena) and len(self._live.policy_seats) > 1:
             self._matches = Matches(self._live, run_env.label)
-            self._others = SeatPolicies(self._live, run_env, self.budget)
+            self._others = SeatPolicies(self._live, run_env, self.budget, dict(loop.apply_chat_template_kwargs))
 
     def item(self, tasks: str, task_id: str) -> TaskItem:
         """Return one task of a selection."""

@@ -2,14 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from verl_agent.trace.returns import is_uniform
 
 T = TypeVar("T")
+Part: TypeAlias = tuple[str, str]
+"""Group and seat of the episodes that are compared with one another; the seat is "" where one policy plays alone."""
 
 UNIFORM = "uniform"
-"""Tag of a row, True if the episodes of its group have equal returns; `EpisodeSampler` sets it."""
+"""Tag of a row, True if the episodes of its `Part` have equal returns; `EpisodeSampler` sets it."""
 
 
 def group_of(key: str) -> str:
@@ -28,14 +30,18 @@ def row_order(key: str) -> tuple[str, int, int]:
     return group, int(sample), int(segment)
 
 
-def groups_of_equal_returns(returns: Mapping[str, float]) -> set[str]:
-    """Return the groups whose episodes all have the same return."""
-    return {group for group, values in by_group(returns).items() if is_uniform(values)}
+def parts_of_equal_returns(returns: Mapping[str, float], seats: Mapping[str, str]) -> set[Part]:
+    """Return the parts whose episodes all have the same return; `seats` as in `by_part`."""
+    return {part for part, values in by_part(returns, seats).items() if is_uniform(values)}
 
 
-def by_group(values: Mapping[str, T]) -> dict[str, list[T]]:
-    """Return the values of episodes by group."""
-    of_group: dict[str, list[T]] = defaultdict(list)
+def by_part(values: Mapping[str, T], seats: Mapping[str, str]) -> dict[Part, list[T]]:
+    """Return the values of episodes by group and seat.
+
+    Args:
+        seats: seat of each episode in an arena, or another text that all episodes of a group share.
+    """
+    of_part: dict[Part, list[T]] = defaultdict(list)
     for episode, value in values.items():
-        of_group[group_of(episode)].append(value)
-    return of_group
+        of_part[group_of(episode), seats.get(episode, "")].append(value)
+    return of_part

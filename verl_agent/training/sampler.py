@@ -6,7 +6,9 @@ drops a group with fewer than `min_group_size` valid episodes.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import transfer_queue as tq
@@ -18,7 +20,7 @@ from verl_agent.errors import ConfigError, EnvErrorLimitError
 from verl_agent.trace.behaviors import divergence_turns
 from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.metrics import episode_metrics
-from verl_agent.training.groups import UNIFORM, by_group, episode_key, group_of, groups_of_equal_returns
+from verl_agent.training.groups import UNIFORM, by_part, episode_key, group_of, parts_of_equal_returns
 from verl_agent.training.invalid_episodes import READ_RECORDS, check_invalid_rate, take_reports
 from verl_agent.types import StopReason
 
@@ -45,7 +47,7 @@ class EpisodeSampler(ReplayBuffer):
         sampler_kwargs: section with the following keys.
             group_size: episodes of a training prompt (`rollout.n`).
             val_group_size: episodes of a validation prompt.
-            min_group_size: valid episodes that a group needs, 1 to `group_size`.
+            min_group_size: valid episodes that a group needs, 1 to `group_size`; in an arena, each of its seats.
             skip_uniform: drop groups whose episodes all have the same return, as DAPO does (arXiv 2503.14476, section
                 3.2). Unlike there, no other groups replace them: the loss is the mean over the remaining groups.
             max_env_error_rate: share of a step's episodes that may not be valid, 0 to 1.
@@ -141,25 +143,29 @@ class EpisodeSampler(ReplayBuffer):
                 stops = ", ".join(f"{count} {stop}" for stop, count in counts.items())
                 logger.warning("validation: %d of %d episodes are left out: %s", lost, batch_size * size, stops)
             return batch, metrics
-        intact = self._intact(batch.keys)
+        seats = {key: summary.category for key, summary in summaries.items()}  # of one task, only those of seats differ
+        intact = self._intact(batch.keys, seats)
         if not intact:
             raise EnvErrorLimitError(
                 f"step {global_steps}: no group has {self.min_group_size} valid episodes. {READ_RECORDS}"
             )
-        uniform = groups_of_equal_returns({key: summary.effective_return for key, summary in summaries.items()})
+        returns = {key: summary.effective_return for key, summary in summaries.items()}
+        equal = parts_of_equal_returns(returns, seats)
+        different = {key for key, seat in seats.items() if (group_of(key), seat) not in equal}
+        uniform = set(map(group_of, seats)) - set(map(group_of, different))
         kept, dropped = self._split(batch.keys, intact, uniform)
         if dropped:
             tq.kv_clear(partition_id=partition_id, keys=dropped)
             tags = dict(zip(batch.keys, batch.tags, strict=True))
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
-        self._mark(batch, uniform)
+        self._mark(batch, seats.keys() - different)
         valid = list(summaries.values())
-        apart = divergence_turns(by_group({key: summary.actions for key, summary in summaries.items()}).values())
+        apart = divergence_turns(by_part({key: summary.actions for key, summary in summaries.items()}, seats).values())
         return batch, metrics | episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform), apart)
 
-    def _mark(self, batch: KVBatchMeta, groups: set[str]) -> None:
-        """Set the tag `UNIFORM` of the rows of these groups; verl reads tags from the queue again after each pass."""
-        rows = [row for row, key in enumerate(batch.keys) if group_of(key) in groups]
+    def _mark(self, batch: KVBatchMeta, episodes: Collection[str]) -> None:
+        """Set the tag `UNIFORM` of the rows of these episodes; verl reads tags from the queue again after each pass."""
+        rows = [row for row, key in enumerate(batch.keys) if episode_key(key) in episodes]
         for row in rows:
             batch.tags[row][UNIFORM] = True
         if rows:
@@ -189,10 +195,16 @@ class EpisodeSampler(ReplayBuffer):
                 f"{len(crashed)} of {len(groups)} groups have an episode whose agent loop raised an exception."
             )
 
-    def _intact(self, keys: list[str]) -> set[str]:
-        """Return the groups with enough valid episodes."""
-        sizes = Counter(group_of(episode) for episode in {episode_key(key) for key in keys})
-        return {group for group, size in sizes.items() if size >= self.min_group_size}
+    def _intact(self, keys: list[str], seats: Mapping[str, str] = MappingProxyType({})) -> set[str]:
+        """Return the groups with enough valid episodes of each seat: estimators do not compare seats."""
+        sizes: dict[str, list[int]] = defaultdict(list)
+        for (group, _), episodes in by_part({episode_key(key): None for key in keys}, seats).items():
+            sizes[group].append(len(episodes))
+        return {
+            group
+            for group, by_seat in sizes.items()
+            if min(by_seat) >= min(self.min_group_size, self.group_size // len(by_seat))
+        }
 
     def _split(self, keys: list[str], intact: set[str], uniform: set[str]) -> tuple[list[str], list[str]]:
         """Return the keys to train on, and the dropped keys.

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -48,13 +47,17 @@ class FrozenModel:
     """Checkpoint that plays a seat: a `TokenEngine` in this process, for small models, at temperature 1.
 
     A large model is better served by `verl-agent serve` or vLLM, and named as `api:MODEL@URL`.
+
+    Args:
+        path: see `resolve_model`.
+        template_options: keyword arguments of the chat template, those of the model that is trained.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, template_options: Mapping[str, Any]) -> None:
         folder = resolve_model(path, key=SEATS)
         self.tokenizer = load_tokenizer(folder, SEATS)
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
-        self.builder = choose_builder(self.tokenizer, self._model.config.model_type, {})
+        self.builder = choose_builder(self.tokenizer, self._model.config.model_type, template_options)
         self._lock = asyncio.Lock()
 
     async def generate(
@@ -78,20 +81,23 @@ class FrozenModel:
         return FrozenReply(ids, "stop" if ids[-1] == self.tokenizer.eos_token_id else "length")
 
 
-def frozen_model(path: str) -> FrozenModel:
+def frozen_model(path: str, template_options: Mapping[str, Any]) -> FrozenModel:
     """Return the model of a checkpoint, which is loaded once a process, although all matches ask at once."""
     with _loading:
-        return _load(path)
+        if path not in _loaded:
+            _loaded[path] = FrozenModel(path, template_options)
+        return _loaded[path]
 
 
-_load, _loading = cache(FrozenModel), Lock()
+_loaded, _loading = dict[str, FrozenModel](), Lock()
 
 
 class SeatPolicies:
-    """Policies of the seats of one arena that are not trained."""
+    """Policies of the seats of one arena that are not trained; they are prompted like the one that is."""
 
-    def __init__(self, arena: Arena, run_env: RunEnv, budget: TokenBudget) -> None:
+    def __init__(self, arena: Arena, run_env: RunEnv, budget: TokenBudget, template_options: Mapping[str, Any]) -> None:
         self._arena, self._run_env, self._budget = arena, run_env, budget
+        self._template_options = template_options
         self._clients: dict[str, ApiClient] = {}
         self._logs = TemporaryDirectory()
 
@@ -108,17 +114,18 @@ class SeatPolicies:
         return play_seat
 
     async def _policy(self, player: SeatPlayer, seed: EpisodeSeed) -> Policy:
+        tools = self._run_env.new_agent().tools
         if player.kind == "frozen":
-            engine = await asyncio.to_thread(frozen_model, player.name)
+            engine = await asyncio.to_thread(frozen_model, player.name, self._template_options)
             end = engine.tokenizer.eos_token_id
-            tokens = EpisodeTokens(engine.builder, end)
+            tokens = EpisodeTokens(engine.builder, end, tools)
             return EnginePolicy(engine, engine.tokenizer, tokens, self._budget, {}, frozenset({end}), seed)
         if player.name not in self._clients:
             self._clients[player.name] = client = new_client(
                 player.name, Path(self._logs.name) / str(len(self._clients))
             )
             await client.__aenter__()  # open as long as the worker process
-        return ApiPolicy(self._clients[player.name], self._budget, {"temperature": 1.0}, seed)
+        return ApiPolicy(self._clients[player.name], self._budget, {"temperature": 1.0}, seed, tools=tools)
 
 
 def new_client(name: str, folder: Path) -> ApiClient:

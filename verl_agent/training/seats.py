@@ -97,8 +97,8 @@ def check_comparison(estimator: str, samples: int, val_samples: int, run_env: Ru
         val_samples: `rollout.val_kwargs.n`.
 
     Raises:
-        ConfigError: episodes may begin differently, a frozen checkpoint does not exist, the estimator compares trained
-            seats with one another, or episodes do not divide into matches.
+        ConfigError: episodes may begin differently, a frozen checkpoint does not exist, the result of a match would be
+            bootstrapped, the estimator compares trained seats with one another, or episodes do not divide into matches.
     """
     if estimator in GROUPED and not run_env.live.seeded:
         others = ", ".join(name for name in BUILT_IN if name not in GROUPED)
@@ -112,6 +112,11 @@ def check_comparison(estimator: str, samples: int, val_samples: int, run_env: Ru
         for one in arena.players:
             if one.kind == "frozen":
                 resolve_model(one.name, key=SEATS)
+        if len(arena.policy_seats) > 1 and run_env.credit.truncated == "bootstrap":
+            raise ConfigError(
+                f"credit.truncated='bootstrap' is not allowed with {SEATS} of env {run_env.env.name!r}: a limit ends "
+                "the match, and the return has its result already. Allowed: as_is, drop."
+            )
     if not isinstance(arena, Arena) or (seats := len(arena.trained_seats)) == 1:
         return
     if not find_estimator(estimator).parts_seats:

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
 
+from verl_agent.config.algorithms import ESTIMATOR, SEVERAL_ROWS, find_estimator
+from verl_agent.errors import ConfigError
 from verl_agent.rollout.tokens import expand
 from verl_agent.training.groups import group_of
 from verl_agent.training.turns import TurnSpan, locate_turns, rewards_on_last_tokens, values_on_tokens
@@ -104,6 +106,21 @@ class TurnBatch:
         """True if every row begins with the first turn of its episode."""
         first = {turn.row: turn.number for turn in reversed(self.turns)}
         return not any(first.values())
+
+    def check_rows(self, estimator: str) -> None:
+        """Check that the estimator suits the rows of the episodes, which an agent or a program may split.
+
+        Preflight refuses contexts that always do; `rloo` is right for several rows (`once_an_episode`).
+
+        Raises:
+            ConfigError: it does not.
+        """
+        if estimator not in SEVERAL_ROWS and find_estimator(estimator).rewards != "episode" and not self.whole_episodes:
+            raise ConfigError(
+                f"{ESTIMATOR}={estimator!r} takes each row for an episode, and an episode has several: what the model "
+                "read before was changed. Choose another estimator, such as grpo or turn_gae, or let conversations "
+                "only grow."
+            )
 
     @property
     def dropped_share(self) -> float:

@@ -1,5 +1,7 @@
 """Test reward shaping: scale, costs and placement of the return; nothing changes by default."""
 
+from dataclasses import replace
+
 import pytest
 
 from verl_agent.config.reward_shaping import RewardShaping, turn_rewards
@@ -77,6 +79,16 @@ def test_history_anchors_distinguish_states_with_equal_observations():
     three, seven, same = guesses("3", "1"), guesses("7", "1"), guesses("3", "2")
     assert three[0] == seven[0] and three[1] != seven[1]
     assert three == same
+
+
+@pytest.mark.parametrize("kind", ["observation", "history"])
+def test_first_anchors_distinguish_the_moves_of_another_seat_before(kind):
+    def first(prompt: str) -> str:
+        begun = replace(PLAYED, messages=[{"role": "user", "content": prompt}], prompt_length=1)
+        return turn_rewards(begun, RewardShaping(anchor=kind)).anchors[0]
+
+    assert first("Your card is king. The other seat bets.") != first("Your card is king. The other seat passes.")
+    assert first("Your card is king.") == first("Your card is king.")
 
 
 def test_split_rows_keep_the_turn_numbers_of_the_episode():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verl_agent.training.groups import groups_of_equal_returns, row_order
+from verl_agent.training.groups import parts_of_equal_returns, row_order
 
 
 def returns(**groups: list[float]) -> dict[str, float]:
@@ -10,16 +10,21 @@ def returns(**groups: list[float]) -> dict[str, float]:
 
 
 def test_group_is_uniform_if_all_its_episodes_have_the_same_return():
-    assert groups_of_equal_returns(returns(a=[1, 1, 1], b=[1, 0], c=[0])) == {"a", "c"}
+    assert parts_of_equal_returns(returns(a=[1, 1, 1], b=[1, 0], c=[0]), {}) == {("a", ""), ("c", "")}
+
+
+def test_returns_of_different_seats_are_not_compared():
+    seats = {"a_0": "left", "a_1": "right", "a_2": "left", "a_3": "right"}
+    assert parts_of_equal_returns(returns(a=[1, -1, 1, 0]), seats) == {("a", "left")}
 
 
 @pytest.mark.parametrize("values", [[0.1 + 0.2, 0.3], [0.1 * 3 - 0.3, 0.0], [1e3, 1e3 + 1e-4]])
 def test_returns_that_differ_by_rounding_are_equal(values):
-    assert groups_of_equal_returns(returns(a=values)) == {"a"}
+    assert parts_of_equal_returns(returns(a=values), {}) == {("a", "")}
 
 
 def test_small_differences_in_return_count():
-    assert groups_of_equal_returns(returns(a=[0.70001, 0.7], b=[1e-5, 0.0])) == set()
+    assert parts_of_equal_returns(returns(a=[0.70001, 0.7], b=[1e-5, 0.0]), {}) == set()
 
 
 def test_rows_sort_by_group_sample_and_segment_as_numbers():

@@ -82,6 +82,17 @@ def test_min_group_size_is_at_most_the_group_size(group_size, min_group_size, ne
     assert {key.split("_")[0] for key in kept} == {f"group{size}" for size in range(needed, group_size + 1)}
 
 
+@pytest.mark.parametrize(
+    ("group_size", "found", "kept"),
+    [(4, "lr", False), (4, "lrr", False), (4, "lrlr", True), (4, "ll", True), (2, "lr", True), (8, "lrlr", True)],
+)
+def test_every_seat_of_a_group_needs_enough_valid_episodes(group_size, found, kept):
+    """With one match left, GRPO would take the return of the only episode of a seat for its advantage."""
+    seats = {f"a_{sample}": seat for sample, seat in enumerate(found)}
+    rows = [f"{episode}_0" for episode in seats]
+    assert sampler(group_size)._intact(rows, seats) == ({"a"} if kept else set())
+
+
 # Episodes that are not valid
 
 

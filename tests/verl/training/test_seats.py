@@ -3,6 +3,8 @@
 import asyncio
 import json
 from collections import defaultdict
+from contextlib import nullcontext
+from dataclasses import replace
 from statistics import fmean, stdev
 from types import SimpleNamespace
 
@@ -14,25 +16,28 @@ from transformers import AutoTokenizer
 from tests.support.arenas import Duel
 from tests.support.fakes import ScriptedEngine, ScriptedPolicy, plain
 from tests.support.model_server import ModelServer
-from tests.support.models import write_byte_model
+from tests.support.models import CHATML, write_byte_model
 from tests.support.packages import write_metadata
 from tests.support.training_runs import train_to_end
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.config.settings import RunEnv
+from verl_agent.envs.arena import SeatPlayer
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.horizon import Horizon
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.matches import HeldSeat
-from verl_agent.rollout.settings import EpisodeSettings
+from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.rollout.settings import EpisodeSettings, TokenBudget
 from verl_agent.rollout.tokens import Segment
 from verl_agent.trace.record_files import read_records
 from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.training.agent_loop import EpisodeLoop, WorkerState
 from verl_agent.training.estimators import ROLE_DECAY, rae
 from verl_agent.training.rollout_row import RolloutRow
+from verl_agent.training.seat_policies import SeatPolicies
 from verl_agent.training.seats import Matches, check_comparison
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns
 
@@ -206,6 +211,27 @@ def test_a_model_behind_an_api_plays_the_other_seat(register_duel):
     assert body["model"] == "large" and body["messages"][-1]["content"].startswith("You are right.")
 
 
+def test_policies_of_other_seats_read_the_functions_and_options_of_the_prompt(tmp_path):
+    """Without them the opponent does not know how to act, or thinks where the trained policy does not."""
+    template = "{% if tools %}{{ note }} {{ tools[0].function.name }} {% endif %}" + CHATML
+    write_byte_model(tmp_path / "frozen", ["act"], vocabulary=300)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "frozen")
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(tmp_path / "frozen")
+
+    async def read(player, seats):
+        env, budget = replace(duel(seats), agent=AgentSettings("tools")), TokenBudget(200, 100, 8)
+        env.__dict__["live"] = Duel(seats)
+        policies = SeatPolicies(env.live, env, budget, {"note": "option"})
+        return await policies._policy(SeatPlayer(*player), EpisodeSeed(1, "train", "duel", "1", 1, 0))
+
+    frozen = asyncio.run(read(("frozen", str(tmp_path / "frozen")), ["self", "frozen:x"]))
+    frozen.tokens.add_messages([{"role": "user", "content": "Begin."}])
+    assert tokenizer.decode(frozen.tokens.ids).startswith("option act ")
+    api = asyncio.run(read(("api", "large@http://127.0.0.1:1/v1"), ["self", "api:x"]))
+    assert [tool["function"]["name"] for tool in api.tools] == ["act"]
+
+
 def test_a_frozen_checkpoint_that_is_missing_is_named(register_duel, tmp_path):
     async def begin():
         one = loop(["12"], seats=["self", f"frozen:{tmp_path / 'none'}"])
@@ -291,6 +317,15 @@ def duel(seats):
 def test_settings_that_cannot_part_the_seats_raise_config_error(seats, estimator, samples, message):
     with pytest.raises(ConfigError, match=message):
         check_comparison(estimator, samples, 2, duel(seats))
+
+
+@pytest.mark.parametrize(("opponent", "refused"), [("self", True), ("frozen:x", True), ("script:random", False)])
+def test_the_result_of_a_match_that_a_limit_ends_is_not_bootstrapped(opponent, refused, tmp_path):
+    write_byte_model(tmp_path / "x", ["act"], vocabulary=300)
+    env = replace(duel(["self", "script:random"]), credit=RewardShaping(truncated="bootstrap"))
+    env.__dict__["live"] = Duel(["self", opponent.replace("x", str(tmp_path / "x"))])
+    with pytest.raises(ConfigError, match=r"bootstrap.*Allowed: as_is, drop") if refused else nullcontext():
+        check_comparison("turn_gae", 2, 2, env)
 
 
 def test_one_trained_seat_may_have_any_estimator():

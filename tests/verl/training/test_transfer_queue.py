@@ -23,7 +23,7 @@ from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.training.dispatch import EpisodeLoopManager, shares
 from verl_agent.training.grouped_batches import GroupedBatches
-from verl_agent.training.groups import group_of, row_order
+from verl_agent.training.groups import UNIFORM, group_of, row_order
 from verl_agent.training.sampler import EpisodeSampler
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.token_recorder import TokenRecorder
@@ -54,13 +54,16 @@ def sampler(**settings: object) -> EpisodeSampler:
     )
 
 
-def finish_episodes(seed: int, returns: dict[int, list[float]] = RETURNS, dropped: Container[int] = ()) -> None:
+def finish_episodes(
+    seed: int, returns: dict[int, list[float]] = RETURNS, dropped: Container[int] = (), arena: Container[int] = ()
+) -> None:
     """Put the groups of a step into the queue, in an order of completion that depends on the seed."""
     if left := list((tq.kv_list() or {}).get("train", {})):
         tq.kv_clear(partition_id="train", keys=left)
     episodes = [(task, sample, value) for task, values in returns.items() for sample, value in enumerate(values)]
     for task, sample, value in random.Random(seed).sample(episodes, len(episodes)):
-        summary = EpisodeSummary(value, value >= 1, 2, 4, StopReason.TERMINATED)
+        seat = f"seat {sample % 2}" if task in arena else ""
+        summary = EpisodeSummary(value, value >= 1, 2, 4, StopReason.TERMINATED, category=seat)
         turns = TurnRewards([value], ["state"], truncated="drop" if task in dropped and sample >= 2 else "as_is")
         ids, response = torch.arange(4 + task), torch.arange(3 + sample)
         row = {
@@ -128,6 +131,17 @@ def test_advantages_of_equal_returns_are_exactly_zero(estimator):
             largest[group_of(key)] = max(largest[group_of(key)], row.abs().max().item())
         assert [largest[name(task)] for task in range(3)] == [0.0, 0.0, 0.0]
         assert largest[name(3)] > 0.5
+
+
+def test_rows_of_a_seat_with_equal_returns_are_marked():
+    """Its advantages are then exactly 0, although another seat of its group has different returns."""
+    returns = {0: [0.7, 0.0, 0.7, 1.0], 1: [0.7, 0.0, 0.7, 0.0], 2: [0.7, 0.0, 0.7, 0.0]}
+    finish_episodes(0, returns, arena=(0, 1))
+    batch, metrics = sampler(group_size=4, skip_uniform=True).sample(1, "train", 3)
+    marked = {key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag.get(UNIFORM)}
+    assert marked == {f"{name(0)}_{sample}_0" for sample in (0, 2)}
+    assert {group_of(key) for key in batch.keys} == {name(0), name(2)}, "both seats of task 1 have equal returns"
+    assert metrics["episode/uniform_groups"] == 1
 
 
 def test_mini_batches_do_not_depend_on_the_order_in_which_episodes_end():

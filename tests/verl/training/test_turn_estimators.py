@@ -1,5 +1,6 @@
 """Tests of turn-level returns and GiGPO against the papers' equations."""
 
+from contextlib import nullcontext
 from statistics import fmean, stdev
 
 import pytest
@@ -10,7 +11,9 @@ import verl_agent.training.estimators
 from tests.support.estimators import TurnRow, batch_turns, padded_mask, turn_advantages, values_by_turn
 from tests.support.letters import LOST, SHORT, TRUNCATED, WON
 from verl_agent.config.reward_shaping import RewardShaping
+from verl_agent.errors import ConfigError
 from verl_agent.rollout.tokens import Segment
+from verl_agent.training.turn_batch import TurnBatch
 from verl_agent.training.turns import BATCH_TURNS, locate_turns, reply_spans, rewards_on_last_tokens
 
 ROWS: list[TurnRow] = [
@@ -105,6 +108,17 @@ def test_segments_of_an_episode_have_the_advantages_of_the_whole_episode(estimat
         advantages_BT, _ = estimate(torch.zeros(mask_BT.shape), mask_BT, config=config)
     expected = values_by_turn(whole, ROWS)[0]
     assert (advantages_BT[0, 0], advantages_BT[1, 0]) == pytest.approx(tuple(expected), abs=1e-5)
+
+
+@pytest.mark.parametrize(("estimator", "refused"), [("gae", True), ("grpo", False), ("rloo", False), ("rae", False)])
+def test_an_estimator_of_rows_refuses_episodes_of_several_rows(estimator, refused):
+    """With `credit.place=turn` the first row of a solved episode would have a return of 0."""
+    masks = [torch.tensor([1, 1])] * 2
+    fields = [{"rewards": [reward], "anchors": ["s"], "first": first} for first, reward in enumerate((0.0, 1.0))]
+    split = TurnBatch(locate_turns(["a_0_0", "a_0_1"], masks, fields), masks, [False] * 2, [False] * 2)
+    with pytest.raises(ConfigError, match="adv_estimator='gae' takes each row") if refused else nullcontext():
+        split.check_rows(estimator)
+    TurnBatch(split.turns[:1], masks[:1], [False], [False]).check_rows(estimator)
 
 
 def test_padding_rows_have_no_turns():
