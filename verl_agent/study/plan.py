@@ -85,8 +85,8 @@ def make_plan(file: Path) -> Plan:
     """Read and check a study.
 
     Raises:
-        ConfigError: a key, a value, the recipe or an override is not allowed; an arm changes more than it says; two arms are
-            the same; or the small runner ignores what an arm or the search changes.
+        ConfigError: a key, a value, the recipe or an override is not allowed; an arm changes more than it says; two
+            arms are the same; or the small runner ignores what an arm or the search changes.
     """
     study, configs = read_study(file), {}
     recipe = (file.parent / study.recipe).resolve()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
 
-from verl_agent.config.algorithms import ESTIMATOR, SEVERAL_ROWS, find_estimator
+from verl_agent.config.algorithms import ESTIMATOR
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.tokens import expand
 from verl_agent.training.groups import group_of
@@ -107,19 +107,19 @@ class TurnBatch:
         first = {turn.row: turn.number for turn in reversed(self.turns)}
         return not any(first.values())
 
-    def check_rows(self, estimator: str) -> None:
-        """Check that the estimator suits the rows of the episodes, which an agent or a program may split.
+    def check_whole(self, estimator: str) -> None:
+        """Check that each episode is one row, for an estimator that reads the rewards of tokens row by row.
 
-        Preflight refuses contexts that always do; `rloo` is right for several rows (`once_an_episode`).
+        Preflight refuses contexts that split episodes; a program that changes its history splits them, too.
 
         Raises:
-            ConfigError: it does not.
+            ConfigError: an episode has several rows.
         """
-        if estimator not in SEVERAL_ROWS and find_estimator(estimator).rewards != "episode" and not self.whole_episodes:
+        if not self.whole_episodes:
             raise ConfigError(
-                f"{ESTIMATOR}={estimator!r} takes each row for an episode, and an episode has several: what the model "
-                "read before was changed. Choose another estimator, such as grpo or turn_gae, or let conversations "
-                "only grow."
+                f"{ESTIMATOR}={estimator!r} with rewards of turns takes each row for an episode, and an episode has "
+                "several: what the model read before was changed. Choose another estimator, such as grpo or turn_gae, "
+                "set credit.place=outcome and credit.truncated=as_is, or let conversations only grow."
             )
 
     @property

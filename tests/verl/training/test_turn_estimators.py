@@ -1,6 +1,5 @@
 """Tests of turn-level returns and GiGPO against the papers' equations."""
 
-from contextlib import nullcontext
 from statistics import fmean, stdev
 
 import pytest
@@ -110,15 +109,14 @@ def test_segments_of_an_episode_have_the_advantages_of_the_whole_episode(estimat
     assert (advantages_BT[0, 0], advantages_BT[1, 0]) == pytest.approx(tuple(expected), abs=1e-5)
 
 
-@pytest.mark.parametrize(("estimator", "refused"), [("gae", True), ("grpo", False), ("rloo", False), ("rae", False)])
-def test_an_estimator_of_rows_refuses_episodes_of_several_rows(estimator, refused):
-    """With `credit.place=turn` the first row of a solved episode would have a return of 0."""
+def test_placed_rewards_need_episodes_of_one_row():
+    """The first row of a solved episode would have a return of 0."""
     masks = [torch.tensor([1, 1])] * 2
     fields = [{"rewards": [reward], "anchors": ["s"], "first": first} for first, reward in enumerate((0.0, 1.0))]
     split = TurnBatch(locate_turns(["a_0_0", "a_0_1"], masks, fields), masks, [False] * 2, [False] * 2)
-    with pytest.raises(ConfigError, match="adv_estimator='gae' takes each row") if refused else nullcontext():
-        split.check_rows(estimator)
-    TurnBatch(split.turns[:1], masks[:1], [False], [False]).check_rows(estimator)
+    with pytest.raises(ConfigError, match="adv_estimator='gae' with rewards of turns takes each row"):
+        split.check_whole("gae")
+    TurnBatch(split.turns[:1], masks[:1], [False], [False]).check_whole("gae")
 
 
 def test_padding_rows_have_no_turns():
