@@ -23,7 +23,7 @@ from typing import (
 )
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic.fields import FieldInfo
@@ -171,11 +171,20 @@ def allowed_text(value: object, hint: Any, bounds: Sequence[Any] = ()) -> str:
     arms, allowed = _arms(hint), describe_type(hint, bounds)
     if isinstance(value, float) and not isfinite(value):
         allowed = allowed.replace("a number", "a finite number", 1)
-    if type(value) not in arms and any(_is_list(arm) and type(value) in _arms(get_args(arm)[0]) for arm in arms):
+    if type(value) not in arms and any(_is_list(arm) and _fits(value, get_args(arm)[0]) for arm in arms):
         allowed += f", such as [{_text(value)}]"
     choices = [str(choice) for arm in arms if get_origin(arm) is Literal for choice in get_args(arm)]
     meant = did_you_mean(str(value), choices) if len(choices) > 1 else ""
     return f"Allowed: {allowed}." + (f" {meant}" if meant.startswith("Did") else "")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Return True if a type and its constraints allow a value."""
+    try:
+        TypeAdapter(hint).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
 
 
 def _unknown(name: str, key: str, known: Sequence[str]) -> str:

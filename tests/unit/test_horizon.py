@@ -62,6 +62,7 @@ def test_invalid_limits_raise_config_error_naming_the_key(values, message):
     ("limits", "message"),
     [
         (8, "horizon.max_turns=8 is not allowed. Allowed: a list of 1 or more whole numbers >= 1, such as [8]."),
+        (0, "horizon.max_turns=0 is not allowed. Allowed: a list of 1 or more whole numbers >= 1."),
         ("8", "horizon.max_turns='8' is not allowed. Allowed: a list of 1 or more whole numbers >= 1."),
         (["5", 8], "horizon.max_turns[0]='5' is not allowed. Allowed: a whole number >= 1."),
         ([4.5], "horizon.max_turns[0]=4.5 is not allowed. Allowed: a whole number >= 1."),

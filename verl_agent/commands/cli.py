@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -161,7 +162,7 @@ def new_env(
     """Create a package with a new environment: a small game, recipes, a data sheet and tests."""
     folder = write_package(name, into)
     print_line(f"Created {folder} with a game that is ready for training. Next steps:")
-    for command in (f"cd {folder}", "pip install -e .", f"verl-agent check-env {name}", "pytest"):
+    for command in (f"cd {shlex.quote(str(folder))}", "pip install -e .", f"verl-agent check-env {name}", "pytest"):
         print_line(f"  {command}")
     print_line("README.md lists the training commands. Then replace the game in adapter.py with your environment.")
 

@@ -132,7 +132,10 @@ def export_env(
         fail(f"{str(path)!r} exists. Remove it, or choose another file with --out.")
     if not path.parent.is_dir():
         fail(f"--out={str(path)!r}: the folder {path.parent} does not exist. Create it, or choose another file.")
-    path.write_text(MODULE.format(name=name, module=path.stem), encoding="utf-8")
+    try:
+        path.write_text(MODULE.format(name=name, module=path.stem), encoding="utf-8")
+    except OSError as error:
+        fail(f"--out={str(path)!r} cannot be written ({error.strerror}). Choose another file.")
     print_line(f"module: {path}")
     print_line(
         f"play it where verifiers 0.4.0 and verl-agent are installed: PYTHONPATH={path.parent} vf-eval {path.stem}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from verl_agent.envs.registry import registered_envs
 from verl_agent.errors import ConfigError
+from verl_agent.runs.identity import make_folder
 
 FILES = {
     "pyproject.toml": "pyproject.toml.txt",
@@ -36,12 +37,13 @@ def write_package(name: str, into: Path) -> Path:
         The folder of the package.
 
     Raises:
-        ConfigError: the name cannot be used, or the folder is not empty.
+        ConfigError: the name cannot be used, the folder is not empty, or `into` cannot be written.
     """
     check_name(name)
     folder = into / name
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} exists already. Choose another name, or another folder with --into.")
+    make_folder(into, "--into")
     values = {
         "@name@": name,
         "@dist@": f"{name.replace('_', '-')}-env",

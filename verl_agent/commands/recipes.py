@@ -11,6 +11,7 @@ import typer
 
 from verl_agent.commands.terminal import fail, print_line
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
+from verl_agent.runs.identity import make_folder
 
 PARTS = ("env", "limits")
 """Beginnings of the names of files that recipes include."""
@@ -41,7 +42,7 @@ def copy_recipes(names: list[str], into: Path) -> list[Path]:
         The new folders.
 
     Raises:
-        ConfigError: a folder of recipes does not exist, or has a copy already.
+        ConfigError: a folder of recipes does not exist, or has a copy already; or `into` cannot be written.
     """
     source = recipes_folder()
     known = sorted(path.name for path in source.iterdir() if path.is_dir())
@@ -54,6 +55,7 @@ def copy_recipes(names: list[str], into: Path) -> list[Path]:
             raise ConfigError(f"{target} is the original, which you may edit. To copy it, give a folder with --into.")
         if target.exists():
             raise ConfigError(f"{target} exists already. Move it away, or copy into another folder with --into.")
+    make_folder(into, "--into")
     for folder, target in targets.items():
         shutil.copytree(folder, target)
     return list(targets.values())

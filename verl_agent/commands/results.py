@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from verl_agent.commands.terminal import print_line
+from verl_agent.runs.identity import make_folder
 
 
 def scaling(
@@ -24,6 +25,7 @@ def scaling(
             print_line(f"  {curve.name}, {curve.meaning}: {describe_ends(curve)}")
         for selection in found.selections:
             print_line(f"  best of n by {describe_selection(selection)}")
+        make_folder(folder, "FOLDER")
         for path in write_scaling(found, folder):
             print_line(f"wrote {path}")
 
@@ -44,6 +46,7 @@ def leaderboard(
         print_line(f"{short_conditions(board)} (conditions {board.key}):")
         for row in board.rows:
             print_line(f"  {row.label}: {row.overall}")
+    make_folder(into, "--into")
     for path in write_leaderboard(boards, into):
         print_line(f"wrote {path}")
 
@@ -63,5 +66,6 @@ def failures(
         print_line(short_summary(summary))
     if not summaries:
         print_line("No valid episode failed.")
+    make_folder(folder, "FOLDER")
     for path in write_failures(summaries, failed, folder):
         print_line(f"wrote {path}")

@@ -63,10 +63,10 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
     if isinstance(error, OverrideParseException) and "=" not in error.override:
         return f"{error.override!r} has no value. Allowed: KEY=VALUE, such as {error.override}=VALUE."
     if isinstance(error, OverrideParseException):
-        return (
-            f"{error.override!r} cannot be read: {text.partition(chr(10))[0]}. Close brackets and quotation marks, and "
-            "put the override into quotation marks of the shell, such as 'horizon.max_turns=[4,8]'."
-        )
+        return _explain_unreadable(error.override.removeprefix("++"), text.partition("\n")[0])
+    if text.startswith("Ambiguous value for argument"):
+        key, _, value = text.split("'")[1].removeprefix("++").partition("=")
+        return f"{key}={value} is not allowed. Allowed: '{key}=[{value}]' for a list, \"{key}='{value}'\" for a text."
     if isinstance(cause, GrammarParseError):
         return f"{cause.full_key}: {str(cause).splitlines()[0]}"
     if isinstance(cause, ConfigTypeError) and " override " in text:
@@ -93,6 +93,19 @@ def _explain_override(error: HydraException, arguments: Sequence[str], base: str
         known = dict.fromkeys([*map(str, section), *fields_of(around)])
         hint = did_you_mean(last, known) if known else f"{around} has no keys."
     return f"{key} is not a setting of this recipe. {hint}"
+
+
+def _explain_unreadable(override: str, problem: str) -> str:
+    """Return the message for an override that Hydra's grammar does not accept, with what to write instead."""
+    key, _, value = override.partition("=")
+    if value.startswith("~"):
+        return f"{override!r} is not allowed: the shell does not expand ~ there. Write {key}=$HOME{value[1:]}."
+    if not set(value) & set("[]{}'\""):
+        return f"{override!r} cannot be read. A text with such characters needs quotation marks: \"{key}='{value}'\"."
+    return (
+        f"{override!r} cannot be read: {problem}. Close brackets and quotation marks, and put the override into "
+        "quotation marks of the shell, such as 'horizon.max_turns=[4,8]'."
+    )
 
 
 def _plain(section: DictConfig) -> Any:

@@ -1,6 +1,6 @@
 """Keys of the base YAML files, and the checks that a recipe suits its command and has all values."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any
@@ -113,6 +113,19 @@ def add_free_keys(argument: str) -> str:
     """
     own = any(argument.startswith(f"{one.key}.{field.name}=") for one in all_sections() for field in fields(one.kind))
     return f"++{argument}" if (argument.startswith(FREE) and "=" in argument) or own else argument
+
+
+def literal(value: object) -> str:
+    """Format a value for Hydra's command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "\\'") + "'"
+    if isinstance(value, Sequence):
+        return "[" + ",".join(map(literal, value)) + "]"
+    return str(value)
 
 
 def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

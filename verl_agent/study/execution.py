@@ -15,8 +15,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from verl_agent.config.composing import compose_training
+from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError
-from verl_agent.runs.identity import claim
+from verl_agent.runs.identity import claim, make_folder
 from verl_agent.runs.processes import end_with_parent
 from verl_agent.study.inference import decided_pairs, hopeless
 from verl_agent.study.plan import Plan
@@ -77,6 +78,7 @@ class Execution:
         """
         plan, study, out = self._plan, self._plan.study, self._out
         may_change, contents = ["code"] if new_code else [], "runs of another version of this study"
+        make_folder(out, "--out")
         claim(out, plan.facts, may_change, contents=contents, advice=ADVICE, file=RECORD)
         if not (out / "study.yaml").is_file():
             shutil.copyfile(plan.file, out / "study.yaml")
@@ -153,7 +155,8 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipe.parent)]
-    command += ["--config-name", recipe.stem, *overrides, f"trainer.default_local_dir={folder / 'train'}"]
+    command += ["--config-name", recipe.stem, *overrides]
+    command.append(f"trainer.default_local_dir={literal(str(folder / 'train'))}")
     with (folder / "output.txt").open("a", encoding="utf-8") as output:
         run = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, preexec_fn=end_with_parent)
     if run.returncode:

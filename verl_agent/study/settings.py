@@ -150,9 +150,8 @@ def read_study(file: Path) -> Study:
         ConfigError: it cannot be read, or a key or value is not allowed.
     """
     if not file.is_file():
-        raise ConfigError(
-            f"{str(file)!r} does not exist. Give the YAML file of a study, such as one of recipes/studies."
-        )
+        problem = "is a folder" if file.is_dir() else "does not exist"
+        raise ConfigError(f"{str(file)!r} {problem}. Give the YAML file of a study, such as one of recipes/studies.")
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

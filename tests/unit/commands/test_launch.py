@@ -56,6 +56,15 @@ def explanation(folder: Path, name: str, *overrides: str, base: str = "agent_bas
         (["grpo_cpu", "train_batch_size=3"], "train_batch_size is not a setting of this recipe. Did you mean data.t"),
         (["grpo_cpu", "data.seed"], "'data.seed' has no value. Allowed: KEY=VALUE, such as data.seed=VALUE."),
         (["grpo_cpu", "data.seed=[4"], "'data.seed=[4' cannot be read: no viable alternative at input '[4'. Close"),
+        (
+            ["grpo_cpu", "data.seed=Größe"],
+            "'data.seed=Größe' cannot be read. A text with such characters needs quotation",
+        ),
+        (
+            ["grpo_cpu", "data.seed=~/x"],
+            "'data.seed=~/x' is not allowed: the shell does not expand ~ there. Write data.",
+        ),
+        (["grpo_cpu", "data.seed=4,8"], "data.seed=4,8 is not allowed. Allowed: 'data.seed=[4,8]' for a list, \"data."),
         (["grpo_cpuu"], f"Cannot find primary config 'grpo_cpuu' in {RECIPES}. Did you mean 'grpo_cpu'?"),
         (["ppo"], f"there is no recipe 'ppo' in {RECIPES}. 'ppo' is an overlay for any recipe: run grpo, for example,"),
         (["grpo_cpu", "env.hosts=[1]"], "env.hosts=[1] is not allowed. Allowed: a section with the keys where, count"),

@@ -8,11 +8,13 @@ from typing import Literal
 
 from rich.console import Console
 
+from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.policies import start_sessions
 from verl_agent.evaluation.settings import EvaluationConfig, UnresolvedError
 from verl_agent.evaluation.suite.settings import Suite, compose_entry
 from verl_agent.results.folder import REPORT, model_name, read_report
+from verl_agent.runs.identity import make_folder
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.subprocess_run import run_command
 
@@ -57,7 +59,7 @@ def models_of(suite: Suite, models: Sequence[str]) -> dict[str, list[str]]:
         )
     if named:
         return {model_name(named[-1]): []}
-    found = {model_name(model): [f"model.path={model}"] for model in models}
+    found = {model_name(model): [f"model.path={literal(model)}"] for model in models}
     if len(found) < len(models):
         raise ConfigError(
             f"two of the models have the same name: {', '.join(models)}. Play them with different --into."
@@ -93,9 +95,10 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
     The settings of all evaluations are checked first. A failed evaluation does not stop the others.
 
     Raises:
-        ConfigError: a setting of an evaluation is not allowed; nothing was played.
+        ConfigError: a setting of an evaluation is not allowed, or the folder cannot be written; nothing was played.
     """
     composed, outcomes = compose_suite(suite, models), []
+    make_folder(into, "--into")
     missing: dict[str, str | None] = {}
     for (name, model), config in composed.items():
         folder, needs = (into / model / name).resolve(), suite.entries[name].needs
@@ -114,7 +117,7 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
             continue
         recipe, overrides = suite.recipe(name), [*suite.common, *models[model]]
         location = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
-        given = [*replace(suite, common=overrides).overrides(name), f"evaluation.output_dir={folder}"]
+        given = [*replace(suite, common=overrides).overrides(name), f"evaluation.output_dir={literal(str(folder))}"]
         code = run_command([*PROGRAM, *location, *given])
         outcomes.append(outcome_of_report(model, name, env, folder, code))
     return outcomes

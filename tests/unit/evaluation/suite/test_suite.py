@@ -84,6 +84,12 @@ def test_a_suite_skips_missing_needs_by_name(tmp_path):
     assert "| absent | other | skipped |" in files[1].read_text()
 
 
+def test_a_suite_plays_below_a_folder_with_special_characters(tmp_path):
+    chosen, into = suite(tmp_path, "evaluation.max_tasks=1", only=("small",)), tmp_path / "Größe (1), a=b"
+    (played,) = play_suite(chosen, models_of(chosen, ["oracle"]), into, Console(file=StringIO()))
+    assert (played.status, played.folder) == ("played", into / "oracle/small")
+
+
 def test_a_need_is_missing_if_the_first_task_does_not_start(tmp_path):
     config = compose_entry(suite(tmp_path, "model.path=oracle"), "stand_in")
     assert missing_need(config) is None
@@ -136,7 +142,10 @@ def test_invalid_suites_raise_config_error(tmp_path, overrides, only, content, m
 
 def test_models_are_named_once_and_have_different_names(tmp_path):
     named, unnamed = suite(tmp_path, "model.path=oracle"), suite(tmp_path)
-    assert models_of(unnamed, ["runs/a", "oracle"]) == {"a": ["model.path=runs/a"], "oracle": ["model.path=oracle"]}
+    assert models_of(unnamed, ["runs/a", "oracle"]) == {
+        "a": ["model.path='runs/a'"],
+        "oracle": ["model.path='oracle'"],
+    }
     assert models_of(named, []) == {"oracle": []}
     for chosen, models in ((named, ["random"]), (unnamed, [])):
         with pytest.raises(ConfigError, match="name the models either with --model"):

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tests.support.episodes import talk
 from verl_agent.config.catalogue import may_change
+from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError
 from verl_agent.results.results import compare, summarize
 from verl_agent.training.offline.evolve.report import RoundResult, rounds_table
@@ -21,7 +22,6 @@ from verl_agent.training.offline.evolve.rounds import (
     folder_names,
     phases,
 )
-from verl_agent.training.offline.evolve.run import literal
 
 TWO = [Exploration("a.yaml", "train"), Exploration("b.yaml", "train")]
 SETTINGS = {"evolve": {"start": "base", "rounds": 2}, "learn": {"optim": {"lr": 0.1}}}

@@ -4,13 +4,13 @@ Every phase resumes after an interruption, so the rounds do too.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
 
+from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.subprocess_run import run_command
@@ -122,16 +122,3 @@ def training_overrides(phase: Phase, evolution: Evolution) -> dict[str, Any]:
     if settings.start == "previous":
         values["model.path"] = str(folder.policy(phase.round - 1))
     return values
-
-
-def literal(value: object) -> str:
-    """Format a value for Hydra's command line."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        return "'" + value.replace("'", "\\'") + "'"
-    if isinstance(value, Sequence):
-        return "[" + ",".join(map(literal, value)) + "]"
-    return str(value)
