@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from verl_agent.config.algorithms import find_estimator
 from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
 from verl_agent.envs.registry import load_adapter
@@ -100,6 +101,7 @@ def make_plan(file: Path) -> Plan:
                 raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
+                find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
             except ConfigError as error:
                 raise ConfigError(f"arm {arm}, stratum {stratum}: {error}") from error

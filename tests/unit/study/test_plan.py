@@ -53,6 +53,11 @@ def test_an_arm_that_changes_more_than_it_says_raises_config_error(written):
         make_plan(written(arms=arms))
 
 
+def test_an_estimator_that_does_not_exist_names_arm_and_key(written):
+    with pytest.raises(ConfigError, match=r"arm other.*algorithm\.adv_estimator='rlo'"):
+        make_plan(written(arms={**ARMS, "other": ["algorithm.adv_estimator=rlo"]}))
+
+
 def test_two_arms_with_one_config_raise_config_error(written):
     with pytest.raises(ConfigError, match="arms default and long have the same config"):
         make_plan(written(arms={"long": [], "default": ["algorithm.adv_estimator=grpo"]}))
