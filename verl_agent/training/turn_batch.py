@@ -107,28 +107,24 @@ class TurnBatch:
         first = {turn.row: turn.number for turn in reversed(self.turns)}
         return not any(first.values())
 
-    def check_whole(self, estimator: str) -> None:
-        """Check that each episode is one row, for an estimator that reads the rewards of tokens row by row.
-
-        Preflight refuses contexts that split episodes; a program that changes its history splits them, too.
-
-        Raises:
-            ConfigError: an episode has several rows.
-        """
-        if not self.whole_episodes:
-            raise ConfigError(
-                f"{ESTIMATOR}={estimator!r} with rewards of turns takes each row for an episode, and an episode has "
-                "several: what the model read before was changed. Choose another estimator, such as grpo or turn_gae, "
-                "set credit.place=outcome and credit.truncated=as_is, or let conversations only grow."
-            )
-
     @property
     def dropped_share(self) -> float:
         """Share of the rows, without padding, that are left out of the loss."""
         return sum(self.dropped) / max(self.padding.count(False), 1)
 
     def rewards(self, gamma: float) -> Columns:
-        """Return verl's rewards of tokens with those of the turns, see `rewards_on_last_tokens`."""
+        """Return verl's rewards of tokens with those of the turns, see `rewards_on_last_tokens`.
+
+        Raises:
+            ConfigError: an episode has several rows, and the returns of the earlier ones would miss its later rewards.
+                Preflight refuses contexts that split episodes; a program that changes its history splits them, too.
+        """
+        if not self.whole_episodes:
+            raise ConfigError(
+                f"this {ESTIMATOR} takes each row for an episode, and an episode has several: what the model read "
+                "before was changed. Choose another estimator, such as grpo or turn_gae, set credit.place=outcome and "
+                "credit.truncated=as_is, or let conversations only grow."
+            )
         return {"rm_scores": self._rows(rewards_on_last_tokens(self.turns, self._like_BT(), gamma))}
 
     def values(self) -> Columns:

@@ -114,9 +114,9 @@ def test_placed_rewards_need_episodes_of_one_row():
     masks = [torch.tensor([1, 1])] * 2
     fields = [{"rewards": [reward], "anchors": ["s"], "first": first} for first, reward in enumerate((0.0, 1.0))]
     split = TurnBatch(locate_turns(["a_0_0", "a_0_1"], masks, fields), masks, [False] * 2, [False] * 2)
-    with pytest.raises(ConfigError, match="adv_estimator='gae' with rewards of turns takes each row"):
-        split.check_whole("gae")
-    TurnBatch(split.turns[:1], masks[:1], [False], [False]).check_whole("gae")
+    with pytest.raises(ConfigError, match="takes each row for an episode"):
+        split.rewards(1.0)
+    assert TurnBatch(split.turns[:1], masks[:1], [False], [False]).rewards(1.0)
 
 
 def test_padding_rows_have_no_turns():
