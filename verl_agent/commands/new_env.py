@@ -9,7 +9,7 @@ from pathlib import Path
 
 from verl_agent.envs.registry import registered_envs
 from verl_agent.errors import ConfigError
-from verl_agent.runs.identity import make_folder
+from verl_agent.system.resources import make_folder
 
 FILES = {
     "pyproject.toml": "pyproject.toml.txt",

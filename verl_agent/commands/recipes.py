@@ -11,7 +11,7 @@ import typer
 
 from verl_agent.commands.terminal import fail, print_line
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
-from verl_agent.runs.identity import make_folder
+from verl_agent.system.resources import make_folder
 
 PARTS = ("env", "limits")
 """Beginnings of the names of files that recipes include."""

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from verl_agent.commands.terminal import print_line
-from verl_agent.runs.identity import make_folder
+from verl_agent.system.resources import make_folder
 
 
 def scaling(

@@ -29,9 +29,10 @@ from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.runs.control.seat import Seat
 from verl_agent.runs.control.service import controlled
 from verl_agent.runs.control.state import RunControl
-from verl_agent.runs.identity import SETTINGS_FILE, claim, make_folder
+from verl_agent.runs.identity import SETTINGS_FILE, claim
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.terminal_person import CLOSED, TerminalLines, TerminalPerson, question_text
+from verl_agent.system.resources import make_folder
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, Message, Reply, StopReason, TaskItem

@@ -24,11 +24,11 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS, model_name, planned_records, unplayed
 from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
-from verl_agent.runs.identity import claim, make_folder
+from verl_agent.runs.identity import claim
 from verl_agent.runs.terminal_person import check_terminal
 from verl_agent.system.installation import require_engine
 from verl_agent.system.operators import check_together, engine_checks
-from verl_agent.system.resources import TEMPORARY_GB, require_temporary_space
+from verl_agent.system.resources import TEMPORARY_GB, make_folder, require_temporary_space
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import TaskItem

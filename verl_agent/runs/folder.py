@@ -18,8 +18,8 @@ from verl_agent.models.checkpoints import (
     size_bytes,
     tracked_step,
 )
-from verl_agent.runs.identity import SETTINGS_FILE, claim, is_first_rank, lock, make_folder, read_settings
-from verl_agent.system.resources import most_checkpoints, require_disk
+from verl_agent.runs.identity import SETTINGS_FILE, claim, is_first_rank, lock, read_settings
+from verl_agent.system.resources import make_folder, most_checkpoints, require_disk
 from verl_agent.trace.metrics_log import read_metrics
 
 RESUME_MODES = ("auto", "latest", "disable")

@@ -76,23 +76,6 @@ def claim(
         write_json_atomically(folder / file, {"version": VERSION, **now})
 
 
-def make_folder(folder: Path, key: str) -> None:
-    """Create the folder of a run, if it is missing.
-
-    Raises:
-        ConfigError: it cannot be created or written to.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        reason = "" if os.access(folder, os.W_OK) else "it is read-only"
-    except FileExistsError:
-        reason = "there is a file of this name"
-    except OSError as error:
-        reason = f"it cannot be created ({(error.strerror or str(error)).lower()})"
-    if reason:
-        raise ConfigError(f"{key}={str(folder)!r} is not allowed: {reason}. Name a folder that can be written.")
-
-
 def lock(folder: Path) -> None:
     """Hold a folder until this process ends, however it ends.
 

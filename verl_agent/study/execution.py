@@ -17,12 +17,13 @@ from pathlib import Path
 from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError
-from verl_agent.runs.identity import claim, make_folder
+from verl_agent.runs.identity import claim
 from verl_agent.runs.processes import end_with_parent
 from verl_agent.study.inference import decided_pairs, hopeless
 from verl_agent.study.plan import Plan
 from verl_agent.study.runs import Point, Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
 from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS
+from verl_agent.system.resources import make_folder
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
 from verl_agent.trace.record_files import read_records
 

@@ -1,4 +1,4 @@
-"""Free memory and disk of this machine, and the need of a run.
+"""Free memory and disk of this machine, the need of a run, and folders to write.
 
 Functions take readings as arguments, so tests can pass those of another machine; `machine_memory` reads this one.
 """
@@ -183,3 +183,20 @@ def read_text(path: str) -> str:
     """Return the text of a file; "" if it does not exist."""
     file = Path(path)
     return file.read_text() if path and file.is_file() else ""
+
+
+def make_folder(folder: Path, key: str) -> None:
+    """Create the folder of a run, if it is missing.
+
+    Raises:
+        ConfigError: it cannot be created or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = "" if os.access(folder, os.W_OK) else "it is read-only"
+    except FileExistsError:
+        reason = "there is a file of this name"
+    except OSError as error:
+        reason = f"it cannot be created ({(error.strerror or str(error)).lower()})"
+    if reason:
+        raise ConfigError(f"{key}={str(folder)!r} is not allowed: {reason}. Name a folder that can be written.")

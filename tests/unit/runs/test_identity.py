@@ -16,7 +16,7 @@ import verl_agent.training.offline.evolve.rounds  # noqa: F401  # these register
 from verl_agent.config.catalogue import may_change
 from verl_agent.envs.tasks import task_ids
 from verl_agent.errors import ConfigError
-from verl_agent.runs.identity import claim, differences, make_folder, read_settings
+from verl_agent.runs.identity import claim, differences, read_settings
 from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.types import TaskItem
 
@@ -39,13 +39,6 @@ def nested(key: str, value: object) -> dict[str, object]:
     for name in reversed(key.split(".")):
         value = {name: value}
     return dict(value)  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize(("name", "reason"), [("file", "a file of this name"), ("file/below", "cannot be created")])
-def test_a_folder_that_cannot_be_made_raises_config_error_naming_the_key(tmp_path, name, reason):
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=f"^evaluation.output_dir='.*{name}' is not allowed: .*{reason}"):
-        make_folder(tmp_path / name, "evaluation.output_dir")
 
 
 def test_equal_settings_are_accepted_and_recorded(tmp_path):

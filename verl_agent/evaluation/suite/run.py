@@ -14,9 +14,9 @@ from verl_agent.evaluation.policies import start_sessions
 from verl_agent.evaluation.settings import EvaluationConfig, UnresolvedError
 from verl_agent.evaluation.suite.settings import Suite, compose_entry
 from verl_agent.results.folder import REPORT, model_name, read_report
-from verl_agent.runs.identity import make_folder
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.subprocess_run import run_command
+from verl_agent.system.resources import make_folder
 
 PROGRAM = (sys.executable, "-m", "verl_agent.commands.evaluate")
 Status = Literal["played", "partial", "skipped", "failed"]
