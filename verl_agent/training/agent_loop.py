@@ -134,6 +134,8 @@ class EpisodeLoop(AgentLoopBase):
         super().__init__(*args, hf_model_type=hf_model_type, **kwargs)
         if EpisodeLoop._worker_state is None:
             logging.getLogger("verl.trainer.ppo.v1.agent_loop_tq").addFilter(OneTraceback())
+            # for a model family without a builder of its own, this one warns at each episode
+            logging.getLogger("verl.utils.tokenizer.continuous_token_wiring").setLevel(logging.ERROR)
             EpisodeLoop._worker_state = WorkerState(self, hf_model_type)
         self.worker = EpisodeLoop._worker_state
 

@@ -1,12 +1,15 @@
 """Progress of a run of reinforcement learning on the terminal, from its log and metrics files."""
 
 import logging
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
+from verl_agent.config.keys import literal
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
@@ -166,4 +169,5 @@ def evaluation_command(env: EnvSettings, model: Path, cpu: bool) -> str:
     """Return the command that plays the test tasks of an environment with another model."""
     recipe = Path("recipes") / env.name / ("eval_cpu.yaml" if cpu else "eval.yaml")
     known = recipe if recipe.is_file() else f"EVALUATION_RECIPE_OF_{env.name.upper()}"
-    return f"verl-agent eval {known} model.path={model} env.eval_tasks={env.eval_tasks}"
+    path = str(model) if re.fullmatch(r"[\w./-]+", str(model), re.ASCII) else literal(str(model))
+    return f"verl-agent eval {known} {shlex.quote(f'model.path={path}')} env.eval_tasks={env.eval_tasks}"

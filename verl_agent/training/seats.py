@@ -89,16 +89,17 @@ class Matches:
             await match.leave(seat)
 
 
-def check_comparison(estimator: str, samples: int, val_samples: int, run_env: RunEnv) -> None:
+def check_comparison(estimator: str, samples: int, val_samples: int, run_env: RunEnv, filters: bool = False) -> None:
     """Check that the episodes of a task begin alike where the estimator compares them, and suit the seats of an arena.
 
     Args:
         samples: `rollout.n`.
         val_samples: `rollout.val_kwargs.n`.
+        filters: `algorithm.filter_groups.enable`.
 
     Raises:
         ConfigError: episodes may begin differently, a frozen checkpoint does not exist, the result of a match would be
-            bootstrapped, the estimator compares trained seats with one another, or episodes do not divide into matches.
+            bootstrapped, trained seats would be compared with one another, or episodes do not divide into matches.
     """
     if estimator in GROUPED and not run_env.live.seeded:
         others = ", ".join(name for name in BUILT_IN if name not in GROUPED)
@@ -125,6 +126,12 @@ def check_comparison(estimator: str, samples: int, val_samples: int, run_env: Ru
             f"{ESTIMATOR}={estimator!r} compares the episodes of all seats with one another, but {SEATS} of env "
             f"{run_env.env.name!r} has {seats} trained seats. Allowed: {able}. Or train one seat: give the others to "
             "scripts or to frozen checkpoints."
+        )
+    if filters:
+        raise ConfigError(
+            f"algorithm.filter_groups.enable=true is not allowed with {seats} trained seats ({SEATS} of env "
+            f"{run_env.env.name!r}): it compares the returns of all seats with one another. Set it to false, or "
+            "use trainer.v1.sampler.sampler_kwargs.skip_uniform=true, which compares those of each seat."
         )
     needed = {f"{ROLLOUT}.n": (samples, estimator in GROUPED), f"{ROLLOUT}.val_kwargs.n": (val_samples, False)}
     for key, (count, grouped) in needed.items():

@@ -2,10 +2,12 @@
 
 import io
 import json
+import shlex
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
 
 from tests import ROOT
@@ -98,6 +100,13 @@ def test_the_command_that_tests_a_checkpoint_names_the_recipe_of_the_environment
     assert command == (
         f"verl-agent eval recipes/guess_number/{recipe} model.path=runs/a/best env.eval_tasks=small_test"
     )
+
+
+def test_the_command_that_tests_a_checkpoint_quotes_its_path_for_the_shell_and_for_hydra():
+    command = evaluation_command(EnvSettings("toy"), Path("Größe (1), a=b/it's"), cpu=True)
+    *_, model, _ = shlex.split(command)
+    parsed = OverridesParser.create().parse_override(model)
+    assert (parsed.key_or_group, parsed.value()) == ("model.path", "Größe (1), a=b/it's")
 
 
 def test_a_run_without_a_first_test_reports_the_last_with_its_interval(tmp_path):

@@ -331,3 +331,9 @@ def test_the_result_of_a_match_that_a_limit_ends_is_not_bootstrapped(opponent, r
 def test_one_trained_seat_may_have_any_estimator():
     check_comparison("turn_returns", 3, 1, duel(["self", "script:random"]))
     check_comparison("rae", 2, 2, duel(["self", "self"]))
+    check_comparison("grpo", 4, 1, duel(["self", "script:random"]), filters=True)
+
+
+def test_groups_of_several_trained_seats_are_not_filtered_by_return():
+    with pytest.raises(ConfigError, match=r"filter_groups.enable=true is not allowed with 2 .*skip_uniform"):
+        check_comparison("grpo", 4, 2, duel(["self", "self"]), filters=True)

@@ -94,9 +94,10 @@ def prepare_run(config: DictConfig, report: Callable[[str], None] = logger.info)
             "tasks, or trainer.test_best=false."
         )
     check_installation(plain, critic)
+    estimator, filters = config.algorithm.adv_estimator, config.algorithm.filter_groups.enable
     for run_env in envs:
         check_environment(run_env, envs)
-        check_comparison(config.algorithm.adv_estimator, policy.rollout.n, policy.rollout.val_kwargs.n, run_env)
+        check_comparison(estimator, policy.rollout.n, policy.rollout.val_kwargs.n, run_env, filters)
         check_places(plain, run_env, envs)
     find_loss(policy.actor.policy_loss.loss_mode)  # imports that of another package
     for horizon in (one.horizon for one in envs if one.horizon.schedule):  # one of another package may fail
