@@ -22,6 +22,7 @@ from verl_agent.models.hf import check_context, context_length, load_config
 from verl_agent.models.resolve import resolve_model
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS, model_name, planned_records, unplayed
+from verl_agent.results.results import final_records
 from verl_agent.rollout.approval import Rule, asks_person, read_rules
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs.identity import claim
@@ -85,6 +86,12 @@ class Evaluation:
     def records(self) -> list[EpisodeRecord]:
         """Return the recorded episodes of the planned tasks and samples."""
         return _records_of(self.folder, {item.id for item in self.items}, self.config.evaluation.samples)
+
+    def unplanned(self) -> int:
+        """Return the number of recorded episodes of other tasks or samples, which earlier starts planned."""
+        tasks, samples = {item.id for item in self.items}, self.config.evaluation.samples
+        records = read_records(self.folder / RECORDS)
+        return len(final_records(one for one in records if one["task"] not in tasks or one["sample"] >= samples))
 
 
 def prepare_evaluation(config: DictConfig) -> Evaluation:

@@ -132,6 +132,15 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
     partial_title = f"{title} ({played} of {evaluation.planned} episodes)"
     shown_title = title if played == evaluation.planned else partial_title
     console.print(results_table(results, shown_title, config.evaluation.approve))
+    unplanned = evaluation.unplanned()
+    if unplanned:
+        console.print(
+            f"[yellow]left out:[/] {counted(unplanned, 'recorded episode')} of an earlier start with other tasks or "
+            "more samples. The results cover them again with the earlier evaluation.tasks, max_tasks, "
+            "max_tasks_per_category and samples.",
+            highlight=False,
+            soft_wrap=True,
+        )
     shared = {record["task"] for record in evaluation.baseline} & {record["task"] for record in records}
     before = counted_episodes(evaluation.baseline) if shared else []
     after = counted_episodes(records) if shared and config.evaluation.count_operated else episodes
@@ -150,6 +159,7 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
         "seed": config.evaluation.seed,
         "planned": evaluation.planned,
         "planned_tasks": [item.id for item in evaluation.items],
+        "unplanned": unplanned,
         "approval": [asdict(rule) for rule in evaluation.rules],
         "played": played,
         "training_run": str(evaluation.training_run) if evaluation.training_run else None,

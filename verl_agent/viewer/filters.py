@@ -75,7 +75,8 @@ class Filter:
         bound: list[Any] = []
         for name, value in self.values.items():
             if name in TEXT:
-                names = [part.strip() for part in value.split(",")] if name != "task" else [value]
+                names = [value]  # also as a whole: a name may have a comma
+                names += [part.strip() for part in value.split(",")] if name != "task" and "," in value else []
                 parts.append(f'"{name}" IN ({", ".join("?" * len(names))})')
                 bound += names
             elif name in NUMBERS:
@@ -147,7 +148,9 @@ def _labelled(value: str) -> tuple[str, list[str]]:
         f"episodes.id IN (SELECT episodes.id FROM labels CROSS JOIN episodes ON {LABEL_OF_EPISODE} "
         "WHERE instr(labels.tags, ?))"
     )
-    tags = [part.strip() for part in value.split(",") if part.strip()]
+    tags = [part.strip() for part in value.split(",") if part.strip(" -")]
+    if not tags:
+        raise ConfigError(f"label={value!r} names no tag. Allowed: good,-bad, or * for any label.")
     wanted = [tag for tag in tags if not tag.startswith("-")]
     excluded = [tag.removeprefix("-") for tag in tags if tag.startswith("-")]
     parts = [f"NOT {with_tag}"] * len(excluded)

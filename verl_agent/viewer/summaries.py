@@ -41,11 +41,14 @@ SUMMARY_TABLES = (
 `groups` has the groups of two or more such episodes; `divergence` is the number, from 1, of the first turn in which
 their actions differ. `shortest` is the number of turns of the shortest solved episode."""
 
-_LATER = """EXISTS (SELECT 1 FROM episodes AS later
+_LATER = f"""EXISTS (SELECT 1 FROM episodes AS later
     WHERE later."group" = episodes."group" AND later.step = episodes.step AND later.sample = episodes.sample
-    AND later.attempt > episodes.attempt AND later.file = episodes.file AND later.purpose = episodes.purpose
+    AND (later.started_at, later.attempt) > (episodes.started_at, episodes.attempt)
+    AND (later.attempt > episodes.attempt OR episodes.stop = '{StopReason.ENV_ERROR}')
+    AND later.file = episodes.file AND later.purpose = episodes.purpose
     AND later.env = episodes.env AND later.model = episodes.model)"""
-"""Condition in SQL that a later attempt followed. One process plays all attempts, so they stand in one file."""
+"""Condition in SQL that a later attempt followed. One process plays all attempts, so they stand in one file.
+A resumed evaluation plays an episode with an environment error again, and counts its attempts from 1."""
 
 _ABANDONED = '"group" IN (SELECT value FROM json_each(:groups))'
 _PLAYED_AGAIN = f"started_at < :start OR {_ABANDONED}"

@@ -172,6 +172,12 @@ def test_records_beyond_the_planned_tasks_and_samples_count_nowhere(tmp_path):
     summaries, failures = analyze_failures(folder)
     assert sum(summary.episodes for summary in summaries) == 5 and len(failures) < 5
     assert len(planned_records(folder)) == 5 < len(list(read_records(folder / "episodes.jsonl")))
+    assert json.loads((folder / REPORT).read_text())["unplanned"] == 29
+    config = OmegaConf.create(json.loads((folder / REPORT).read_text())["config"])
+    report_results(prepare_evaluation(config), console := Console(file=StringIO(), width=400))
+    assert "left out: 29 recorded episodes" in console.file.getvalue()
+    evaluated(tmp_path, "cheap", samples=2)
+    assert json.loads((folder / REPORT).read_text())["unplanned"] == 0
 
 
 def test_a_row_without_a_category_is_marked_and_below_the_others(runs, tmp_path):

@@ -114,7 +114,7 @@ def test_a_filter_and_a_limit_choose_the_episodes(run: Path, tmp_path: Path) -> 
         ("a.html", "step", "step=3..7&success=no"),
         ("a.html", "steps=1", "Did you mean 'step'"),
         ("a.html", "step=9", "no episode of .* is selected by 'step=9'"),
-        ("missing/a.html", "", "cannot be written"),
+        ("missing/a.html", "", r"cannot be written: there is no folder .*/missing\. Create it first"),
     ],
 )
 def test_an_invalid_export_is_refused_and_leaves_no_file(run: Path, name: str, where: str, message: str) -> None:
@@ -122,6 +122,13 @@ def test_an_invalid_export_is_refused_and_leaves_no_file(run: Path, name: str, w
     with pytest.raises(va.ConfigError, match=message):
         export_episodes([run], run.parent / name, where)
     assert [path for path in sorted(run.parent.rglob("*")) if ".viewer" not in str(path)] == before
+
+
+def test_an_export_to_the_name_of_a_folder_names_no_internal_file(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(va.ConfigError, match="cannot be written") as refused:
+        export_episodes([run], tmp_path / "page.html")
+    assert ".part" not in str(refused.value)
 
 
 def test_a_log_of_inspect_has_a_sample_for_each_episode(run: Path, tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def test_filters_select_episodes(tmp_path: Path, parameters: dict[str, str], exp
         ({"steps": "1"}, "Did you mean 'step'"),
         ({"step": "one"}, "3..7"),
         ({"success": "maybe"}, "yes, no"),
+        ({"label": ",", "success": "no"}, "names no tag"),
         ({"sort": "-rewards"}, "reward"),
         ({"tags": "odd"}, "unknown filter 'tags'"),
     ],
@@ -200,6 +201,13 @@ def test_filters_select_episodes(tmp_path: Path, parameters: dict[str, str], exp
 def test_an_invalid_filter_is_refused(parameters: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Filter.parse(parameters)
+
+
+def test_a_category_with_a_comma_is_found_by_its_name(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", episode("1") | {"category": "shop, map"}, episode("2") | {"category": "shop"})
+    with indexed(tmp_path / "a.jsonl") as index:
+        assert tasks(index, category="shop, map") == ["1", "2"]
+        assert tasks(index, category="shop") == ["2"]
 
 
 def test_steps_count_the_last_attempt_and_leave_environment_errors_out(tmp_path: Path) -> None:

@@ -96,6 +96,21 @@ def test_groups_are_added_to_a_file_whose_last_line_a_killed_run_left_unfinished
     assert read_abandoned(tmp_path) == {"0000001-0", "0000002-0"}
 
 
+def test_a_resumed_evaluation_counts_the_episode_that_it_played_again(tmp_path: Path) -> None:
+    """The first start ended with two environment errors; attempts of the second one count from 1 again."""
+    failed = [episode("a", 0, 0.0, purpose="evaluation", attempt=number) | {"stop": "env_error"} for number in (1, 2)]
+    write(tmp_path / "episodes.jsonl", *failed, episode("a", 0, 1.0, LATER, purpose="evaluation"))
+    with RecordIndex(open_source(tmp_path)) as index:
+        index.update()
+        (step,) = queries.summarize_steps(index, Filter())
+        assert (step.episodes, step.reward) == (1, 1.0)
+        assert [row["retried"] for row in queries.find_episodes(index, Filter.parse({"sort": "started_at"}))] == [
+            1,
+            1,
+            0,
+        ]
+
+
 def test_a_validation_does_not_hide_training_episodes_of_the_same_name(tmp_path: Path) -> None:
     other = episode("a", 0, 0.0, purpose="validation", attempt=2)
     write(tmp_path / "episodes.jsonl", episode("a", 0, 1.0), episode("a", 1, 1.0), other)

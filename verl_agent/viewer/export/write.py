@@ -56,6 +56,8 @@ def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int
     if to.suffix not in FORMATS:
         raise ConfigError(f"--export {to} ends with {to.suffix!r}. Allowed: {', '.join(FORMATS)}.")
     chosen = parse_where(where)
+    if not to.parent.is_dir():
+        raise ConfigError(f"--export {to} cannot be written: there is no folder {to.parent}. Create it first.")
     draft = to.with_name(f".{to.stem}.part{to.suffix}")
     state = ViewerState(paths)
     try:
@@ -66,7 +68,8 @@ def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int
         count = _write(list(state.opened.values()), draft, chosen, limit)
         os.replace(draft, to)
     except OSError as error:
-        raise ConfigError(f"--export {to} cannot be written: {error}.") from error
+        reason = str(error).replace(str(draft), str(to))
+        raise ConfigError(f"--export {to} cannot be written: {reason}.") from error
     finally:
         draft.unlink(missing_ok=True)
         state.close()
