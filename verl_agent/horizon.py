@@ -193,7 +193,7 @@ class AdaptiveState:
 
         Args:
             success: share of valid episodes that solved their task, 0 to 1.
-            turn_limit: share of episodes that the turn limit ended, 0 to 1.
+            turn_limit: share of valid episodes that the turn limit ended, 0 to 1.
         """
         rule = self.horizon.adaptive
         assert rule is not None  # the trainer creates states for adaptive horizons only
