@@ -34,7 +34,7 @@ class Adaptive:
     success_above: Share | None = None
     """Share of valid episodes solved at the present limit, 0 to 1, above which the limit grows."""
     turn_limit_above: Share | None = None
-    """Share of episodes that the limit ended unsolved, 0 to 1, above which the limit grows."""
+    """Share of valid episodes that the turn limit ended, 0 to 1, above which the limit grows."""
     window: Count = 5
     """Number of latest training steps of the stage over which both shares are averaged."""
 
@@ -193,7 +193,7 @@ class AdaptiveState:
 
         Args:
             success: share of valid episodes that solved their task, 0 to 1.
-            turn_limit: share of episodes that the turn limit ended, 0 to 1.
+            turn_limit: share of valid episodes that the turn limit ended, 0 to 1.
         """
         rule = self.horizon.adaptive
         assert rule is not None  # the trainer creates states for adaptive horizons only

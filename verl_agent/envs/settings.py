@@ -28,7 +28,8 @@ class HostSettings:
     machines of a cluster, shared by all workers of a training run; `inline`: threads of the worker itself; `auto`:
     `ray` if the run spans several machines, else `local`."""
     count: Count | None = None
-    """Most hosts of a pool, started on demand; null for 8, or with `ray` for as many as the cluster has CPUs."""
+    """Most hosts of a pool, started on demand; null for 8, or with `ray` for as many as the free CPUs of the cluster
+    hold, `num_cpus` each."""
     sessions: Count | None = None
     """Most sessions of a host; null for the adapter's `hosting.sessions`."""
     memory_mb: Annotated[int, Field(ge=HOST_MB)] | None = None
