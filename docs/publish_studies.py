@@ -36,6 +36,9 @@ CLAIMS = {
         ]
         for name in ("TextCraft", "BabyAI")
     },
+    "horizon_smollm2": [
+        ("A growing turn limit learns more than the long one, SmolLM2-135M on TextCraft to 8 turns", HORIZON, "staged")
+    ],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
     ],
