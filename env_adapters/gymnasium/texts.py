@@ -29,7 +29,7 @@ def refusal_of_observation(space: Any, key: str = "") -> str:
 def refusal_of_action(space: Any) -> str:
     """Return the reason why a text cannot name an action of `space`, or ""."""
     kind = type(space).__name__
-    if kind in ("Discrete", "MultiBinary", "Text") or (kind == "MultiDiscrete" and len(space.nvec.shape) == 1):
+    if kind in ("Discrete", "Text") or (kind in ("MultiBinary", "MultiDiscrete") and len(space.shape) == 1):
         return ""
     if kind == "Tuple" and all(type(part).__name__ == "Discrete" for part in space.spaces):
         return ""
@@ -91,7 +91,8 @@ def read(space: Any, names: Sequence[str], text: str) -> Any:
     elif kind in ("MultiDiscrete", "MultiBinary"):
         import numpy  # Gymnasium needs it
 
-        action = numpy.array(numbers, dtype=space.dtype)
+        action = numpy.array(numbers).astype(space.dtype)
+        action = action if action.tolist() == numbers else None  # a number beyond the type would become another one
     return action if action is not None and space.contains(action) else None
 
 
@@ -106,10 +107,14 @@ def described(space: Any, names: Sequence[str]) -> str:
             return ", ".join(f"{name} ({first + number})" for number, name in enumerate(names))
         return f"a number from {first} to {first + int(space.n) - 1}"
     if kind == "Tuple":
-        parts = [int(part.n) for part in space.spaces]
+        parts = [(int(part.start), int(part.n)) for part in space.spaces]
+    elif kind == "MultiDiscrete":
+        parts = list(zip(map(int, space.start), map(int, space.nvec), strict=True))
     else:
-        parts = [int(n) for n in space.nvec] if kind == "MultiDiscrete" else [2] * int(space.n)
-    return f"{len(parts)} numbers with spaces between, from 0 to {', '.join(str(n - 1) for n in parts)}"
+        parts = [(0, 2)] * int(space.n)
+    least = ", ".join(str(start) for start, _ in parts) if any(start for start, _ in parts) else "0"
+    most = ", ".join(str(start + count - 1) for start, count in parts)
+    return f"{len(parts)} numbers with spaces between, from {least} to {most}"
 
 
 VIEW = {"image", "direction", "mission"}

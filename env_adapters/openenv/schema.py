@@ -29,7 +29,7 @@ class ActionForm:
         Raises:
             ConfigError: the schema has no such field.
         """
-        known = {key: value for key, value in schema["properties"].items() if key != "metadata"}
+        known = {key: _with_type(value) for key, value in schema["properties"].items() if key != "metadata"}
         if chosen is None:
             return cls(known)
         if chosen not in known:
@@ -59,8 +59,8 @@ class ActionForm:
             if self.only is not None and kind in NUMBERS:
                 return {self.only: NUMBERS[kind](text.strip()[:20])}
             value = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
+        except (ValueError, RecursionError):  # a field without a type, such as an enumeration, may take any text
+            return {self.only: text} if self.only is not None and kind == "None" else None
         if self.only is not None and not (isinstance(value, dict) and value.keys() == self.fields.keys()):
             return {self.only: value}
         return value if isinstance(value, dict) else None
@@ -72,6 +72,12 @@ class ActionForm:
             for key, kind in self.fields.items()
         }
         return [str(values[self.only]) if self.only is not None else json.dumps(values), *PROBES]
+
+
+def _with_type(kind: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a field with the type of an optional one, whose alternatives are this type and null."""
+    types = [one.get("type") for one in kind.get("anyOf", ()) if one.get("type") != "null"]
+    return {"type": types[0], **kind} if len(types) == 1 and types[0] else kind
 
 
 def _described(kind: Mapping[str, Any]) -> str:

@@ -94,7 +94,13 @@ class OpenSpiel(SeededEnv, Arena):
                 "number, 2 or more. Play others as entries of env.mixture."
             )
         self.check_players(seats, [f"player {seat}" for seat in range(sizes[self.names[0]])])
-        self.success_reward = max(map(self._win, self.games.values()))
+        wins = {name: self._win(game) for name, game in self.games.items()}
+        if len(set(wins.values())) > 1:
+            raise ConfigError(
+                f"env.options.names={names!r} count as solved at different returns: {wins}. Play them as entries of "
+                "env.mixture."
+            )
+        self.success_reward = wins[self.names[0]]
 
     def _load(self, name: str) -> Any:
         """Return a game.

@@ -13,6 +13,8 @@ from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 MAX_ANSWER = 10_000
 """Most characters of an answer. Some verifiers take minutes for a longer one."""
 MAX_TURNS = 100
+UNORDERED = frozenset(("isomorphic_strings", "polynomial_multiplication", "ransom_note"))
+"""Generators that draw from sets of texts, whose order differs between processes (reasoning-gym 0.1.25)."""
 
 
 class ReasoningGym(SeededEnv):
@@ -23,6 +25,7 @@ class ReasoningGym(SeededEnv):
 
     env, module = "reasoning_gym", "reasoning_gym"
     action_format = TagFormat(tags=(("answer", "<your answer>"),))
+    success_reward = 1 - 1e-9  # the return is a sum of differences of scores, so 1 may be missed by rounding
 
     def __init__(
         self,
@@ -55,6 +58,12 @@ class ReasoningGym(SeededEnv):
                 raise ConfigError(
                     f"env.options.names={name!r} is no generator of reasoning-gym. {did_you_mean(name, known, 400)}"
                 )
+
+    @property
+    @override
+    def deterministic(self) -> bool:  # type: ignore[override]
+        """False if a generator asks another question in another process."""
+        return not UNORDERED.intersection(self.names) and super().deterministic
 
     def _generate(self, item: TaskItem) -> tuple[Any, dict[str, Any]]:
         """Return the generator and the entry of a task."""

@@ -138,7 +138,8 @@ class Terminal(EnvAdapter):
         _check(self.runtime.name)
         await self.close()
         task = self._task(item)
-        self._current, self._left_s = task, min(self.limits.episode_s, getattr(task, "agent_s", self.limits.episode_s))
+        self._limit_s = min(self.limits.episode_s, getattr(task, "agent_s", self.limits.episode_s))
+        self._current, self._left_s = task, self._limit_s
         self._sandbox = Sandbox(self.runtime, self.limits, task.layout)
         if not self._sandbox.put(task.begin()):
             raise EnvError(f"the files of {item.id} do not fit into env.options.limits.disk_mb={self.limits.disk_mb}.")
@@ -172,7 +173,7 @@ class Terminal(EnvAdapter):
             lines.append(f"[exit status {outcome.status}]")
         over = outcome.reason in FINAL or self._left_s <= 0
         if over:
-            lines.append(f"The episode has ended after {self.limits.episode_s:g} seconds." if self._left_s <= 0 else "")
+            lines.append(f"The episode has ended after {self._limit_s:g} seconds." if self._left_s <= 0 else "")
             await self.close()
         elif not outcome.kept:
             lines.append(f"A new shell starts in {self._current.layout.folder}; variables are lost.")

@@ -20,6 +20,8 @@ REWARD = "/logs/verifier"
 PLAIN = re.compile(r"(?:debian|ubuntu|python|buildpack-deps|bash)(?::[\w.-]+)?(?: AS \w+)?", re.IGNORECASE)
 """Base images whose programs the system of the host has as well, apart from versions."""
 NETWORK = re.compile(r"\b(?:apt|apt-get|curl|wget|pip3?|uv|uvx|npm|git clone)\b")
+VARIABLE = re.compile(r"""(\w+)=(["']?)([^\s"'$\\]+)\2""")
+"""Argument of ENV that needs no other variable."""
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/dev", "/tests", "/logs", "/tmp", "/solution")
 MAX_FILES = 200
 TEST_OUTPUT = 1 << 20
@@ -168,12 +170,12 @@ def read_dockerfile(environment: Path) -> tuple[str, dict[str, str], dict[str, P
         if (
             word.upper() == "WORKDIR"
             and PurePosixPath(rest).is_absolute()
-            and not rest.startswith(SYSTEM)
+            and not any(PurePosixPath(rest).is_relative_to(folder) for folder in SYSTEM)
             and rest != "/"
         ):
             workdir = rest
-        elif word.upper() == "ENV" and re.fullmatch(r"\w+=\S+", rest):
-            environ[rest.partition("=")[0]] = rest.partition("=")[2]
+        elif word.upper() == "ENV" and (variable := VARIABLE.fullmatch(rest)):
+            environ[variable[1]] = variable[3]
         elif word.upper() in ("COPY", "ADD") and len(parts := rest.split()) == 2 and not rest.startswith("--"):
             found = copied(
                 environment, parts[0], PurePosixPath(workdir, parts[1]), parts[1].endswith(("/", ".")), workdir

@@ -256,10 +256,13 @@ class Container(Runtime):
     def problem(self) -> str:
         if shutil.which(self.name) is None:
             return f"the program {self.name} is not installed. Install it, or set env.options.runtime=bubblewrap."
-        done = subprocess.run([self.name, "info"], capture_output=True, timeout=PROBE_S, check=False)
-        if done.returncode == 0:
-            return ""
-        said = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        try:
+            done = subprocess.run([self.name, "info"], capture_output=True, timeout=PROBE_S, check=False)
+            said = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+            if done.returncode == 0:
+                return ""
+        except (OSError, subprocess.TimeoutExpired) as error:
+            said = str(error)
         return f"{self.name} does not work ({said}). Start its daemon, or set env.options.runtime=bubblewrap."
 
     @override

@@ -1,5 +1,6 @@
 """Two crafters: TextCraft for a team whose members know different recipes, and of whom one knows the goal."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 
@@ -10,7 +11,7 @@ from env_adapters.textcraft.game import CRAFT, CraftingGame, command_name, norma
 from env_adapters.textcraft.oracle import plan_commands
 from env_adapters.textcraft.recipes import display_name, item_id, recipe_book
 from verl_agent.envs.action_format import LineFormat
-from verl_agent.envs.arena import Arena
+from verl_agent.envs.arena import SEATS, Arena
 from verl_agent.envs.base import Hosting, Requirement
 from verl_agent.types import DemoAction, TaskItem
 
@@ -76,7 +77,8 @@ class TwoCrafters(Arena):
         self._turn += 1
         command, invalid = normalize_command(action), False
         if command.startswith("say "):
-            answer, heard = "Said.", f"Your partner says: {action.strip()[4:][:MAX_SAID]}"
+            text = re.sub(r"^\W*say\s+", "", action, flags=re.IGNORECASE)  # marks before the command are ignored
+            answer, heard = "Said.", f"Your partner says: {text.strip()[:MAX_SAID]}"
         elif not knows(self._game.goal, seat, command):
             answer, heard = "You do not know this crafting command.", ""
         else:
@@ -106,6 +108,8 @@ class TwoCrafters(Arena):
     @override
     def demonstration(self, item: TaskItem) -> Sequence[DemoAction]:
         """Return the actions of the seat of the policy, beside a partner that plays the oracle."""
+        if len(self.policy_seats) > 1:
+            raise NotImplementedError(f"{SEATS} has two seats for policies; one is demonstrated beside script:oracle.")
         (own,), left, moves, turn = self.policy_seats, [one.command for one in plan_commands(item.data["goal"])], [], 0
         while left:
             mine = knows(item.data["goal"], turn % 2, left[0])

@@ -58,7 +58,9 @@ class Parameter:
         return str(int(number)) if self.type == "integer" else text.strip()
 
     def value(self, text: str) -> Any:
-        """Return the JSON value of a text that `read` returned."""
+        """Return the JSON value of a text that `read` accepts; `1.0` is an integer too."""
+        if self.type == "integer":
+            return int(float(text))
         return text == "true" if self.type == "boolean" else TYPES[self.type](text)
 
 

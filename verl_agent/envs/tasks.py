@@ -32,7 +32,7 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
         ConfigError: unknown split or id, a file without ids, or a duplicate id.
     """
     path, name = Path(source), type(env).__name__
-    if not (path.suffix or path.is_file()):
+    if not path.is_file() and (source in env.splits or not path.suffix):
         if key and source not in env.splits:
             hint = did_you_mean(source, env.splits)
             raise ConfigError(f"{key}={source!r} is not allowed: {name} has no split {source!r}. {hint}")

@@ -70,14 +70,14 @@ def plain_response(answer: str) -> dict[str, Any] | None:
     """
     try:
         response = json.loads(answer)
-    except ValueError:
+        if not isinstance(response, dict):
+            return None
+        data = response.get("retrieved_data")
+        if not all(map(_is_single, data if isinstance(data, list) else [data])):
+            return None
+        return None if PATTERN_MARK in as_the_package_reads(json.dumps(response, ensure_ascii=False)) else response
+    except (ValueError, RecursionError):  # no JSON, or nested too deeply
         return None
-    if not isinstance(response, dict):
-        return None
-    data = response.get("retrieved_data")
-    if not all(map(_is_single, data if isinstance(data, list) else [data])):
-        return None
-    return None if PATTERN_MARK in as_the_package_reads(json.dumps(response, ensure_ascii=False)) else response
 
 
 def as_the_package_reads(text: str) -> str:

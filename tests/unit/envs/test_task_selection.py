@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from env_adapters.guess_number.adapter import GuessNumber
 from verl_agent.envs.registry import list_tasks, make_env
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.errors import ConfigError, counted, did_you_mean
@@ -89,3 +90,13 @@ def test_overlapping_selections_raise_config_error(write):
         f"env.train_tasks='train' and env.eval_tasks='test' share 1 task, such as '{ids('test')[3]}'. Choose splits "
         "that do not overlap."
     )
+
+
+def test_a_split_whose_name_has_a_dot_is_no_missing_file():
+    class Dotted(GuessNumber):
+        splits = ("nq.v2",)
+
+        def tasks(self, split):
+            return [TaskItem("dotted", "1")]
+
+    assert [item.id for item in select_tasks(Dotted(), "nq.v2", "env.eval_tasks")] == ["1"]

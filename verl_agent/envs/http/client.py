@@ -66,9 +66,17 @@ class HttpEnv(EnvAdapter):
     @cached_property
     def deterministic(self) -> bool:  # type: ignore[override]  # first use calls the servers
         """True if the servers declare it, which those of AgentGym and of earlier versions do not."""
-        if self.settings.protocol != OWN:
-            return False
-        return bool(fetch_info(self.settings.env, self.settings.servers).get("deterministic", False))
+        return self._declared("deterministic", unknown=False)
+
+    @cached_property
+    def seeded(self) -> bool:  # type: ignore[override]  # first use calls the servers
+        """False if the servers declare that two episodes of one task may begin differently."""
+        return self._declared("seeded", unknown=True)
+
+    @cached_property
+    def ends_failed_tasks(self) -> bool:  # type: ignore[override]  # first use calls the servers
+        """False if the servers declare that only success ends an episode."""
+        return self._declared("ends_failed_tasks", unknown=True)
 
     @cached_property
     def action_format(self) -> ActionFormat:  # type: ignore[override]  # first use calls the servers
@@ -79,6 +87,12 @@ class HttpEnv(EnvAdapter):
             return action_format_from_json(read_field(fetch_info(self.settings.env, self.settings.servers), "form"))
         except EnvError as error:
             raise ConfigError(f"env.options.urls: {error} Serve with the same version of verl-agent.") from error
+
+    def _declared(self, name: str, unknown: bool) -> bool:
+        """Return what the servers declare about their environment, or `unknown`."""
+        if self.settings.protocol != OWN:
+            return unknown
+        return bool(fetch_info(self.settings.env, self.settings.servers).get(name, unknown))
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return the items of `split`: names from `verl-agent serve`, configured numbers for AgentGym's servers."""

@@ -26,7 +26,8 @@ class TaskIndex:
             raise ConfigError(f"env {env!r} has no split {split!r}. {did_you_mean(split, adapter.splits)}")
         self.env, self.split = env, split
         self.success_reward, self.action_format = adapter.success_reward, adapter.action_format
-        self.deterministic = adapter.deterministic
+        self.deterministic, self.seeded = adapter.deterministic, adapter.seeded
+        self.ends_failed_tasks = adapter.ends_failed_tasks
         self.splits: Mapping[str, Sequence[TaskItem]] = {
             name: list(list_tasks(adapter, name).values()) for name in adapter.splits
         }
@@ -63,6 +64,8 @@ class TaskIndex:
             "splits": {name: len(items) for name, items in self.splits.items()},
             "success_reward": self.success_reward,
             "deterministic": self.deterministic,
+            "seeded": self.seeded,
+            "ends_failed_tasks": self.ends_failed_tasks,
             "form": action_format_to_json(self.action_format),
             "digest": digest.hexdigest(),
         }

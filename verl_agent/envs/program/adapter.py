@@ -84,7 +84,8 @@ class Program(EnvAdapter):
     def _tasks(self) -> dict[str, list[TaskItem]]:
         """Tasks by split."""
         found: dict[str, list[TaskItem]] = {}
-        for number, line in enumerate(self._file.read_text(encoding="utf-8").splitlines(), start=1):
+        # Only a line feed ends a line: `splitlines` would break a text at U+2028, which JSON need not escape.
+        for number, line in enumerate(self._file.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
             try:
                 task = json.loads(line)
                 unknown = set(task) - {"id", "split", "data", "category"}
@@ -94,6 +95,8 @@ class Program(EnvAdapter):
                         f"{did_you_mean(min(unknown), ('id', 'split', 'data', 'category'))}"
                     )
                 item = TaskItem("program", task["id"], task.get("data", {}), task.get("category", ""))
+                if not all(isinstance(text, str) for text in (item.id, task["split"], item.category)):
+                    raise TypeError("id, split and category must be texts")
                 found.setdefault(task["split"], []).append(item)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ConfigError(f"{self._file}:{number} is not a task ({error!r}). It needs id and split.") from error

@@ -143,7 +143,8 @@ class Gateway:
         if retried and self._last is not None and self._last[0] == body:
             return self._last[1]
         messages = read_request(body, self._written)
-        asked = Asked(messages, bool(body.get("tools")), asyncio.get_running_loop().create_future())
+        has_tools = bool(body.get("tools")) and body.get("tool_choice") != "none"
+        asked = Asked(messages, has_tools, asyncio.get_running_loop().create_future())
         self._answers.append(asked.answer)
         self._last = (body, asked.answer)
         self.requests.put_nowait(asked)

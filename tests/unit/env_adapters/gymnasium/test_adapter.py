@@ -125,6 +125,8 @@ def test_observations_that_no_text_holds_have_a_reason(space, reason):
         (spaces.MultiDiscrete([2, 3]), "(1, 2)", [1, 2]),
         (spaces.MultiDiscrete([2, 3]), "1, 3", None),
         (spaces.MultiBinary(2), "1 1", [1, 1]),
+        (spaces.MultiBinary(2), "257 1", None),
+        (spaces.MultiDiscrete([2, 3], dtype="uint8"), "-1 0", None),
         (spaces.Tuple([spaces.Discrete(2), spaces.Discrete(4)]), "0 3", [0, 3]),
         (spaces.Text(5), "hello", "hello"),
         (spaces.Text(5), "too long", None),
@@ -148,3 +150,12 @@ def test_environments_keep_the_contract(name):
         pytest.importorskip("minigrid")
     report = check_adapter(Gymnasium, {"names": name, "train": 20, "test": 5}, 2, name="gymnasium", budget_s=2)
     assert not report.violations, str(report)
+
+
+def test_numbers_that_do_not_start_at_0_are_described():
+    assert described(spaces.MultiDiscrete([2, 3], start=[1, 5]), ()).endswith("from 1, 5 to 2, 7")
+    assert described(spaces.Tuple([spaces.Discrete(2), spaces.Discrete(4)]), ()).endswith("from 0 to 1, 3")
+
+
+def test_a_table_of_bits_is_no_action_for_text():
+    assert "MultiBinary" in refusal_of_action(spaces.MultiBinary((3, 2)))

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, WebSocketRoute
 
 from env_adapters.openenv.adapter import OpenEnv
+from env_adapters.openenv.schema import ActionForm
 from tests import ROOT
 from tests.support.serving import serving_app
 from verl_agent.envs.testing.check import check_adapter
@@ -182,3 +183,8 @@ def test_a_url_without_a_server_raises_config_error():
     env = OpenEnv("http://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"env\.options\.url='http://127\.0\.0\.1:9' is not a server of OpenEnv"):
         asyncio.run(env.reset(env.tasks("train")[0]))
+
+
+@pytest.mark.parametrize("kind", [{"anyOf": [{"type": "string"}, {"type": "null"}]}, {"$ref": "#/$defs/Move"}])
+def test_a_text_is_the_value_of_a_field_that_is_optional_or_an_enumeration(kind):
+    assert ActionForm.of({"properties": {"move": kind}}, None).read("left") == {"move": "left"}

@@ -109,6 +109,7 @@ def test_a_game_that_hides_its_chance_is_no_seeded_environment():
     [
         ({"names": "kuhn_pokr"}, "no game of OpenSpiel.*kuhn_poker"),
         ({"names": ["kuhn_poker", "hearts"]}, "kuhn_poker 2, hearts 4"),
+        ({"names": ["kuhn_poker", "tiny_hanabi"]}, "solved at different returns.*tiny_hanabi.*env.mixture"),
         ({"names": "2048"}, "2048 1. Allowed: games with the same"),
         ({"params": {"x": 1}}, "does not load with env.options.params"),
         ({"seats": ["self"]}, "a list with one player for each seat, player 0, player 1"),

@@ -75,3 +75,13 @@ def test_several_turns_keep_the_contract():
     options = {"names": ["chain_sum", "mini_sudoku"], "turns": 3, "train": 10, "test": 3}
     report = check_adapter(ReasoningGym, options, 2, name="reasoning_gym", budget_s=3)
     assert not report.violations, str(report)
+
+
+def test_rounding_of_gains_does_not_lose_a_success():
+    total = 0.41 + (0.92 - 0.41) + (1.0 - 0.92)
+    assert ReasoningGym.success_reward <= total < 1
+
+
+def test_a_generator_whose_questions_differ_between_processes_is_not_seeded():
+    assert not ReasoningGym(["chain_sum", "ransom_note"]).seeded
+    assert ReasoningGym("chain_sum").seeded

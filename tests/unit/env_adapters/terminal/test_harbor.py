@@ -118,6 +118,7 @@ def test_the_reward_is_read_from_either_file(written, expected):
         ("COPY ../secret .", "`COPY ../secret .`"),
         ("WORKDIR /etc", "`WORKDIR /etc`"),
         ("USER agent", "`USER agent`"),
+        ("ENV PATH=/opt/bin:$PATH", "`ENV PATH=/opt/bin:$PATH`"),
     ],
 )
 def test_what_needs_more_than_a_plain_image_is_named_and_left_out(task, line, named, caplog):
@@ -160,3 +161,16 @@ def test_a_limit_that_is_no_number_is_refused(task):
     (task / "task.toml").write_text(TOML.replace("20.0", '"long"'))
     with pytest.raises(ConfigError, match=r"verifier\.timeout_sec='long'\. Allowed"):
         only(task)
+
+
+def test_a_quoted_variable_and_a_folder_whose_name_begins_as_that_of_the_system_are_read(task):
+    (task / "environment" / "Dockerfile").write_text('FROM debian:12\nWORKDIR /development\nENV GREETING="hello"\n')
+    layout = read_task(task).layout
+    assert (layout.folder, layout.environ, read_task(task).missing) == ("/development", {"GREETING": "hello"}, "")
+
+
+def test_the_last_observation_names_the_limit_of_the_task(task):
+    need()
+    (task / "task.toml").write_text(TOML.replace("60.0", "1.0"))
+    steps = play(*only(task.parent), ["sleep 5"])
+    assert "The episode has ended after 1 seconds." in steps[-1].observation

@@ -68,6 +68,7 @@ def test_the_solution_of_another_task_earns_nothing():
         (b"[1, 2]", [1], "json", False),
         (b"{}", {"a": 1}, "json", False),
         (b"[" * 100_000, [], "json", False),
+        (b"1" * 400, 0.5, "json", False),
         (b"\xff", "x", "text", False),
         (b'a,"b"\r\n', [["a", "b"]], "csv", True),
         (b'"a', [["a", "b"]], "csv", False),
@@ -141,6 +142,13 @@ def test_a_missing_runtime_is_named_with_the_remedy():
     if "not installed" in runtime.problem():
         with pytest.raises(ConfigError, match=r"env\.options\.runtime='podman': the program podman is not installed"):
             play(Terminal(runtime="podman"), None, [])
+
+
+def test_a_runtime_that_does_not_run_is_named(tmp_path):
+    file = tmp_path / "docker"
+    file.write_bytes(b"\0")
+    file.chmod(0o755)
+    assert "does not work" in make_runtime(str(file), "").problem()
 
 
 def test_the_filter_is_one_for_each_known_architecture():

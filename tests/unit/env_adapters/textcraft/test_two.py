@@ -77,3 +77,22 @@ def test_a_crafter_reads_that_its_command_was_not_possible_after_the_partners_mo
 
     first, _ = asyncio.run(both())
     assert first == [{"invalid_action": 1.0}]
+
+
+@pytest.mark.parametrize("action", ["* say Hi there.", "  SAY   Hi there.", "say Hi there."])
+def test_the_partner_hears_a_message_as_it_was_said(action):
+    arena = TwoCrafters(["self", "self"])
+
+    async def heard():
+        await arena.begin(arena.tasks("easy_test")[0])
+        arena.observe(1)
+        await arena.move({0: action})
+        return arena.observe(1)
+
+    assert asyncio.run(heard()) == "Your partner says: Hi there."
+
+
+def test_two_seats_for_policies_have_no_demonstration():
+    arena = TwoCrafters(["self", "self"])
+    with pytest.raises(NotImplementedError, match="two seats for policies"):
+        arena.demonstration(arena.tasks("easy_test")[0])

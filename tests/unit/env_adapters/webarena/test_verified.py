@@ -147,3 +147,9 @@ def test_episode_is_evaluated_by_its_answer_and_its_requests(task, actions, expe
         env = WebArena(tasks="webarena_verified", sites=sites, access={"logged_out": True})
         step = asyncio.run(play(env, site))
     assert step.terminated and step.reward == expected
+
+
+@pytest.mark.parametrize("text", ["[" * 9000, '{"a":' * 1500 + "1" + "}" * 1500])
+@needs_package
+def test_answer_that_is_nested_too_deeply_is_none(text):
+    assert plain_response(text) is None

@@ -98,11 +98,12 @@ def test_splits_tasks_and_success_reward_come_from_the_servers():
             select_tasks(env, "trian")
 
 
+@pytest.mark.parametrize("name", ["deterministic", "seeded", "ends_failed_tasks"])
 @pytest.mark.parametrize("declared", [True, False])
-def test_determinism_comes_from_the_servers(declared):
+def test_properties_of_the_environment_come_from_the_servers(name, declared):
     with serving("guess_number", pool_of(GuessNumber)) as running:
-        running.server.tasks.deterministic = declared
-        assert make_env("http", options("guess_number", running.url)).deterministic is declared
+        setattr(running.server.tasks, name, declared)
+        assert getattr(make_env("http", options("guess_number", running.url)), name) is declared
 
 
 def test_agentgym_servers_declare_no_determinism():

@@ -367,3 +367,33 @@ def test_a_bad_task_names_its_line(tmp_path, line, error):
         Program([sys.executable], str(tmp_path / "tasks.jsonl"))
     assert error in str(raised.value)
     assert "tasks.jsonl:2" in str(raised.value)
+
+
+def test_a_separator_of_lines_inside_a_text_does_not_end_a_task(tmp_path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(json.dumps({"id": "a", "split": "train", "data": {"q": "1\u20282"}}, ensure_ascii=False) + "\n")
+    (item,) = Program([sys.executable], str(file)).tasks("train")
+    assert item.data == {"q": "1\u20282"}
+
+
+@pytest.mark.parametrize("task", [{"id": 1, "split": "train"}, {"id": "a", "split": 3}])
+def test_an_id_or_a_split_that_is_no_text_is_named_with_its_line(tmp_path, task):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(json.dumps(task))
+    with pytest.raises(ConfigError, match=r"tasks\.jsonl:1 is not a task .*must be texts"):
+        Program([sys.executable], str(file))
+
+
+def test_a_request_that_forbids_calls_gets_text(program):
+    called = '<tool_call>{"name": "go", "arguments": {}}</tool_call>'
+    episode, _ = run(
+        program(
+            """
+            tools = [{"type": "function", "function": {"name": "go", "parameters": {}}}]
+            answer = ask([user("Say it.")], tools=tools, tool_choice="none")
+            print(json.dumps({"reward": float("tool_calls" not in answer and "<tool_call>" in answer["content"])}))
+            """
+        ),
+        [called],
+    )
+    assert episode.reward == 1.0, episode.error
