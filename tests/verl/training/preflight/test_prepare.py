@@ -78,6 +78,10 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
 
 TASKS = "train_tasks: small_train, eval_tasks: small_test"
 CRITIC = "algorithm.adv_estimator=gae"
+TWO_SEATS = [
+    *("env.name=two_crafters", "env.options.seats=[self,self]"),
+    *("env.train_tasks=easy_train", "env.eval_tasks=easy_test"),
+]
 BEST = ["trainer.test_best=true", "trainer.test_freq=1", "trainer.save_freq=1"]
 BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch_size=3"]
 
@@ -101,6 +105,10 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
             "trainer.test_best=True has no effect: validation plays env.eval_tasks already.",
         ),
         (["env.options.colour=red"], "env.options.colour is not an option of 'guess_number'. Known: ranges, tolerant."),
+        (
+            [*TWO_SEATS, "actor_rollout_ref.rollout.n=4", "algorithm.filter_groups.enable=true"],
+            "algorithm.filter_groups.enable=true is not allowed with 2 trained seats",
+        ),
         (["agent.name=raect"], "agent.name='raect' is not registered. Did you mean 'react'?"),
         (["agent.context.keep=lsat"], "agent.context.keep='lsat' is not allowed. Allowed: all, last, summary."),
         (
