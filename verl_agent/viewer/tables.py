@@ -20,8 +20,8 @@ _TYPED_COLUMNS = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS)
 MAX_WORDS = 2_000_000
 """Most characters of an episode in the full-text table."""
 
-ORDER = ("step", "env", "task", '"group"', "sample", "attempt")
-"""Columns of the order of episodes unless another one is chosen."""
+ORDER = ("step", "env", "task", '"group"', "sample")
+"""Columns of the order of episodes unless another one is chosen. Attempts at one stand in the order of their file."""
 
 TABLES = (
     "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, indexed INTEGER)",
