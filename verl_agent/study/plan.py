@@ -9,13 +9,19 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from verl_agent.config.algorithms import find_estimator
+from verl_agent.config.checks import environments
 from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
+from verl_agent.horizon import Horizon
+from verl_agent.sections import section
 from verl_agent.study.inference import least_seeds
 from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
+from verl_agent.training.splits import holds_out
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir")
 """Keys that the command sets for each run."""
@@ -28,10 +34,7 @@ OBEYED = (
     *(f"algorithm.{name}" for name in ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("ppo_mini_batch_size", "ppo_epochs", "policy_loss", "optim.lr")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("loss_agg_mode", "loss_scale_factor", "grad_clip")),
-    *(
-        f"actor_rollout_ref.actor.{name}"
-        for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
-    ),
+    *(f"actor_rollout_ref.actor.{name}" for name in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "entropy_coeff")),
     *("critic.optim.lr", "critic.cliprange_value", "tiny.fresh_optimizer"),
 )
@@ -87,9 +90,11 @@ def make_plan(file: Path) -> Plan:
 
     Raises:
         ConfigError: a key, a value, the recipe or an override is not allowed; an arm changes more than it says; two
-            arms are the same; or the small runner ignores what an arm or the search changes.
+            arms are the same, or are evaluated differently; or the small runner ignores what an arm, a stratum or the
+            search changes.
     """
     study, configs = read_study(file), {}
+    evaluations: dict[str, dict[str, dict[str, Any]]] = {}
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
@@ -101,6 +106,7 @@ def make_plan(file: Path) -> Plan:
                 raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
+                evaluations.setdefault(stratum, {})[arm] = evaluation(configs[stratum, arm], study.runner)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
             except ConfigError as error:
@@ -114,10 +120,15 @@ def make_plan(file: Path) -> Plan:
     for one, other in combinations(study.arms, 2):
         if all(changes[stratum, one] == changes[stratum, other] for stratum in study.strata):
             raise ConfigError(f"arms {one} and {other} have the same config. Change the overrides of one, or drop it.")
+    for evaluated in evaluations.values():
+        check_evaluated_alike(evaluated)
     if study.runner == "tiny":
         for (_, arm), keys in changes.items():
-            check_obeyed({key: setter(study, (arm, first), key) for key in keys})
-        check_obeyed({named(one): f"stratum {name} sets {one}" for name, own in study.strata.items() for one in own})
+            check_obeyed({key: setter("arm", study.arms, (arm, first), key) for key in keys})
+        bare = compose_training(recipe, [], resolve=False)
+        for stratum, shared in study.strata.items():
+            keys = differing(bare, compose_training(recipe, shared, resolve=False)) if shared else {}
+            check_obeyed({key: setter("stratum", study.strata, [stratum], key) for key in keys})
         check_obeyed({study.search.key: f"search sets {study.search.key}"} if study.search else {})
     modules = {load_adapter(config["env"]["name"]).__module__ for config in configs.values()}
     tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
@@ -138,20 +149,49 @@ def check_obeyed(keys: Mapping[str, str]) -> None:
         ConfigError: it ignores one.
     """
     for key, said in keys.items():
-        if "/" not in key and not any(is_within(key, one) for one in OBEYED):
+        if not any(is_within(key, one) for one in OBEYED):
             raise ConfigError(
                 f"{said}, which the small runner ignores, so the study could not show its effect. Leave it out, or set "
                 f"runner: train. The small runner obeys {', '.join(OBEYED)}."
             )
 
 
-def setter(study: Study, arms: Sequence[str], key: str) -> str:
-    """Return a sentence on which of two arms sets a key in which they differ, with the override."""
-    for arm in arms:
-        for override in study.arms[arm]:
+def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that arms, given with their `evaluation`, are evaluated on the same tasks within the same turns.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    first, *others = arms
+    for arm in others:
+        for key, value in arms[arm].items():
+            if value != (expected := arms[first].get(key)):
+                raise ConfigError(
+                    f"arms {first} and {arm} are evaluated with {key}={expected} and {value}, so their success cannot "
+                    "be compared. Set it to one value in the recipe or in all arms. A null horizon.eval_max_turns is "
+                    "the last limit of an arm, and env.dev_tasks=auto takes tasks out of env.train_tasks."
+                )
+
+
+def evaluation(config: Mapping[str, Any], runner: str) -> dict[str, Any]:
+    """Return turn limit and tasks of the evaluations of a config, by key; of each environment in a mixture."""
+    found: dict[str, Any] = {}
+    for entry, view in environments(OmegaConf.create(dict(config))).items():
+        horizon: Any = OmegaConf.to_container(view.horizon, resolve=True)
+        found[f"{entry}horizon.eval_max_turns"] = section("horizon", Horizon, horizon).turns_for_evaluation()
+        names = ["eval_tasks", *(["dev_tasks"] if runner == "train" else [])]
+        names += ["train_tasks"] if runner == "train" and holds_out(view.env) else []
+        found |= {f"{entry}env.{name}": view.env[name] for name in names}
+    return found
+
+
+def setter(kind: str, overrides: Mapping[str, Sequence[str]], names: Sequence[str], key: str) -> str:
+    """Return a sentence on which of some arms or strata sets a key, with the override."""
+    for name in names:
+        for override in overrides[name]:
             if is_within(key, named(override)):
-                return f"arm {arm} sets {override}"
-    return f"arm {arms[0]} changes {key}"
+                return f"{kind} {name} sets {override}"
+    return f"{kind} {names[0]} changes {key}"
 
 
 def named(override: str) -> str:

@@ -63,6 +63,20 @@ def test_two_arms_with_one_config_raise_config_error(written):
         make_plan(written(arms={"long": [], "default": ["algorithm.adv_estimator=grpo"]}))
 
 
+@pytest.mark.parametrize(
+    ("arms", "said"),
+    [
+        ({"long": ["horizon.max_turns=[8]"], "short": []}, r"horizon\.eval_max_turns=8 and 4"),
+        ({"own": ["env.eval_tasks=small_train"], "plain": []}, r"env\.eval_tasks=small_train and small_test"),
+        ({"own": ["env.dev_tasks=small_train"], "plain": []}, r"env\.dev_tasks=small_train and auto"),
+        ({"own": ["env.train_tasks=train"], "plain": []}, r"env\.train_tasks=train and small_train.*dev_tasks"),
+    ],
+)
+def test_arms_that_are_evaluated_differently_raise_config_error(written, arms, said):
+    with pytest.raises(ConfigError, match=f"arms {' and '.join(arms)} are evaluated with {said}"):
+        make_plan(written(recipe=str(ROOT / "recipes/guess_number/grpo_cpu.yaml"), arms=arms, runner="train"))
+
+
 def test_an_arm_may_not_set_the_seed(written):
     with pytest.raises(ConfigError, match=r"data\.seed"):
         make_plan(written(arms={**ARMS, "other": ["data.seed=3"]}))
@@ -86,6 +100,7 @@ def test_an_override_that_does_not_exist_names_arm_and_key(written):
         ),
         ({"arms": {**ARMS, "brief": ["trainer.total_training_steps=1"]}}, "arm brief sets .*=1, .*ignores"),
         ({"strata": {"hot": ["actor_rollout_ref.rollout.temperature=2"]}}, "stratum hot sets .*=2, .*ignores"),
+        ({"strata": {"corrected": ["+overlay/correction=token_is"]}}, "stratum corrected changes .*ignores"),
         ({"search": {"key": "actor_rollout_ref.actor.optim.lrs", "values": [1, 2], "seeds": [9]}}, "optim.lr"),
         ({"search": {"key": "actor_rollout_ref.rollout.top_p", "values": [0.5, 0.9], "seeds": [9]}}, "search sets"),
         ({"search": {"key": "horizon.max_turns", "values": [2, 3], "seeds": [9]}}, "sets horizon.max_turns"),
