@@ -127,7 +127,7 @@ def page(folder: Path) -> Iterator[str]:
     yield (folder / "report.txt").read_text(encoding="utf-8").partition("\n## ")[0]
     yield from (f"![{plot.stem}]({plot.name})\n" for plot in sorted(folder.glob("success_*.png")))
     yield f"```bash\nverl-agent study run recipes/studies/{folder.name}.yaml\n```\n"
-    yield "[What these studies cannot show](../../index.md), [all measures](report.txt), [every point](points.json)."
+    yield "[All measures](report.txt), [every point](points.json), [all studies and their limits](../../index.md)."
 
 
 def columns(points: list[dict[str, float]]) -> dict[str, list[float]]:
@@ -174,7 +174,7 @@ def answered(name: str, content: dict[str, Any], arm: str, measure: str = "") ->
 
 def estimate(found: dict[str, Any]) -> Estimate:
     """Return an estimate from a report."""
-    return Estimate(**{name: float(found[name]) for name in ("mean", "low", "high")}, tasks=found["tasks"])
+    return Estimate(found["mean"], found["low"], found["high"], found["tasks"])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.config.algorithms import find_estimator
 from verl_agent.config.checks import environments
@@ -19,7 +19,7 @@ from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon
 from verl_agent.sections import section
-from verl_agent.study.inference import least_seeds
+from verl_agent.study.inference import first_decision, least_seeds
 from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
 from verl_agent.training.splits import holds_out
 
@@ -81,7 +81,11 @@ class Plan:
                 f"{list(study.search.seeds)} and {study.search.turns(study.budget_turns):,} turns each"
             )
         if study.stop.rule == "successive":
-            yield f"after each {study.stop.block} seeds, arms that are worse than another one are dropped"
+            first_look = first_decision(len(study.seeds), study.stop.block, study.stop.alpha)
+            yield (
+                f"after each {study.stop.block} seeds, from {first_look} on, arms that are worse than another one are "
+                "dropped"
+            )
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
 
 
@@ -95,6 +99,8 @@ def make_plan(file: Path) -> Plan:
     """
     study, configs = read_study(file), {}
     evaluations: dict[str, dict[str, dict[str, Any]]] = {}
+    if study.stop.rule == "successive":
+        check_block(study)
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
@@ -107,6 +113,8 @@ def make_plan(file: Path) -> Plan:
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 evaluations.setdefault(stratum, {})[arm] = evaluation(configs[stratum, arm], study.runner)
+                if FRESH in study.arms[arm]:
+                    check_has_stages(horizon_of(OmegaConf.create(configs[stratum, arm])))
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
             except ConfigError as error:
@@ -140,6 +148,34 @@ def make_plan(file: Path) -> Plan:
     }
     seen_tasks = all(config["env"]["train_tasks"] == config["env"]["eval_tasks"] for config in configs.values())
     return Plan(study, file.resolve(), recipe, changes, facts, seen_tasks)
+
+
+def check_block(study: Study) -> None:
+    """Check that successive stopping can tell two arms apart.
+
+    Raises:
+        ConfigError: no p value of its blocks can be small enough.
+    """
+    seeds, stop = len(study.seeds), study.stop
+    if first_decision(seeds, stop.block, stop.alpha) is None:
+        allowed = [str(block) for block in range(1, seeds + 1) if first_decision(seeds, block, stop.alpha)]
+        raise ConfigError(
+            f"study.stop.block={stop.block} can tell no arms apart with {seeds} seeds and stop.alpha={stop.alpha:g}. "
+            f"Allowed with these: {', '.join(allowed) or 'none'}. Change it, or add seeds."
+        )
+
+
+def check_has_stages(horizon: Horizon) -> None:
+    """Check that an optimizer that is new at each stage has an effect.
+
+    Raises:
+        ConfigError: the turn limit never changes.
+    """
+    if len(set(horizon.stages)) == 1 and not horizon.schedule:
+        raise ConfigError(
+            f"{FRESH} has no effect: horizon.max_turns={list(horizon.max_turns)} is one stage. Leave it out, or give "
+            "several limits."
+        )
 
 
 def check_obeyed(keys: Mapping[str, str]) -> None:
@@ -177,12 +213,17 @@ def evaluation(config: Mapping[str, Any], runner: str) -> dict[str, Any]:
     """Return turn limit and tasks of the evaluations of a config, by key; of each environment in a mixture."""
     found: dict[str, Any] = {}
     for entry, view in environments(OmegaConf.create(dict(config))).items():
-        horizon: Any = OmegaConf.to_container(view.horizon, resolve=True)
-        found[f"{entry}horizon.eval_max_turns"] = section("horizon", Horizon, horizon).turns_for_evaluation()
+        found[f"{entry}horizon.eval_max_turns"] = horizon_of(view).turns_for_evaluation()
         names = ["eval_tasks", *(["dev_tasks"] if runner == "train" else [])]
         names += ["train_tasks"] if runner == "train" and holds_out(view.env) else []
         found |= {f"{entry}env.{name}": view.env[name] for name in names}
     return found
+
+
+def horizon_of(config: DictConfig) -> Horizon:
+    """Return the turn limits of a config."""
+    values: Any = OmegaConf.to_container(config.horizon, resolve=True)
+    return section("horizon", Horizon, values)
 
 
 def setter(kind: str, overrides: Mapping[str, Sequence[str]], names: Sequence[str], key: str) -> str:

@@ -40,11 +40,36 @@ def written(tmp_path):
         ({"measure": "beyond"}, "tiny.beyond_turns"),
         ({"measure": "turns"}, r"study\.measure=turns is not allowed.*Choose final"),
         ({"tiny": {"widht": 1}}, "width"),
+        ({"tiny": {"width": 60}}, r"tiny\.width=60 is not allowed.*multiples of 8"),
+        ({"stop": {"block": 6}}, r"study\.stop\.block=6 has no effect.*stop\.rule='successive', not 'fixed'"),
+        ({"runner": "train", "points": 5}, r"study\.points=5 has no effect.*runner='tiny', not 'train'"),
+        ({"runner": "train", "tiny": {"layers": 2}}, r"study\.tiny\.layers=2 has no effect.*not 'train'"),
+        ({"search": {"values": [1, 2], "seeds": [9], "budget_turns": 2000}}, r"budget_turns=2000 is not allowed"),
     ],
 )
 def test_values_that_make_no_study_raise_config_error(written, changed, said):
     with pytest.raises(ConfigError, match=said):
         read_study(written(**changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"stop": {"rule": "successive"}}, r"stop\.block=5 can tell no arms apart with 2 seeds.*with these: none"),
+        (
+            {
+                "arms": {
+                    "kept": ["horizon.max_turns=[12]"],
+                    "new": ["horizon.max_turns=[12]", "tiny.fresh_optimizer=true"],
+                }
+            },
+            r"arm new.*tiny\.fresh_optimizer=true has no effect.*is one stage",
+        ),
+    ],
+)
+def test_settings_that_do_nothing_in_a_study_raise_config_error(written, changed, said):
+    with pytest.raises(ConfigError, match=said):
+        make_plan(written(**changed))
 
 
 def test_an_arm_that_changes_more_than_it_says_raises_config_error(written):
@@ -136,7 +161,8 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
 
 
 def test_a_first_arm_with_a_fresh_optimizer_differs_from_the_others_by_that(written):
-    plan = make_plan(written(arms={"fresh": [*ARMS["long"], "tiny.fresh_optimizer=true"], "kept": ARMS["long"]}))
+    stages = ["horizon.max_turns=[4,12]"]
+    plan = make_plan(written(arms={"fresh": [*stages, "tiny.fresh_optimizer=true"], "kept": stages}))
     assert plan.changes["all", "kept"] == {"tiny.fresh_optimizer": False}
     assert not plan.changes["all", "fresh"]
 

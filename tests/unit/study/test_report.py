@@ -5,8 +5,10 @@ from random import Random
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from tests import ROOT
+from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import p_text, why, write_study_report
@@ -128,6 +130,13 @@ def test_early_warnings_and_thirds_of_turns_are_of_points_with_one_limit(plan):
     text = "\n".join(why(Results(plan, points)))
     assert "| long | 0.8 | " in text and "| same |  | " in text
     assert "| long | 1 | 0 | 0 | 0 |" in text and "| same | 0 | 0 | 0 | 0 |" in text
+
+
+def test_a_report_on_a_full_disk_names_its_folder(plan, tmp_path):
+    play(plan, [1], tmp_path)
+    (tmp_path / "report.json").symlink_to("/dev/full")
+    result = CliRunner().invoke(app, ["study", "report", str(plan.file), "--out", str(tmp_path)])
+    assert result.exit_code == 2 and "No space left" in result.stderr and f"Repair {tmp_path}" in result.stderr
 
 
 def test_a_report_without_runs_raises_config_error(plan, tmp_path):
