@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_agent.config.algorithms import find_estimator
-from verl_agent.config.checks import environments
+from verl_agent.config.checks import default_values, environments
 from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
 from verl_agent.envs.registry import load_adapter
@@ -39,6 +39,13 @@ OBEYED = (
     *("critic.optim.lr", "critic.cliprange_value", "tiny.fresh_optimizer"),
 )
 """Keys that the small runner obeys, with those below them."""
+OF_TRAINING = (
+    *("actor_rollout_ref.actor", "critic", "algorithm", "data", "trainer.v1.sampler"),
+    *(f"actor_rollout_ref.rollout.{name}" for name in ("temperature", "top_k", "top_p")),
+)
+"""Keys of a recipe that matter to training, with those below them; but for those of engines and devices."""
+TECHNICAL = ("_per_gpu", "fsdp", "megatron", "strategy", "data.val_")
+"""Parts of the names of keys of engines and devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ class Plan:
     """Hashes of the file, of the composed configs with their lists of tasks, and of the code."""
     seen_tasks: bool
     """True if training and evaluation of all arms take their tasks from the same split or file."""
+    ignored: Sequence[str]
+    """Keys with values that the recipe sets, and that the small runner ignores."""
 
     def describe(self) -> Iterator[str]:
         """Yield the question, the arms with what they change, and the number of runs, line by line."""
@@ -72,6 +81,8 @@ class Plan:
         )
         if seeds < (least := least_seeds(arms)):
             yield f"no arm can be better or worse: that takes {least} seeds with {arms} arms"
+        if self.ignored:
+            yield f"the small runner ignores of the recipe: {', '.join(self.ignored)}"
         if self.seen_tasks:
             yield "evaluated on its training tasks: success is no measure of generalization"
         if study.search is not None:
@@ -97,10 +108,8 @@ def make_plan(file: Path) -> Plan:
             arms are the same, or are evaluated differently; or the small runner ignores what an arm, a stratum or the
             search changes.
     """
-    study, configs = read_study(file), {}
+    study, configs, ignored = read_study(file), {}, list[str]()
     evaluations: dict[str, dict[str, dict[str, Any]]] = {}
-    if study.stop.rule == "successive":
-        check_block(study)
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
@@ -134,6 +143,7 @@ def make_plan(file: Path) -> Plan:
         for (_, arm), keys in changes.items():
             check_obeyed({key: setter("arm", study.arms, (arm, first), key) for key in keys})
         bare = compose_training(recipe, [], resolve=False)
+        ignored = ignored_keys(bare)
         for stratum, shared in study.strata.items():
             keys = differing(bare, compose_training(recipe, shared, resolve=False)) if shared else {}
             check_obeyed({key: setter("stratum", study.strata, [stratum], key) for key in keys})
@@ -147,22 +157,20 @@ def make_plan(file: Path) -> Plan:
         "code": source_digest(sorted(modules)),
     }
     seen_tasks = all(config["env"]["train_tasks"] == config["env"]["eval_tasks"] for config in configs.values())
-    return Plan(study, file.resolve(), recipe, changes, facts, seen_tasks)
+    return Plan(study, file.resolve(), recipe, changes, facts, seen_tasks, ignored)
 
 
-def check_block(study: Study) -> None:
-    """Check that successive stopping can tell two arms apart.
-
-    Raises:
-        ConfigError: no p value of its blocks can be small enough.
-    """
-    seeds, stop = len(study.seeds), study.stop
-    if first_decision(seeds, stop.block, stop.alpha) is None:
-        allowed = [str(block) for block in range(1, seeds + 1) if first_decision(seeds, block, stop.alpha)]
-        raise ConfigError(
-            f"study.stop.block={stop.block} can tell no arms apart with {seeds} seeds and stop.alpha={stop.alpha:g}. "
-            f"Allowed with these: {', '.join(allowed) or 'none'}. Change it, or add seeds."
-        )
+def ignored_keys(config: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a recipe, with their values, that matter to training, and that the small runner ignores."""
+    defaults = default_values(OmegaConf.create(dict(config)))
+    return [
+        f"{key}={value}"
+        for key, value in leaves(config)
+        if value != defaults.get(key)
+        and any(is_within(key, one) for one in OF_TRAINING)
+        and not any(is_within(key, one) for one in OBEYED)
+        and not any(part in key for part in TECHNICAL)
+    ]
 
 
 def check_has_stages(horizon: Horizon) -> None:

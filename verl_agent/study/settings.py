@@ -14,6 +14,7 @@ from verl_agent.config.catalogue import marked_row
 from verl_agent.config.checks import problem
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import STRICT, Needs, field_type, section
+from verl_agent.study.inference import first_decision
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
@@ -148,6 +149,13 @@ class Study:
             raise ConfigError(
                 f"study.search.budget_turns={self.search.budget_turns} is not allowed. Allowed: at most "
                 f"study.budget_turns={self.budget_turns}, or null for that."
+            )
+        seeds, stop = len(self.seeds), self.stop
+        if stop.rule == "successive" and first_decision(seeds, stop.block, stop.alpha) is None:
+            allowed = [str(block) for block in range(1, seeds + 1) if first_decision(seeds, block, stop.alpha)]
+            raise ConfigError(
+                f"study.stop.block={stop.block} can tell no arms apart with {seeds} seeds and stop.alpha="
+                f"{stop.alpha:g}. Allowed with these: {', '.join(allowed) or 'none'}. Change it, or add seeds."
             )
         searched = self.search.seeds if self.search else ()
         if len({*self.seeds, *searched}) != len(self.seeds) + len(searched):

@@ -42,6 +42,7 @@ def written(tmp_path):
         ({"tiny": {"widht": 1}}, "width"),
         ({"tiny": {"width": 60}}, r"tiny\.width=60 is not allowed.*multiples of 8"),
         ({"stop": {"block": 6}}, r"study\.stop\.block=6 has no effect.*stop\.rule='successive', not 'fixed'"),
+        ({"stop": {"rule": "successive"}}, r"stop\.block=5 can tell no arms apart with 2 seeds.*with these: none"),
         ({"runner": "train", "points": 5}, r"study\.points=5 has no effect.*runner='tiny', not 'train'"),
         ({"runner": "train", "tiny": {"layers": 2}}, r"study\.tiny\.layers=2 has no effect.*not 'train'"),
         ({"search": {"values": [1, 2], "seeds": [9], "budget_turns": 2000}}, r"budget_turns=2000 is not allowed"),
@@ -52,24 +53,22 @@ def test_values_that_make_no_study_raise_config_error(written, changed, said):
         read_study(written(**changed))
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"stop": {"rule": "successive"}}, r"stop\.block=5 can tell no arms apart with 2 seeds.*with these: none"),
-        (
-            {
-                "arms": {
-                    "kept": ["horizon.max_turns=[12]"],
-                    "new": ["horizon.max_turns=[12]", "tiny.fresh_optimizer=true"],
-                }
-            },
-            r"arm new.*tiny\.fresh_optimizer=true has no effect.*is one stage",
-        ),
-    ],
-)
-def test_settings_that_do_nothing_in_a_study_raise_config_error(written, changed, said):
-    with pytest.raises(ConfigError, match=said):
-        make_plan(written(**changed))
+def test_a_fresh_optimizer_in_an_arm_with_one_stage_raises_config_error(written):
+    arms = {"kept": ["horizon.max_turns=[12]"], "new": ["horizon.max_turns=[12]", "tiny.fresh_optimizer=true"]}
+    with pytest.raises(ConfigError, match=r"arm new.*tiny\.fresh_optimizer=true has no effect.*is one stage"):
+        make_plan(written(arms=arms))
+
+
+def test_a_plan_names_what_the_small_runner_ignores_of_the_recipe(written, tmp_path):
+    recipe = yaml.safe_load((ROOT / "recipes/studies/guess_number.yaml").read_text(encoding="utf-8"))
+    recipe["actor_rollout_ref"]["rollout"] = {"temperature": 0.3, "max_num_seqs": 8}
+    recipe["actor_rollout_ref"]["actor"] |= {"ppo_micro_batch_size_per_gpu": 1, "entropy_coeff": 0.1}
+    recipe["actor_rollout_ref"]["actor"]["optim"]["lr_warmup_steps"] = 5
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    plan = make_plan(written(recipe="recipe.yaml"))
+    keys = ["actor_rollout_ref.actor.optim.lr_warmup_steps=5", "actor_rollout_ref.rollout.temperature=0.3"]
+    assert sorted(plan.ignored) == keys
+    assert f"ignores of the recipe: {', '.join(plan.ignored)}" in "\n".join(plan.describe())
 
 
 def test_an_arm_that_changes_more_than_it_says_raises_config_error(written):
