@@ -9,16 +9,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from verl_agent.config.algorithms import find_estimator
-from verl_agent.config.checks import default_values, environments
-from verl_agent.config.composing import compose_training
+from verl_agent.config.checks import changed_keys
+from verl_agent.config.composing import compose_training, resolved
 from verl_agent.config.keys import leaves
+from verl_agent.config.mixture import ENTRY_SECTIONS, run_envs
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon
-from verl_agent.sections import section
 from verl_agent.study.inference import first_decision, least_seeds
 from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
 from verl_agent.training.splits import holds_out
@@ -121,9 +120,10 @@ def make_plan(file: Path) -> Plan:
                 raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
-                evaluations.setdefault(stratum, {})[arm] = evaluation(configs[stratum, arm], study.runner)
+                envs = run_envs(resolved(configs[stratum, arm], ("env", *ENTRY_SECTIONS)))
+                evaluations.setdefault(stratum, {})[arm] = evaluation(envs, study.runner)
                 if FRESH in study.arms[arm]:
-                    check_has_stages(horizon_of(OmegaConf.create(configs[stratum, arm])))
+                    check_has_stages(envs[0].horizon)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
             except ConfigError as error:
@@ -162,12 +162,10 @@ def make_plan(file: Path) -> Plan:
 
 def ignored_keys(config: Mapping[str, Any]) -> list[str]:
     """Return the keys of a recipe, with their values, that matter to training, and that the small runner ignores."""
-    defaults = default_values(OmegaConf.create(dict(config)))
     return [
         f"{key}={value}"
-        for key, value in leaves(config)
-        if value != defaults.get(key)
-        and any(is_within(key, one) for one in OF_TRAINING)
+        for key, value in changed_keys(config).items()
+        if any(is_within(key, one) for one in OF_TRAINING)
         and not any(is_within(key, one) for one in OBEYED)
         and not any(part in key for part in TECHNICAL)
     ]
@@ -208,30 +206,26 @@ def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:
     """
     first, *others = arms
     for arm in others:
-        for key, value in arms[arm].items():
-            if value != (expected := arms[first].get(key)):
+        for key in {**arms[first], **arms[arm]}:
+            one, other = arms[first].get(key), arms[arm].get(key)
+            if one != other:
                 raise ConfigError(
-                    f"arms {first} and {arm} are evaluated with {key}={expected} and {value}, so their success cannot "
-                    "be compared. Set it to one value in the recipe or in all arms. A null horizon.eval_max_turns is "
-                    "the last limit of an arm, and env.dev_tasks=auto takes tasks out of env.train_tasks."
+                    f"arms {first} and {arm} are evaluated with {key}={one} and {other}, so their success cannot be "
+                    "compared. Set it to one value in the recipe or in all arms. A null horizon.eval_max_turns is the "
+                    "last limit of an arm, and env.dev_tasks=auto takes tasks out of env.train_tasks."
                 )
 
 
-def evaluation(config: Mapping[str, Any], runner: str) -> dict[str, Any]:
-    """Return turn limit and tasks of the evaluations of a config, by key; of each environment in a mixture."""
+def evaluation(envs: Sequence[RunEnv], runner: str) -> dict[str, Any]:
+    """Return turn limit and tasks of the evaluations of each environment, by key."""
     found: dict[str, Any] = {}
-    for entry, view in environments(OmegaConf.create(dict(config))).items():
-        found[f"{entry}horizon.eval_max_turns"] = horizon_of(view).turns_for_evaluation()
+    for one in envs:
+        entry = f"{one.label}: " if len(envs) > 1 else ""
+        found[f"{entry}horizon.eval_max_turns"] = one.horizon.turns_for_evaluation()
         names = ["eval_tasks", *(["dev_tasks"] if runner == "train" else [])]
-        names += ["train_tasks"] if runner == "train" and holds_out(view.env) else []
-        found |= {f"{entry}env.{name}": view.env[name] for name in names}
+        names += ["train_tasks"] if runner == "train" and holds_out(one.env) else []
+        found |= {f"{entry}env.{name}": getattr(one.env, name) for name in names}
     return found
-
-
-def horizon_of(config: DictConfig) -> Horizon:
-    """Return the turn limits of a config."""
-    values: Any = OmegaConf.to_container(config.horizon, resolve=True)
-    return section("horizon", Horizon, values)
 
 
 def setter(kind: str, overrides: Mapping[str, Sequence[str]], names: Sequence[str], key: str) -> str:

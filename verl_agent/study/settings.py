@@ -1,19 +1,17 @@
 """File of a study: its question, arms, seeds, budget and rules, as one frozen object."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, fields, is_dataclass
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
-from omegaconf import OmegaConf
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from verl_agent.config.catalogue import marked_row
-from verl_agent.config.checks import problem
+from verl_agent.config.checks import check_needs
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.sections import STRICT, Needs, field_type, section
+from verl_agent.sections import STRICT, Needs, section
 from verl_agent.study.inference import first_decision
 
 Count = Annotated[int, Field(ge=1)]
@@ -181,26 +179,5 @@ def read_study(file: Path) -> Study:
     except yaml.YAMLError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     study = section("study", Study, values)
-    check_needs(study, OmegaConf.create({"study": asdict(study)}))
+    check_needs("study", study)
     return study
-
-
-def check_needs(values: Any, study: Any, key: str = "study", around: Sequence[Any] = ()) -> None:
-    """Check that each setting that differs from its default has an effect.
-
-    Args:
-        values: study, or a section of it.
-        study: whole study as a config.
-        key: key of the section.
-        around: markers of the section.
-
-    Raises:
-        ConfigError: one has no effect.
-    """
-    for one in fields(values):
-        name, value = f"{key}.{one.name}", getattr(values, one.name)
-        markers = [*around, *field_type(type(values), one.name)[1]]
-        if is_dataclass(value):
-            check_needs(value, study, name, markers)
-        elif value != one.default and (reason := problem(marked_row(markers), study)):
-            raise ConfigError(f"{name}={value} has no effect: {reason} Leave it out.")
