@@ -56,6 +56,10 @@ def report_study(file: File, out: Out = None) -> None:
             print_line(f"wrote {path}")
     except ConfigError as error:
         fail(str(error))
+    except OSError as error:
+        fail(
+            f"the report cannot be written: {error}. Repair {_folder(file, out)} or free space, and repeat the command."
+        )
 
 
 def _folder(file: Path, out: Path | None) -> Path:
