@@ -33,13 +33,14 @@ TRAINING = {
     "invalid": "invalid actions",
     "full_replies": "replies at full length",
     "entropy": "entropy, nats",
+    "step": "training steps",
     "tokens": "tokens",
     "cpu_s": "CPU seconds",
 }
 """Measurements of training, and their columns."""
 THIRDS = ("noise_first", "noise_middle", "noise_last")
 """Measurements of a third of the turns."""
-TOTALS = ("tokens", "cpu_s")
+TOTALS = ("step", "tokens", "cpu_s")
 """Measurements of training that are totals of a run."""
 WARNINGS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "invalid": ("invalid actions grew by 0.1", lambda first, last: last > first + 0.1),

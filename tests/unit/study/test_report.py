@@ -106,8 +106,8 @@ def test_means_of_training_are_those_of_the_points_that_have_them(plan):
     start, first, last = [{"turns": turns, "success": 0.5} for turns in (0, 500, 1000)]
     (run,) = study_runs(plan, [1], ["long"])
     assert list(why(Results(plan, {run: [start, first, last]}))) == []
-    found = {run: [start, first | {"limited": 0.2, "uniform": 3.0}, last | {"uniform": 5.0}]}
-    assert list(why(Results(plan, found)))[2] == "| long | 4 | 0.2 |"
+    found = {run: [start, first | {"limited": 0.2, "uniform": 3.0}, last | {"uniform": 5.0, "step": 7}]}
+    assert list(why(Results(plan, found)))[2] == "| long | 4 | 0.2 | 7 |"
 
 
 def test_early_warnings_and_thirds_of_turns_are_of_points_with_one_limit(plan):
