@@ -14,13 +14,11 @@ from verl_agent.config.checks import changed_keys
 from verl_agent.config.composing import compose_training, resolved
 from verl_agent.config.keys import leaves
 from verl_agent.config.mixture import ENTRY_SECTIONS, run_envs
-from verl_agent.config.settings import RunEnv
-from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon
+from verl_agent.study.environments import check_evaluated_alike, evaluation, load_environment
 from verl_agent.study.inference import first_decision, least_seeds
 from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
-from verl_agent.training.splits import holds_out
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir")
 """Keys that the command sets for each run."""
@@ -148,7 +146,7 @@ def make_plan(file: Path) -> Plan:
             keys = differing(bare, compose_training(recipe, shared, resolve=False)) if shared else {}
             check_obeyed({key: setter("stratum", study.strata, [stratum], key) for key in keys})
         check_obeyed({study.search.key: f"search sets {study.search.key}"} if study.search else {})
-    modules = {load_adapter(config["env"]["name"]).__module__ for config in configs.values()}
+    modules = {load_environment(config["env"]["name"], study.runner) for config in configs.values()}
     tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
     listed = b"".join(Path(one).read_bytes() for one in sorted(tasks) if Path(one).is_file())
     facts = {
@@ -196,36 +194,6 @@ def check_obeyed(keys: Mapping[str, str]) -> None:
                 f"{said}, which the small runner ignores, so the study could not show its effect. Leave it out, or set "
                 f"runner: train. The small runner obeys {', '.join(OBEYED)}."
             )
-
-
-def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that arms, given with their `evaluation`, are evaluated on the same tasks within the same turns.
-
-    Raises:
-        ConfigError: they are not.
-    """
-    first, *others = arms
-    for arm in others:
-        for key in {**arms[first], **arms[arm]}:
-            one, other = arms[first].get(key), arms[arm].get(key)
-            if one != other:
-                raise ConfigError(
-                    f"arms {first} and {arm} are evaluated with {key}={one} and {other}, so their success cannot be "
-                    "compared. Set it to one value in the recipe or in all arms. A null horizon.eval_max_turns is the "
-                    "last limit of an arm, and env.dev_tasks=auto takes tasks out of env.train_tasks."
-                )
-
-
-def evaluation(envs: Sequence[RunEnv], runner: str) -> dict[str, Any]:
-    """Return turn limit and tasks of the evaluations of each environment, by key."""
-    found: dict[str, Any] = {}
-    for one in envs:
-        entry = f"{one.label}: " if len(envs) > 1 else ""
-        found[f"{entry}horizon.eval_max_turns"] = one.horizon.turns_for_evaluation()
-        names = ["eval_tasks", *(["dev_tasks"] if runner == "train" else [])]
-        names += ["train_tasks"] if runner == "train" and holds_out(one.env) else []
-        found |= {f"{entry}env.{name}": getattr(one.env, name) for name in names}
-    return found
 
 
 def setter(kind: str, overrides: Mapping[str, Sequence[str]], names: Sequence[str], key: str) -> str:

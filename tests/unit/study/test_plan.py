@@ -101,6 +101,12 @@ def test_arms_that_are_evaluated_differently_raise_config_error(written, arms, s
         make_plan(written(recipe=str(ROOT / "recipes/guess_number/grpo_cpu.yaml"), arms=arms, runner="train"))
 
 
+def test_an_environment_without_an_oracle_raises_config_error(written):
+    recipe = str(ROOT / "recipes/textarena/grpo_cpu.yaml")
+    with pytest.raises(ConfigError, match=r"env\.name=textarena has no oracle"):
+        make_plan(written(recipe=recipe, strata={"all": ["horizon.eval_max_turns=12"]}))
+
+
 def test_an_arm_may_not_set_the_seed(written):
     with pytest.raises(ConfigError, match=r"data\.seed"):
         make_plan(written(arms={**ARMS, "other": ["data.seed=3"]}))

@@ -1,0 +1,57 @@
+"""Environments of the arms of a study, and on what the arms are compared."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from verl_agent.config.settings import RunEnv
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.registry import load_adapter
+from verl_agent.errors import ConfigError
+from verl_agent.training.splits import holds_out
+
+EVALUATED = {
+    "horizon.eval_max_turns": " If it is null, it is the last limit of an arm.",
+    "env.train_tasks": " env.dev_tasks=auto takes tasks out of it.",
+}
+"""What makes evaluations differ, by key."""
+
+
+def load_environment(name: str, runner: str) -> str:
+    """Return the module of an adapter.
+
+    Raises:
+        ConfigError: it does not exist, or has no oracle that the small runner can imitate.
+    """
+    adapter = load_adapter(name)
+    if runner == "tiny" and (adapter.demonstration, adapter.oracle) == (EnvAdapter.demonstration, EnvAdapter.oracle):
+        raise ConfigError(f"env.name={name} has no oracle to imitate. Choose another one, or set runner: train.")
+    return adapter.__module__
+
+
+def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that arms, given with their `evaluation`, are evaluated on the same tasks within the same turns.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    first, *others = arms
+    for arm in others:
+        for key in {**arms[first], **arms[arm]}:
+            one, other = arms[first].get(key), arms[arm].get(key)
+            if one != other:
+                raise ConfigError(
+                    f"arms {first} and {arm} are evaluated with {key}={one} and {other}, so their success cannot be "
+                    f"compared. Set it to one value in the recipe or in all arms.{EVALUATED.get(key.split()[-1], '')}"
+                )
+
+
+def evaluation(envs: Sequence[RunEnv], runner: str) -> dict[str, Any]:
+    """Return turn limit and tasks of the evaluations of each environment, by key."""
+    found: dict[str, Any] = {}
+    for one in envs:
+        entry = f"{one.label}: " if len(envs) > 1 else ""
+        found[f"{entry}horizon.eval_max_turns"] = one.horizon.turns_for_evaluation()
+        names = ["eval_tasks", *(["dev_tasks"] if runner == "train" else [])]
+        names += ["train_tasks"] if runner == "train" and holds_out(one.env) else []
+        found |= {f"{entry}env.{name}": getattr(one.env, name) for name in names}
+    return found
