@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Container, Iterator
+from statistics import fmean, stdev
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from tests.support.transfer_queue import running_queue
-from verl_agent.config.reward_shaping import TurnRewards
+from verl_agent.config.reward_shaping import RewardShaping, TurnRewards
 from verl_agent.rollout.settings import TokenRecording
 from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.token_files import read_tokens, token_files
@@ -64,7 +65,8 @@ def finish_episodes(
     for task, sample, value in random.Random(seed).sample(episodes, len(episodes)):
         seat = f"seat {sample % 2}" if task in arena else ""
         summary = EpisodeSummary(value, value >= 1, 2, 4, StopReason.TERMINATED, category=seat)
-        turns = TurnRewards([value], ["state"], truncated="drop" if task in dropped and sample >= 2 else "as_is")
+        treatment = "drop" if task in dropped and sample >= 2 else "as_is"
+        turns = TurnRewards([value], ["state"], truncated=treatment, role=seat)
         ids, response = torch.arange(4 + task), torch.arange(3 + sample)
         row = {
             "uid": name(task),
@@ -131,6 +133,25 @@ def test_advantages_of_equal_returns_are_exactly_zero(estimator):
             largest[group_of(key)] = max(largest[group_of(key)], row.abs().max().item())
         assert [largest[name(task)] for task in range(3)] == [0.0, 0.0, 0.0]
         assert largest[name(3)] > 0.5
+
+
+def test_an_episode_of_a_seat_is_compared_with_those_of_the_same_seat():
+    returns = {0: [0.0, 1.0, 0.5, 0.25, 1.0, 0.0], 1: [1.0, 0.0, 0.0, 1.0, 0.0, 1.0]}
+    finish_episodes(0, returns, arena=(0,))
+    batch, _ = sampler(group_size=6).sample(1, "train", 2)
+    made = trainer(kind=EpisodeTrainer)
+    made.config.actor_rollout_ref.actor.policy_loss = {"loss_mode": "gspo"}
+    made._shaping, made._baselines, made._empty_steps = RewardShaping(), {}, 0
+    made._places_rewards = made._turn_critic = made._bypass = False
+    made._rejection = made._token_recorder = None
+    made._compute_advantage(batch, {})
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["advantages"])
+    found = dict(zip(batch.keys, data["advantages"].unbind(), strict=True))
+    for task, seats in ((0, (0, 1, 0, 1, 0, 1)), (1, (0,) * 6)):
+        for sample, value in enumerate(returns[task]):
+            same = [other for other, seat in zip(returns[task], seats, strict=True) if seat == seats[sample]]
+            expected = (value - fmean(same)) / (stdev(same) + 1e-6)
+            assert found[f"{name(task)}_{sample}_0"].tolist() == pytest.approx([expected] * (3 + sample), abs=1e-5)
 
 
 def test_rows_of_a_seat_with_equal_returns_are_marked():
