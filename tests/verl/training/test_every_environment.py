@@ -17,6 +17,8 @@ from tests.support.estimators import moved_baseline
 from tests.support.models import write_model
 from tests.support.packages import write_metadata
 from tests.support.training_runs import command_line, run_environment, wait_for_end
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.tasks import select_tasks
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
@@ -32,9 +34,9 @@ env:
   retries: 0
   max_env_error_rate: 0
   mixture:
-    - {name: textcraft, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short}}
-    - {name: babyai, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short}}
-    - {name: scienceworld, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short}}
+    - {name: textcraft, train_tasks: textcraft.train, eval_tasks: textcraft.test, options: {prompt: short}}
+    - {name: babyai, train_tasks: babyai.train, eval_tasks: babyai.test, options: {prompt: short}}
+    - {name: scienceworld, train_tasks: scienceworld.train, eval_tasks: scienceworld.test, options: {prompt: short}}
     - {name: deepsearch, train_tasks: easy_train, eval_tasks: easy_test, options: {prompt: short, top_k: 1}}
     - name: guess_number
       train_tasks: small_train
@@ -79,11 +81,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     packages.mkdir()
     write_metadata(packages, "duel", {"verl_agent.envs": {"duel": "tests.support.arenas:Duel"}})
     (root / "all.yaml").write_text(RECIPE)
+    for name in ("textcraft", "babyai", "scienceworld"):  # the check of prompts begins each task
+        for split in ("train", "test"):
+            tasks = select_tasks(make_env(name), f"easy_{split}")[:4]
+            (root / f"{name}.{split}").write_text("\n".join(task.id for task in tasks))
     overrides = [f"actor_rollout_ref.model.path={write_model(root / 'model')}", f"trainer.default_local_dir={folder}"]
     command = command_line("train", root, "all", *overrides)
     with embedded_corpus():
         environment = run_environment(root, packages)
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+        ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     records = [record for record in read_records(folder / "episodes") if record["purpose"] == "train"]
     return Run(folder, read_metrics(sorted(folder.glob("metrics/*.jsonl"))), records, ended.stdout, wait_for_end(root))
