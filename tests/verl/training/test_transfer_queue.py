@@ -1,4 +1,4 @@
-"""Tests of sampler, trainer and dispatch with verl's TransferQueue and agent-loop workers as Ray actors."""
+"""Tests of sampler, trainer and dispatch with verl's TransferQueue as Ray actors."""
 
 import random
 from collections.abc import Container, Iterator
@@ -290,29 +290,27 @@ def test_dapo_trains_on_the_first_tasks_of_those_that_remain():
     assert chosen == [name(task) for task in range(8)]
 
 
-@ray.remote
 class Worker:
-    """Agent-loop worker that counts its prompts."""
+    """Agent-loop worker in this process, which keeps the numbers of its prompts."""
 
     def __init__(self) -> None:
-        self.indices: list[int] = []
+        self.received: list[int] = []
+        self.generate_sequences = SimpleNamespace(remote=self.keep)
 
-    def generate_sequences(self, batch: TensorDict) -> None:
-        self.indices += [int(index) for index in batch["index"]]
-
-    def received(self) -> list[int]:
-        return self.indices
+    def keep(self, batch: TensorDict) -> ray.ObjectRef:
+        self.received += [int(index) for index in batch["index"]]
+        return ray.put(None)
 
 
 def test_replaced_groups_go_to_all_workers_in_turn():
     """Plain verl sends a refill of one prompt to the first worker each time."""
     manager = EpisodeLoopManager.__new__(EpisodeLoopManager)
-    manager.agent_loop_workers = [Worker.options(num_cpus=0.1).remote() for _ in range(2)]
+    manager.agent_loop_workers = [Worker() for _ in range(2)]
     sent = 0
     for prompts in (4, 1, 1, 3, 1, 1):
         manager.generate_sequences(TensorDict({"index": torch.arange(sent, sent + prompts)}, batch_size=prompts))
         sent += prompts
-    received = ray.get([worker.received.remote() for worker in manager.agent_loop_workers])
+    received = [worker.received for worker in manager.agent_loop_workers]
     assert sorted(index for indices in received for index in indices) == list(range(sent))
     assert sorted(map(len, received)) == [5, 6]
 
