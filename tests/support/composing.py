@@ -91,6 +91,7 @@ def kind(path: Path) -> str:
     raise AssertionError(f"{path} is built on none of {', '.join(BASES)}")
 
 
+@cache
 def defaults(path: Path) -> list[str]:
     """Return the entries of a recipe's `defaults`."""
     return [str(entry) for entry in OmegaConf.load(path).get("defaults", [])]
