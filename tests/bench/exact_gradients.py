@@ -6,7 +6,7 @@ percent); a factor of the whole gradient is no bias, because it only scales the 
 """
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -195,13 +195,11 @@ class Estimate:
         return values_BT
 
 
-def expected(
-    process: Process, size: int, estimate: Estimate, modes: Collection[str] = tuple(MODES)
-) -> dict[str, Tensor]:
+def expected(process: Process, size: int, estimate: Estimate) -> dict[str, Tensor]:
     """Return the exact expectation of a gradient over all batches of `size` episodes of one task, by aggregation."""
-    sums = {mode: torch.zeros_like(process.logits, requires_grad=False) for mode in modes}
+    sums = {mode: torch.zeros_like(process.logits, requires_grad=False) for mode in MODES}
     for probability, batch in process.batches(size):
-        for mode, gradient in estimate.gradients(process, batch, modes).items():
+        for mode, gradient in estimate.gradients(process, batch).items():
             sums[mode] += probability * gradient
     return sums
 

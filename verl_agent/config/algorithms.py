@@ -148,7 +148,7 @@ def _known(group: str, built_in: Collection[str]) -> Names:
     def listed() -> list[str]:
         return [*built_in, *registry.registered_packages(group)]
 
-    return Names(listed, lambda name: name in listed())
+    return Names(listed, lambda name: name in built_in or name in listed())  # listing reads all installed packages
 
 
 def _estimators(holds: Callable[[Estimator], bool]) -> Names:
