@@ -105,7 +105,7 @@ def skip_engine_of_ascend() -> None:
     two seconds and 200 MB of each agent-loop worker, which needs no vLLM.
     """
     if find_spec("torch_npu") is None:
-        sys.modules.setdefault("verl.checkpoint_engine.hccl_checkpoint_engine", None)  # type: ignore[arg-type]
+        sys.modules["verl.checkpoint_engine.hccl_checkpoint_engine"] = None  # type: ignore[assignment]
 
 
 def keep_unpacked_weights() -> None:

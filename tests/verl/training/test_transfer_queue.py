@@ -135,11 +135,12 @@ def test_advantages_of_equal_returns_are_exactly_zero(estimator):
         assert largest[name(3)] > 0.5
 
 
-def test_an_episode_of_a_seat_is_compared_with_those_of_the_same_seat():
+def test_an_episode_of_a_seat_is_compared_with_those_of_the_same_seat(tmp_path):
     returns = {0: [0.0, 1.0, 0.5, 0.25, 1.0, 0.0], 1: [1.0, 0.0, 0.0, 1.0, 0.0, 1.0]}
     finish_episodes(0, returns, arena=(0,))
     batch, _ = sampler(group_size=6).sample(1, "train", 2)
     made = trainer(kind=EpisodeTrainer)
+    made.config.trainer.default_local_dir = str(tmp_path)
     made.config.actor_rollout_ref.actor.policy_loss = {"loss_mode": "gspo"}
     made._shaping, made._baselines, made._empty_steps = RewardShaping(), {}, 0
     made._places_rewards = made._turn_critic = made._bypass = False
