@@ -102,7 +102,7 @@ def skip_engine_of_ascend() -> None:
     """Leave out verl's checkpoint engine of Ascend NPUs on machines without them; verl expects that it does not import.
 
     verl 0.9.1, checkpoint_engine/hccl_checkpoint_engine.py:23 imports vLLM before line 36 looks for an NPU. That takes
-    two seconds and 200 MB of each agent-loop worker, which needs no vLLM.
+    seconds of each agent-loop worker, which needs no vLLM.
     """
     if find_spec("torch_npu") is None:
         sys.modules["verl.checkpoint_engine.hccl_checkpoint_engine"] = None  # type: ignore[assignment]
