@@ -3,9 +3,11 @@
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from rich.console import Console
@@ -33,6 +35,7 @@ def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
             verl_config()
         check_overlays(sys.argv)
         _accept_lazy_help()
+        _check_options(sys.argv[1:])
         sys.argv[1:] = [add_free_keys(argument) for argument in sys.argv[1:]]
         hydra.main(version_base=None, config_path=None, config_name=None)(task)()
     except (HydraException, MarkedYAMLError, ConfigError, ValueError) as error:
@@ -41,6 +44,24 @@ def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
             raise
         Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+def _check_options(arguments: Sequence[str]) -> None:
+    """Parse a command line as `hydra.main` does, whose own parser prints a page of usage about an unknown option.
+
+    Raises:
+        ConfigError: an option is unknown or lacks its value, or overrides stand apart.
+    """
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(
+            f"{message}. Allowed: KEY=VALUE, all side by side, --cfg job (prints the composed config), --resolve, "
+            "--config-name NAME and --help. A setting has no dashes, such as data.seed=1."
+        )
+
+    parser = get_args_parser()
+    parser.error = refuse
+    parser.parse_args(arguments)
 
 
 def _accept_lazy_help() -> None:

@@ -140,12 +140,14 @@ def launch(  # noqa: PLR0913 - one for each option
         Path, typer.Option(help="Folder with recipes/ and runs/ that all machines see. Default: this folder.")
     ] = Path(),
     venv: Annotated[
-        str | None, typer.Option(help="Slurm: virtual environment. Default: .venv in the folder.", show_default=False)
+        str | None,
+        typer.Option(help="Slurm: virtual environment. Default: .venv-gpu or, without GPUs, .venv in the folder."),
     ] = None,
     partition: Annotated[str, typer.Option(help="Slurm: partition.")] = "",
     image: Annotated[
-        str, typer.Option(help="Kubernetes, SkyPilot: image of requirements/Dockerfile.")
-    ] = "verl-agent:gpu-vllm",
+        str | None,
+        typer.Option(help="Kubernetes, SkyPilot: image. Default: verl-agent:gpu-vllm, verl-agent:cpu without GPUs."),
+    ] = None,
     store: Annotated[
         str | None,
         typer.Option(help="Keeps runs/. Kubernetes: name of a volume claim. SkyPilot: URL of a bucket, as s3://NAME."),
@@ -172,9 +174,9 @@ def launch(  # noqa: PLR0913 - one for each option
         "memory": memory,
         "hours": hours,
         "folder": str(root),
-        "venv": venv or f"{root}/.venv",
+        "venv": venv or f"{root}/{'.venv-gpu' if gpus else '.venv'}",
         "partition": partition,
-        "image": image,
+        "image": image or f"verl-agent:{'gpu-vllm' if gpus else 'cpu'}",
         "store": store or "none",
         "accelerator": accelerator,
         "retries": retries,

@@ -78,8 +78,8 @@ def check_recipe(recipe: Path) -> None:
     """
     if str(recipe).startswith("-"):
         raise ConfigError(
-            f"{str(recipe)!r} is an option of the scripts recipes/*/train.sh. This command takes the file of a recipe, "
-            "and then KEY=VALUE: verl-agent train recipes/guess_number/grpo_cpu.yaml data.seed=1."
+            f"{str(recipe)!r} is an option; only the scripts recipes/*/train.sh begin with one. This command takes the "
+            "file of a recipe, and then KEY=VALUE: verl-agent train recipes/guess_number/grpo_cpu.yaml data.seed=1."
         )
     if recipe.is_dir():
         names = sorted(path.name for path in recipe.glob("*.yaml") if not path.name.startswith(PARTS))

@@ -5,13 +5,10 @@ from dataclasses import fields
 from functools import cache
 from typing import Any
 
-from hydra import compose, initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError
 
 from verl_agent.config.catalogue import all_sections
-from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 
 FREE = (
@@ -86,6 +83,11 @@ def reference(base: str, *choices: str) -> dict[str, Any]:
     Args:
         choices: overrides that choose options of config groups.
     """
+    from hydra import compose, initialize_config_module  # takes as long to import as all the rest of a run's supervisor
+    from hydra.core.global_hydra import GlobalHydra
+
+    from verl_agent.config.search_path import register_config
+
     register_config()
     if GlobalHydra.instance().is_initialized():
         config = compose(base, list(choices))

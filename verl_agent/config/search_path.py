@@ -1,17 +1,22 @@
-"""Hydra plugin: search path with this package's YAML and verl's, and resolvers for computed values.
+"""Hydra plugins: search path with this package's YAML and verl's, and resolvers for computed values.
 
 A plugin, since `hydra.searchpath` in a recipe would break recipes that build on other recipes.
 """
 
 import importlib.util
 import sys
+from copy import deepcopy
+from functools import cache
 from math import prod
 from pathlib import Path
 
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
+from typing_extensions import override
 
 from verl_agent.platform.versions import installed_version, require_modules
 
@@ -19,14 +24,32 @@ CPU_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 """Instruction sets that make bfloat16 faster than float32."""
 
 
+class InstalledYaml(FileConfigSource):
+    """YAML of an installed package, whose files are parsed once a process; parsing takes half the time of composing."""
+
+    @staticmethod
+    @override
+    def scheme() -> str:
+        return "installed"
+
+    @override
+    def load_config(self, config_path: str) -> ConfigResult:
+        return deepcopy(_parsed(self.provider, self.path, config_path))  # Hydra changes what it gets
+
+
+@cache
+def _parsed(provider: str, folder: str, config_path: str) -> ConfigResult:
+    return FileConfigSource(provider, f"file://{folder}").load_config(config_path)
+
+
 class AgentSearchPath(SearchPathPlugin):
     """Adds the YAML folders of this package and of verl, if it is installed, to every config search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """See Hydra's SearchPathPlugin."""
-        search_path.append("verl_agent", "pkg://verl_agent.config")
+        search_path.append("verl_agent", f"installed://{Path(__file__).parent}")
         if importlib.util.find_spec("verl"):  # evaluations do without
-            search_path.append("verl", f"file://{verl_config()}")
+            search_path.append("verl", f"installed://{verl_config()}")
 
 
 def verl_config() -> Path:
@@ -89,6 +112,7 @@ def storage_units(*machine: int) -> int:
 def register_config() -> None:
     """Register plugin and resolvers, so that this process can compose recipes. Repeated calls have no effect."""
     Plugins.instance().register(AgentSearchPath)
+    Plugins.instance().register(InstalledYaml)
     for resolver in (cpu_dtype, attention, megatron_attention, vanilla_mbridge, storage_units):
         OmegaConf.register_new_resolver(resolver.__name__, resolver, replace=True)
     OmegaConf.register_new_resolver("max", lambda *values: max(map(int, values)), replace=True)

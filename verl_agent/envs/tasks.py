@@ -1,6 +1,7 @@
 """Selection of task items by split or by a file of ids."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,7 +26,8 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
 
     Args:
         env: environment with its options.
-        source: name of a split, or path of a text file with one task id a line (`#` begins a comment).
+        source: name of a split, or path of a text file with one task id a line. `#` begins a comment at the start of
+            a line and after a space, so that an id may have it.
         key: config key of the source, for messages; empty without one.
 
     Raises:
@@ -41,7 +43,8 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
     if not path.is_file():
         splits = ", ".join(env.splits)
         raise ConfigError(f"{given} does not exist in {Path.cwd()}. Choose a file of task ids, or a split: {splits}.")
-    ids = [line for raw in path.read_text(encoding="utf-8").splitlines() if (line := raw.split("#")[0].strip())]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    ids = [line for raw in lines if (line := re.split(r"(?:^|\s)#", raw)[0].strip())]
     if not ids:
         raise ConfigError(f"{given} holds no task ids. Write one id a line.")
     known: dict[str, TaskItem] = {}

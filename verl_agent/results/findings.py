@@ -1,6 +1,6 @@
 """Findings on a run: patterns in its latest training episodes that keep it from learning, with the episodes to read."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -115,11 +115,15 @@ def summarize_step(step: int, purpose: str, by_stop: Sequence[Mapping[str, Any]]
     """Return the means of one purpose and step.
 
     Args:
-        by_stop: sums over the episodes of each stop reason: `episodes`, and the columns of an episode.
+        by_stop: sums over the episodes of each stop reason, those in which a person intervened apart: `episodes`, and
+            the columns of an episode.
     """
     every = sum(row["episodes"] for row in by_stop)
-    valid = [row for row in by_stop if StopReason(row["stop"]).valid]
+    valid = [row for row in by_stop if StopReason(row["stop"]).valid and not row["operated"]]
     count, turns = sum(row["episodes"] for row in valid), sum(row["turns"] for row in valid)
+    stops = Counter[str]()
+    for row in by_stop:
+        stops[row["stop"]] += row["episodes"]
 
     def mean(name: str) -> float:
         return sum(row[name] for row in valid) / count if count else float("nan")
@@ -128,7 +132,7 @@ def summarize_step(step: int, purpose: str, by_stop: Sequence[Mapping[str, Any]]
         step=step,
         purpose=purpose,
         episodes=count,
-        env_errors=sum(row["episodes"] for row in by_stop if row["stop"] == StopReason.ENV_ERROR),
+        env_errors=stops[StopReason.ENV_ERROR],
         reward=mean("reward"),
         success=mean("success"),
         turns=mean("turns"),
@@ -136,7 +140,7 @@ def summarize_step(step: int, purpose: str, by_stop: Sequence[Mapping[str, Any]]
         tokens=sum(row["tokens"] for row in valid),
         seconds=mean("seconds"),
         started_at=min(row["started_at"] for row in by_stop),
-        stops={row["stop"]: row["episodes"] / every for row in by_stop},
+        stops={stop: episodes / every for stop, episodes in stops.items()},
         behaviors={
             behavior.name: sum(row[behavior.name] for row in valid) / turns if turns else 0.0 for behavior in BEHAVIORS
         },
@@ -152,12 +156,12 @@ def find_in_records(records: Iterable[EpisodeRecord]) -> list[Finding]:
     played = final_records(records)
     steps = sorted({one["step"] for one in played if one["purpose"] == "train"})[-LATEST:]
     rows = [episode_row(one) for one in played if one["purpose"] == "train" and one["step"] in steps]
-    sums = defaultdict[int, defaultdict[str, list[dict[str, Any]]]](lambda: defaultdict(list))
+    sums = defaultdict[int, defaultdict[tuple[str, bool], list[dict[str, Any]]]](lambda: defaultdict(list))
     groups = defaultdict[tuple[int, str], list[float]](list)
     needs = defaultdict[tuple[str, str], list[int]](list)
     for row in rows:
-        sums[row["step"]][row["stop"]].append(row)
-        if StopReason(row["stop"]).valid:
+        sums[row["step"]][row["stop"], row["operated"]].append(row)
+        if StopReason(row["stop"]).valid and not row["operated"]:
             returned = row["shaped_return"]
             groups[row["step"], row["group"]].append(row["reward"] if returned is None else returned)
     for one in played:
@@ -169,16 +173,17 @@ def find_in_records(records: Iterable[EpisodeRecord]) -> list[Finding]:
     }
     needed = [min(turns) for turns in needs.values()]
     return find_problems(
-        [summarize_step(step, "train", [_sum(stop, rows) for stop, rows in sums[step].items()]) for step in steps],
+        [summarize_step(step, "train", [_sum(rows) for rows in sums[step].values()]) for step in steps],
         {step: (sum(equal), len(equal)) for step, equal in uniform.items()},
         {turns: needed.count(turns) for turns in set(needed)},
     )
 
 
-def _sum(stop: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums of the episodes of a step that ended with `stop`."""
+def _sum(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums of the episodes of a step that ended with the same `stop` and are `operated` alike."""
     return {
-        "stop": stop,
+        "stop": rows[0]["stop"],
+        "operated": rows[0]["operated"],
         "episodes": len(rows),
         "max_turns": max(row["max_turns"] for row in rows),
         "started_at": min(row["started_at"] for row in rows),

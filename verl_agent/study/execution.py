@@ -24,13 +24,22 @@ from verl_agent.study.plan import Plan
 from verl_agent.study.runs import Point, Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
 from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS
 from verl_agent.system.resources import make_folder
-from verl_agent.trace.metrics_log import read_metrics, validation_scores
+from verl_agent.trace.metrics_log import ENTROPY, read_metrics, validation_scores
 from verl_agent.trace.record_files import read_records
 
 RECORD = "study.json"
 """File with the hashes of the study, its configs and the code."""
 ROOM_MB = 300
 """Free space that a run needs to start."""
+LOGGED = {
+    "uniform": ("episode/uniform_groups",),
+    "limited": ("stop/turn_limit",),
+    "turns_mean": ("episode/turns_mean",),
+    "grad_norm": ("actor/grad_norm",),
+    "invalid": ("action/invalid_action",),
+    "entropy": ENTROPY,
+}
+"""Measurements of training in a point of `runner: train`, and the metrics that hold them: the first that is logged."""
 ADVICE = (
     "A study whose file changes after the first run is another study: choose another --out, or restore the file. If "
     "only the code changed, and that makes no difference, add --new-code."
@@ -176,15 +185,23 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
 
 
 def validations(root: Path) -> list[Point]:
-    """Return the validations of a training run, with the environment turns and seconds of training until then."""
+    """Return the validations of a training run, each with the environment turns and seconds of training until then.
+
+    `LOGGED` names the means of training since the validation before.
+    """
     turns, logs = turns_by_step(root), sorted((root / "metrics").glob("*.jsonl"))
     points: list[Point] = []
     spent, seconds = 0, 0.0
+    since: dict[str, list[float]] = {name: [] for name in LOGGED}
     for step, values in read_metrics(logs).items():
         spent, seconds = spent + turns.get(step, 0), seconds + values.get("timing_s/step", 0.0)
+        for name, metrics in LOGGED.items():
+            since[name] += [values[metric] for metric in metrics if metric in values][:1]
         for score in validation_scores(values):
             if score.measure == "success":
-                points.append({"step": step, "turns": spent, "seconds": seconds, "success": score.value})
+                means = {name: sum(found) / len(found) for name, found in since.items() if found}
+                points.append({"step": step, "turns": spent, "seconds": seconds, "success": score.value, **means})
+                since = {name: [] for name in LOGGED}
     return points
 
 

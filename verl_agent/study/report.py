@@ -31,6 +31,7 @@ FALL = 0.2
 """Fall of success after which a run has collapsed."""
 TRAINING = {
     "signal": "groups with a signal",
+    "uniform": "groups without a signal, a step",
     "limited": "episodes at the turn limit",
     "limited_tokens": "tokens in them",
     "turns_mean": "turns of an episode",
@@ -245,12 +246,13 @@ def why(results: Results) -> Iterator[str]:
     }
     runs = {arm: found for arm, found in runs.items() if found}
     known = {key for points in next(iter(runs.values())) for point in points[1:] for key in point}
-    shown = [name for name in TRAINING if name in known]
+    if not (shown := [name for name in TRAINING if name in known]):
+        return
     yield f"\nMeans over the training of all runs:\n\n| arm | {' | '.join(TRAINING[name] for name in shown)} |"
     yield "|---" * (len(shown) + 1) + "|"
     for arm, found in runs.items():
         spent = {name: np.mean([points[-1][name] for points in found]) for name in shown if name in TOTALS}
-        seen = {name: [point[name] for points in found for point in points[1:]] for name in shown}
+        seen = {name: [point[name] for points in found for point in points[1:] if name in point] for name in shown}
         seen |= {name: [value for value in seen[name] if value] for name in THIRDS if name in seen}  # 0: no such turn
         means = {name: np.mean(values) if values else 0.0 for name, values in seen.items()} | spent
         yield f"| {arm} | {' | '.join(f'{value:.3g}' for value in means.values())} |"

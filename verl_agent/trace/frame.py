@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS, Played, mean_thought_length, turns_with_behaviors
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record import EpisodeRecord, is_operated
 
 if TYPE_CHECKING:
     import pandas
@@ -41,6 +41,7 @@ COMPUTED: dict[str, type] = {
     "env_s": float,
     "thought_length": float,
     "oracle_turns": int,
+    "operated": bool,
 }
 """Columns that are computed from the record, with their type."""
 OPTIONAL = ("shaped_return", "oracle_turns")
@@ -67,6 +68,7 @@ def episode_row(record: EpisodeRecord) -> dict[str, Any]:
         "env_s": sum(turn["env_s"] for turn in turns),
         "thought_length": mean_thought_length(played),
         "oracle_turns": record.get("oracle_turns"),
+        "operated": is_operated(record),
         **{behavior.name: len(behaviors.get(behavior.name, ())) for behavior in BEHAVIORS},
     }
 

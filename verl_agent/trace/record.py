@@ -147,6 +147,12 @@ def to_episode(record: EpisodeRecord) -> Episode:
     )
 
 
+def is_operated(record: EpisodeRecord) -> bool:
+    """Return `Episode.operated` of a record; turns without these fields, which are most, are not converted."""
+    decided = (to_turn(turn) for turn in record["turns"] if "author" in turn or "review" in turn)
+    return record["stop"] == StopReason.OPERATOR or any(turn.operated for turn in decided)
+
+
 def parse_line(line: bytes) -> EpisodeRecord:
     """Decode and validate one line of JSON; faster than `parse_record`, but optional fields that are unknown are lost.
 

@@ -172,6 +172,8 @@ class EpisodeTraining(GroupedBatches):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Set `BATCH_TURNS`, add metrics by turn, and reject tokens afterwards, not before."""
         self._turn_batch = turn_batch = TurnBatch.read(batch)
+        if self.config.algorithm.use_kl_in_reward:
+            turn_batch.check_kl_in_reward()
         turn_batch.write_roles(batch)
         turns = BatchTurns(turn_batch.turns, self._shaping, turn_batch.token_values, self._baselines)
         token = BATCH_TURNS.set(turns)

@@ -127,6 +127,19 @@ class TurnBatch:
             )
         return {"rm_scores": self._rows(rewards_on_last_tokens(self.turns, self._like_BT(), gamma))}
 
+    def check_kl_in_reward(self) -> None:
+        """Check that `algorithm.use_kl_in_reward` penalizes whole episodes.
+
+        Raises:
+            ConfigError: an episode has several rows, of which verl adds up the rewards of the last.
+        """
+        if not self.whole_episodes:
+            raise ConfigError(
+                "algorithm.use_kl_in_reward=true is not allowed where an episode has several rows, and one has: what "
+                "the model read before was changed. Only the penalty of the last row would count. Allowed: false. Set "
+                "actor_rollout_ref.actor.use_kl_loss=true instead, or let conversations only grow."
+            )
+
     def values(self) -> Columns:
         """Return the critic's values with the value of a turn on all its tokens; verl's metrics then describe turns."""
         return {

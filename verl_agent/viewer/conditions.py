@@ -6,8 +6,8 @@ from verl_agent.types import StopReason
 LAST_ATTEMPT = "NOT retried AND NOT replaced"
 """Condition that an episode is the last attempt of its sample, and was not played again after a resume."""
 INVALID = tuple(reason for reason in StopReason if not reason.valid)
-VALID = f"stop NOT IN ({', '.join(map(repr, map(str, INVALID)))})"
-"""Condition that an episode measures the policy."""
+VALID = f"NOT operated AND stop NOT IN ({', '.join(map(repr, map(str, INVALID)))})"
+"""Condition that an episode measures the policy alone, as in reports: no person intervened."""
 GROUP_FIELDS = ("purpose", "step", "group", "env", "model")
 """Columns that identify a group."""
 GROUP = ", ".join(f'"{name}"' for name in GROUP_FIELDS)

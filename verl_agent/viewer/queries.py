@@ -120,7 +120,7 @@ def find_labels(index: RecordIndex) -> dict[str, int]:
 def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
     """Return the means of every purpose and step, over the last attempts that a filter selects, in order of steps."""
     where, bound = chosen.where()
-    query = f"SELECT {STEP_SUMS} WHERE {where} AND {LAST_ATTEMPT} GROUP BY purpose, step, stop"
+    query = f"SELECT {STEP_SUMS} WHERE {where} AND {LAST_ATTEMPT} GROUP BY purpose, step, stop, operated"
     rows = index.db.execute(f"{'SELECT * FROM step_sums' if where == '1' else query} ORDER BY step, purpose", bound)
     parts: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -145,7 +145,7 @@ def find_group(
     ).fetchall()
     rows = [row for row in rows if (row["env"], row["model"]) == (rows[0]["env"], rows[0]["model"])]
     episodes = [dict(row) for row in rows]
-    valid = [row for row in episodes if row["stop"] not in INVALID]
+    valid = [row for row in episodes if row["stop"] not in INVALID and not row["operated"]]
     returns = {row["id"]: row["reward"] if row["shaped_return"] is None else row["shaped_return"] for row in valid}
     mean = sum(returns.values()) / len(returns) if returns else 0.0
     return GroupSummary(

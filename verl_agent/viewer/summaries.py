@@ -16,11 +16,11 @@ Step = tuple[str, int]
 """Purpose and training step of an episode."""
 
 _BEHAVIORS = ", ".join(f'"{behavior.name}"' for behavior in BEHAVIORS)
-STEP_SUMS = f"""purpose, step, stop, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
+STEP_SUMS = f"""purpose, step, stop, operated, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
     sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds,
     min(started_at) AS started_at, {", ".join(f'sum("{one.name}") AS "{one.name}"' for one in BEHAVIORS)}
     FROM episodes"""
-"""Columns of `step_sums` in SQL, of a query that groups by purpose, step and stop."""
+"""Columns of `step_sums` in SQL, of a query that groups by purpose, step, stop and operated."""
 _GROUP_SUMS = f"""{GROUP}, category, task, count(*) AS episodes, avg(success) AS success, avg(reward) AS reward,
     avg(turns) AS turns, {SPREAD} AS spread, {EQUAL} AS uniform, divergence(actions) AS divergence FROM episodes"""
 _TASK_SUMS = f"""env, task, purpose, step, max_turns, max(category) AS category, count(*) AS episodes,
@@ -28,8 +28,8 @@ _TASK_SUMS = f"""env, task, purpose, step, max_turns, max(category) AS category,
     min(oracle_turns) AS oracle_turns, min(CASE WHEN success THEN turns END) AS shortest FROM episodes"""
 
 SUMMARY_TABLES = (
-    "CREATE TABLE step_sums (purpose TEXT, step INTEGER, stop TEXT, episodes INTEGER, reward REAL, success INTEGER, "
-    f"turns INTEGER, max_turns INTEGER, tokens INTEGER, seconds REAL, started_at TEXT, {_BEHAVIORS})",
+    "CREATE TABLE step_sums (purpose TEXT, step INTEGER, stop TEXT, operated INTEGER, episodes INTEGER, reward REAL, "
+    f"success INTEGER, turns INTEGER, max_turns INTEGER, tokens INTEGER, seconds REAL, started_at TEXT, {_BEHAVIORS})",
     'CREATE TABLE groups (purpose TEXT, step INTEGER, "group" TEXT, env TEXT, model TEXT, category TEXT, task TEXT, '
     "episodes INTEGER, success REAL, reward REAL, turns REAL, spread REAL, uniform INTEGER, divergence INTEGER)",
     "CREATE TABLE task_sums (env TEXT, task TEXT, purpose TEXT, step INTEGER, max_turns INTEGER, category TEXT, "
@@ -69,6 +69,10 @@ class _Divergence:
         return None if turn is None else turn + 1
 
 
+RULES = (LAST_ATTEMPT, VALID, _LATER, _PLAYED_AGAIN, STEP_SUMS, _GROUP_SUMS, _TASK_SUMS)
+"""Conditions and expressions from which marks and sums follow."""
+
+
 def add_functions(db: sqlite3.Connection) -> None:
     """Add the functions in SQL that `update_sums` needs to a connection."""
     db.create_aggregate("divergence", 1, cast(Any, _Divergence))  # the stub of SQLite takes numbers only
@@ -82,7 +86,7 @@ def update_sums(db: sqlite3.Connection, steps: Iterable[Step]) -> None:
         for name in ("step_sums", "groups", "task_sums"):
             db.execute(f"DELETE FROM {name} WHERE {where}", step)
         where = f"WHERE {where} AND {LAST_ATTEMPT}"
-        db.execute(f"INSERT INTO step_sums SELECT {STEP_SUMS} {where} GROUP BY stop", step)
+        db.execute(f"INSERT INTO step_sums SELECT {STEP_SUMS} {where} GROUP BY stop, operated", step)
         where = f"{where} AND {VALID}"
         db.execute(f"INSERT INTO groups SELECT {_GROUP_SUMS} {where} GROUP BY {GROUP} HAVING count(*) > 1", step)
         db.execute(f"INSERT INTO task_sums SELECT {_TASK_SUMS} {where} GROUP BY env, task, max_turns", step)

@@ -7,7 +7,7 @@ from typing import Any
 from verl_agent.trace import frame
 from verl_agent.trace.labels import KEY_FIELDS
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.viewer.summaries import SUMMARY_TABLES
+from verl_agent.viewer.summaries import RULES, SUMMARY_TABLES
 
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER"}
 COLUMNS = (*((name, _SQL[kind]) for name, kind in frame.COLUMNS.items()), ("actions", "TEXT"))
@@ -20,8 +20,8 @@ _TYPED_COLUMNS = ", ".join(f'"{name}" {kind}' for name, kind in COLUMNS)
 MAX_WORDS = 2_000_000
 """Most characters of an episode in the full-text table."""
 
-ORDER = ("step", "env", "task", '"group"', "sample", "attempt")
-"""Columns of the order of episodes unless another one is chosen."""
+ORDER = ("step", "env", "task", '"group"', "sample")
+"""Columns of the order of episodes unless another one is chosen. Attempts at one stand in the order of their file."""
 
 TABLES = (
     "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, indexed INTEGER)",
@@ -49,8 +49,9 @@ TABLES = (
 surrounds tags by spaces. `replaced` is 1 for an episode of a step or group that the run played again after a resume,
 `retried` for an attempt that a later one followed. `heads` and `parts` have the episodes that pages show in parts,
 see `verl_agent.viewer.parts`."""
-INDEX_VERSION = zlib.crc32("\n".join(TABLES).encode()) & 0x7FFFFFFF
-"""Version of the tables, a checksum of `TABLES`. An index of another version is deleted and built anew."""
+INDEX_VERSION = zlib.crc32("\n".join((*TABLES, *RULES)).encode()) & 0x7FFFFFFF
+"""Version of the tables and of their content, a checksum of `TABLES` and `RULES`. An index of another version is
+deleted and built anew."""
 
 
 _NAMES = ", ".join(f'"{name}"' for name, _ in COLUMNS)

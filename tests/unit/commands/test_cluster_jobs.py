@@ -33,6 +33,9 @@ def test_a_job_runs_the_recipe_on_all_its_machines(scheduler, nodes, gpus):
     layout = f"trainer.nnodes={nodes} trainer.n_gpus_per_node={gpus or 1}"
     assert f"verl-agent train {TRAINED} {layout} data.seed=3" in text
     assert ("VERL_PLATFORM" in text) == (gpus == 0)
+    venv, image = (".venv-gpu", "gpu-vllm") if gpus else (".venv", "cpu")
+    slurm = scheduler is Scheduler.SLURM
+    assert (f"source {ROOT}/{venv}/bin/activate" if slurm else f'verl-agent:{image}"') in text
     assert ("ray start" in text) == (nodes > 1) or scheduler is Scheduler.KUBERNETES
 
 

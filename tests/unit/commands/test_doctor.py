@@ -249,4 +249,4 @@ def test_diagnosing_this_machine_tries_the_engine_and_the_compiler(tmp_path):
     assert {"Python", "torch", "verl", "rollout engine", "model", "env scienceworld: Java 17"} <= names
     assert {"env deepsearch: search corpus", "env webarena: Chromium", "env guess_number"} <= names
     assert len({result.name for result in results}) == len(results)
-    assert all(result.details for result in results)
+    assert all(result.details and "operators do not load" not in result.details for result in results)

@@ -110,6 +110,8 @@ def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides
             "model.path=oracle",
             "this is not a recipe for `verl-agent eval`: it has no section 'evaluation'.",
         ),
+        ("evaluate", "--foo", "unrecognized arguments: --foo. Allowed: KEY=VALUE, all side by side, --cfg job"),
+        ("train", "--cfg=all_of_it", "argument --cfg/-c: invalid choice: 'all_of_it'"),
     ],
 )
 def test_a_command_that_cannot_start_prints_one_message(command, override, message, tmp_path):

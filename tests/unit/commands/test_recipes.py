@@ -51,7 +51,7 @@ def test_an_option_in_place_of_a_recipe_says_what_to_write():
     done = CliRunner().invoke(app, ["sft", "--config-dir", "recipes/textcraft"])
     assert done.exit_code == 2
     said = " ".join(done.output.split())
-    assert "'--config-dir' is an option of the scripts recipes/*/train.sh" in said and "KEY=VALUE" in said
+    assert "'--config-dir' is an option; only the scripts recipes/*/train.sh" in said and "KEY=VALUE" in said
 
 
 def test_a_copied_recipe_runs_where_it_was_copied(tmp_path):

@@ -13,14 +13,19 @@ from verl_agent.errors import ConfigError
 from verl_agent.sections import SECTIONS
 
 
-def test_every_key_has_a_meaning():
-    cells = [line.split(" | ") for line in re.sub(r"\\\|", "/", page()).splitlines() if line.startswith("| `")]
+@pytest.fixture(scope="module")
+def text():
+    return page()
+
+
+def test_every_key_has_a_meaning(text):
+    cells = [line.split(" | ") for line in re.sub(r"\\\|", "/", text).splitlines() if line.startswith("| `")]
     assert len(cells) > 100
     assert [row[0] for row in cells if not row[-3].strip()] == []
 
 
-def test_every_key_of_verl_with_a_meaning_is_on_the_page():
-    assert [key for key, row in verl_rows().items() if row.meaning and f"`{key}`" not in page()] == []
+def test_every_key_of_verl_with_a_meaning_is_on_the_page(text):
+    assert [key for key, row in verl_rows().items() if row.meaning and f"`{key}`" not in text] == []
 
 
 def test_a_default_of_a_settings_class_is_that_of_its_base():

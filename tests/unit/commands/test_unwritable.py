@@ -15,7 +15,7 @@ from verl_agent.commands.cli import app
         ("new-env lamps", "--into"),
         ("recipes copy textcraft", "--into"),
         (f"suite {ROOT}/recipes/paper27.yaml --model oracle --only textcraft", "--into"),
-        (f"study run {ROOT}/recipes/studies/horizon_guess_number_small.yaml", "--out"),
+        (f"study run {ROOT}/recipes/studies/step_cost_guess_number.yaml", "--out"),
     ],
 )
 def test_a_folder_that_cannot_be_written_raises_an_error_naming_the_option(tmp_path, monkeypatch, command, option):

@@ -43,6 +43,17 @@ def test_a_file_keeps_its_order_and_mixes_splits(write):
     assert ids(write(f"# held out and not\n{test}  # first\n\n  {train}\r\n")) == [test, train]
 
 
+def test_an_id_may_have_a_number_sign(write):
+    class Issues(GuessNumber):
+        splits = ("test",)
+
+        def tasks(self, split: str) -> list[TaskItem]:
+            return [TaskItem("guess_number", "repo#12")]
+
+    (item,) = select_tasks(Issues(), write("repo#12 # of the tracker\n#repo#13\n"))
+    assert item.id == "repo#12"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

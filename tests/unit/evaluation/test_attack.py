@@ -13,14 +13,22 @@ from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 COLOURS = ("amber", "blue", "coral", "denim", "ebony", "fawn", "green", "honey", "ivory", "jade", "khaki", "lilac")
 TASKS = 12
+FEW = 5
+"""Tasks that show a flaw of every task: `AttackReport.enough` is true from 4 on."""
 
 
 class Vault(EnvAdapter):
-    """Environment without a flaw: `look` shows the code of a vault, and the first `answer` ends the task."""
+    """Environment without a flaw: `look` shows the code of a vault, and the first `answer` ends the task.
+
+    It stays in this process; the environments of this repository are attacked in a host.
+    """
 
     splits = ("train",)
     action_format: ActionFormat = TagFormat(tags=(("look", "thing"), ("answer", "code")))
-    hosting = Hosting(threads=0)
+    hosting = Hosting(threads=1)
+
+    def __reduce__(self):
+        raise TypeError("the sessions run in this process")
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         return [TaskItem("vault", f"{n}", {"code": COLOURS[n], "number": n}) for n in range(TASKS)]
@@ -61,7 +69,8 @@ class NotAvailable(Vault):
 
 class Pattern(Vault):
     def grade(self, answer):
-        return len(answer) < 5 and re.fullmatch(re.sub(r"[^a-z.*]", "", answer) or "-", self.code)
+        pattern = re.sub(r"[^a-z.*]", "", answer) or "-"
+        return len(answer) < 5 and re.fullmatch(pattern, self.code) is not None
 
 
 class Tolerance(Vault):
@@ -131,23 +140,23 @@ class Bonus(Vault):
 
 
 FLAWS = [
-    (Contains, "vocabulary dumped"),
-    (NotAvailable, "constant answer: 'N/A'"),
-    (Pattern, "constant answer: '.*'"),
-    (Tolerance, "constant answer: 'nan'"),
-    (Overlap, "prompt repeated"),
-    (Reopened, "actions after the end"),
-    (PaidSteps, "double steps"),
-    (Raises, "errors on purpose"),
-    (Buttons, "listed actions"),
-    (Bonus, "errors on purpose"),
+    (Contains, "vocabulary dumped", FEW),
+    (NotAvailable, "constant answer: 'N/A'", TASKS),
+    (Pattern, "constant answer: '.*'", FEW),
+    (Tolerance, "constant answer: 'nan'", FEW),
+    (Overlap, "prompt repeated", FEW),
+    (Reopened, "actions after the end", FEW),
+    (PaidSteps, "double steps", FEW),
+    (Raises, "errors on purpose", FEW),
+    (Buttons, "listed actions", TASKS),
+    (Bonus, "errors on purpose", FEW),
 ]
 
 
-@pytest.mark.parametrize(("flawed", "found"), FLAWS, ids=[flawed.__name__ for flawed, _ in FLAWS])
-def test_attacks_find_a_planted_flaw(flawed, found):
-    report = attack_env("vault", flawed(), TASKS, turns=6, limit_s=60)
-    assert report.tasks == TASKS
+@pytest.mark.parametrize(("flawed", "found", "tasks"), FLAWS, ids=[flawed.__name__ for flawed, *_ in FLAWS])
+def test_attacks_find_a_planted_flaw(flawed, found, tasks):
+    report = attack_env("vault", flawed(), tasks, turns=6, limit_s=60)
+    assert report.tasks == tasks
     assert any(str(finding.attack).startswith(found) for finding in report.findings), report.findings
 
 
@@ -161,7 +170,7 @@ class Unsolved(Vault):
 
 
 def test_attacks_need_no_demonstrations():
-    assert attack_env("vault", Unsolved(), TASKS, turns=6, limit_s=60).tasks == TASKS
+    assert attack_env("vault", Unsolved(), 2, turns=6, limit_s=60).tasks == 2
 
 
 def test_attacks_find_nothing_in_an_environment_without_a_flaw():

@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.episodes import STARTED, played
 from tests.support.viewing import at, chromium, cli, viewing
+from tests.support.waiting import wait_until
 from tests.support.web import needs_chromium
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.viewer.export.write import export_episodes
@@ -166,9 +167,14 @@ def test_an_episode_of_100_000_turns_opens_and_the_viewer_ends_when_it_is_told_t
         assert found is not None
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
         browser.open(found[0]).close()
-        path, last = "/run/run/episode/1", ""
-        while "turns 1 to 50 of 100,000" not in last:  # the index is being built
-            last = browser.open(at(found[0], path)).read().decode()
+        path = "/run/run/episode/1"
+
+        def read() -> str:
+            return browser.open(at(found[0], path)).read().decode()
+
+        # A poll delays the index, which is being built: the page is rendered for it.
+        wait_until(lambda: "turns 1 to 50 of 100,000" in read(), running=server, every_s=1.0)
+        last = read()
         assert len(last) < 500_000 and '"id":"turn-50"' in last, "a part of the page is missing"
         for other in (f"{path}?turn={TURNS}", "/run/run/group?group=1-0&step=1", "/run/run/episodes"):
             assert len(browser.open(at(found[0], other)).read()) < 500_000, other

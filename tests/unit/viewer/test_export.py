@@ -152,13 +152,16 @@ def test_a_log_of_inspect_scores_no_failed_episode_and_keeps_tasks_apart(tmp_pat
     records = [played(("go", "hall"), reward=1.0, task=task, meta=meta) for task in ("a/b", "a_b", "c" * 200 + "1")]
     records.append(played(("go", "hall"), task="c" * 200 + "2", meta=meta) | {"stop": "env_error", "error": "down"})
     records[0]["started_at"] = records[1]["started_at"] = ""
-    assert write_inspect_log(records, tmp_path / "log.eval", "run") == 4
+    records.append(played(("go", "hall"), task="helped", meta=meta))
+    records[-1]["turns"][0]["author"] = "person"
+    assert write_inspect_log(records, tmp_path / "log.eval", "run") == 5
     with zipfile.ZipFile(tmp_path / "log.eval") as file:
         header, summaries = (json.loads(file.read(f"{name}.json")) for name in ("header", "summaries"))
     (success, _) = header["results"]["scores"]
     assert (success["metrics"]["mean"]["value"], success["scored_samples"]) == (1.0, 3)
     assert header["results"]["completed_samples"] == 3 < header["results"]["total_samples"]
-    assert len({summary["id"] for summary in summaries}) == 4 and summaries[3]["scores"] == {}
+    assert len({summary["id"] for summary in summaries}) == 5
+    assert summaries[3]["scores"] == summaries[4]["scores"] == {}
 
 
 def test_parquet_holds_whole_records_and_jsonl_is_read_again(run: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.episodes import STARTED, played
 from verl_agent.errors import ConfigError
+from verl_agent.results.results import summarize
 from verl_agent.trace.labels import Label, LabelFile, key_of
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.viewer import queries
@@ -23,6 +25,7 @@ from verl_agent.viewer.pairs import an_evaluation, compare_pairs, pair_tasks
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.stages import find_stages, need_range, needs_of
 from verl_agent.viewer.storage import explained
+from verl_agent.viewer.tables import TABLES
 
 
 def episode(task: str = "1", step: int = 1, sample: int = 0, **options: Any) -> EpisodeRecord:
@@ -148,6 +151,16 @@ def test_an_index_of_another_version_or_a_broken_one_is_built_anew(run: Path) ->
         assert index.update() == 2
 
 
+def test_an_index_whose_marks_follow_other_rules_is_built_anew(run: Path) -> None:
+    """A change of a rule alone leaves the tables as they are."""
+    of_tables = zlib.crc32("\n".join(TABLES).encode()) & 0x7FFFFFFF
+    with indexed(run) as index:
+        index.db.execute("UPDATE episodes SET retried = 1")
+        index.db.execute(f"PRAGMA user_version = {of_tables}")
+    with indexed(run) as index:
+        assert [row["retried"] for row in queries.find_episodes(index, Filter())] == [0, 0]
+
+
 def test_two_viewers_share_an_index(run: Path) -> None:
     with RecordIndex(open_source(run)) as first, RecordIndex(open_source(run)) as second:
         first.update()
@@ -226,6 +239,23 @@ def test_steps_count_the_last_attempt_and_leave_environment_errors_out(tmp_path:
     assert (first.step, first.episodes, first.env_errors, first.success) == (1, 1, 1, 1.0)
     assert first.stops == {"terminated": 0.5, "env_error": 0.5}
     assert (second.step, second.success, second.turns) == (2, 0.0, 2.0)
+
+
+def test_episodes_in_which_a_person_intervened_are_in_no_rate(tmp_path: Path) -> None:
+    helped, ended = episode("1", sample=1, reward=1.0), episode("1", sample=2) | {"stop": "operator"}
+    helped["turns"][0]["author"] = "person"
+    records = [episode("1"), helped, ended]
+    with indexed(write(tmp_path / "episodes.jsonl", *records)) as index:
+        assert [row["operated"] for row in queries.find_episodes(index, Filter())] == [0, 1, 1]
+        (step,) = queries.summarize_steps(index, Filter())
+        assert (step.episodes, step.success) == (1, 0.0)
+        assert step.stops == pytest.approx({"terminated": 2 / 3, "operator": 1 / 3})
+        assert queries.summarize_steps(index, Filter.parse({"sample": "0.."})) == [step]
+        assert queries.success_rates(index) == {("train", 1): summarize(records)[-1].success}
+        assert [at.success for at in queries.task_history(index, "talk", "1")] == [0.0]
+        assert summarize_tasks(index, Filter())[0].episodes == 1
+        assert queries.find_group(index, "1-1", 1, "train").advantages == [0.0, 0.0, 0.0]
+        assert list_groups(index, Filter(), 10) == []
 
 
 def test_a_group_shows_where_its_samples_part(tmp_path: Path) -> None:

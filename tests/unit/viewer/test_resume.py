@@ -5,9 +5,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.support.episodes import STARTED, played
+from verl_agent.results.results import summarize
 from verl_agent.trace.abandoned import ABANDONED_FILE, add_abandoned, dispatched_after, read_abandoned
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose
+from verl_agent.trace.record_files import read_records
 from verl_agent.viewer import queries
+from verl_agent.viewer.export.write import export_episodes
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.listings import count_groups, list_groups
@@ -109,6 +112,15 @@ def test_a_resumed_evaluation_counts_the_episode_that_it_played_again(tmp_path: 
             1,
             0,
         ]
+
+
+def test_exported_records_end_with_the_attempt_that_counts(tmp_path: Path) -> None:
+    """As above; results take the last record of an episode."""
+    failed = [episode("a", 0, 0.0, purpose="evaluation", attempt=number) | {"stop": "env_error"} for number in (1, 2)]
+    write(tmp_path / "eval" / "episodes.jsonl", *failed, episode("a", 0, 1.0, LATER, purpose="evaluation"))
+    assert export_episodes([tmp_path / "eval"], tmp_path / "all.jsonl") == 3
+    (result,) = summarize(read_records(tmp_path / "all.jsonl"))
+    assert (result.episodes, result.env_errors) == (1, 0)
 
 
 def test_a_validation_does_not_hide_training_episodes_of_the_same_name(tmp_path: Path) -> None:

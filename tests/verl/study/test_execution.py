@@ -8,7 +8,7 @@ import yaml
 from tests import ROOT
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.study.execution import Execution, turns_by_step
+from verl_agent.study.execution import Execution, turns_by_step, validations
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import write_study_report
 
@@ -79,6 +79,23 @@ def test_turns_of_a_step_are_those_of_all_workers_of_its_last_start(tmp_path):
         file = tmp_path / ("episodes" if records else "metrics") / f"{name}.jsonl"
         file.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
     assert turns_by_step(tmp_path) == {1: 5, 2: 7, 3: 1}
+
+
+def test_a_validation_has_the_means_of_training_since_the_one_before(tmp_path):
+    (tmp_path / "metrics").mkdir()
+    success = {"val-aux/textcraft/success/mean@1": 0.5}
+    logged = [
+        success,
+        {"stop/turn_limit": 0.2, "actor/entropy_loss": 1.0, "timing_s/step": 3.0},
+        {"stop/turn_limit": 0.4, "actor/entropy_loss": 2.0, "timing_s/step": 4.0} | success,
+        {"stop/turn_limit": 0.8, "actor/entropy_loss": 3.0, "timing_s/step": 5.0} | success,
+    ]
+    lines = [json.dumps({"step": step, "data": data}) for step, data in enumerate(logged)]
+    (tmp_path / "metrics/20261101T100000.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    start, second, third = validations(tmp_path)
+    assert start == {"step": 0, "turns": 0, "seconds": 0, "success": 0.5}
+    assert second == start | {"step": 2, "seconds": 7, "limited": pytest.approx(0.3), "entropy": 1.5}
+    assert third == start | {"step": 3, "seconds": 12, "limited": 0.8, "entropy": 3}
 
 
 def test_a_run_that_fails_is_the_last_one(file, tmp_path):

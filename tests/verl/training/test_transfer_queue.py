@@ -19,6 +19,7 @@ from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from tests.support.transfer_queue import running_queue
 from verl_agent.config.reward_shaping import RewardShaping, TurnRewards
+from verl_agent.errors import ConfigError
 from verl_agent.rollout.settings import TokenRecording
 from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.token_files import read_tokens, token_files
@@ -193,6 +194,19 @@ def test_dropped_episodes_are_spread_over_the_mini_batches():
         keys = made._balance_batch(batch, {}).keys
         trained = [group_of(key) not in (name(0), name(1)) or row_order(key)[1] < 2 for key in keys]
         assert sum(trained[:14]) == sum(trained[14:]) == 9
+
+
+def test_kl_in_reward_is_refused_where_an_episode_has_several_rows(tmp_path):
+    """A program may change its history. verl adds up the rewards of the last row, so other penalties have no effect."""
+    finish_episodes(seed=0)
+    keys = [f"{name(3)}_0_{row}" for row in (0, 1)]
+    turns = TurnRewards([1.0], ["state"], first=1).to_fields()
+    later = {"response_mask": torch.ones(3, dtype=torch.int64), "extra_fields": {"turns": turns}}
+    tq.kv_batch_put(keys=keys[1:], partition_id="train", fields=list_of_dict_to_tensordict([later]), tags=[{}])
+    made = trainer(kind=EpisodeTrainer)
+    made.config.algorithm.use_kl_in_reward, made.config.trainer.default_local_dir = True, str(tmp_path)
+    with pytest.raises(ConfigError, match=r"algorithm\.use_kl_in_reward=true is not allowed where an episode has"):
+        made._compute_advantage(KVBatchMeta(partition_id="train", keys=keys, tags=[{}, {}]), {})
 
 
 def test_token_data_is_that_of_the_queue(tmp_path):

@@ -1,8 +1,8 @@
 """Episodes as a log file of Inspect (https://inspect.aisi.org.uk), format version 2 in a zip file (`.eval`).
 
 `inspect view` lists such files of a folder, and `inspect_ai.log.read_eval_log` reads them. An episode is a sample, and
-the episodes of one task at one step are its epochs. An episode that failed has no score, so that it does not count as
-a wrong answer. The file is written without the package inspect_ai.
+the episodes of one task at one step are its epochs. An episode that failed, or in which a person intervened, has no
+score, so that it does not count. The file is written without the package inspect_ai.
 """
 
 import json
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record import EpisodeRecord, is_operated
 from verl_agent.types import StopReason
 
 INSPECT_VERSION = 2
@@ -87,7 +87,7 @@ def _sample(record: EpisodeRecord, identity: str, epoch: int) -> dict[str, Any]:
 
 
 def _scores(record: EpisodeRecord) -> dict[str, dict[str, Any]]:
-    if not StopReason(record["stop"]).valid:
+    if not StopReason(record["stop"]).valid or is_operated(record):
         return {}
     return {
         "success": {"value": float(record["success"]), "explanation": record["stop"]},
