@@ -32,6 +32,7 @@ defaults: [agent_grpo, cpu, _self_]
 env:
   name: all
   retries: 0
+  timeout_s: 300
   max_env_error_rate: 0
   mixture:
     - {name: textcraft, train_tasks: textcraft.train, eval_tasks: textcraft.test, options: {prompt: short}}
