@@ -39,9 +39,11 @@ for name, options in json.load(sys.stdin):
         note = "" if env.seeded else "ignores seeds"
     except AgentError as error:
         found, note = [f"refused: {error}"], ""
-    print(json.dumps({"ends": options["names"], "found": found, "note": note}), flush=True)
+    print("\\n" + json.dumps({"ends": options["names"], "found": found, "note": note}), flush=True)
 """
-"""Program that runs the checks of `check-env` that need no other process, on the first task of each split."""
+"""Program that runs the checks of `check-env` that need no other process, on the first task of each split.
+
+Its result begins on a line of its own: a generator may print, as `bf` of reasoning-gym does."""
 
 
 def gymnasium_ids(minigrid: bool) -> list[str]:

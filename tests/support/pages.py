@@ -5,15 +5,14 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import typer
 
 from tests import ROOT
-from tests.support.composing import kind
+from tests.support.composing import kind, recipe
 from verl_agent.commands.cli import RECIPE_COMMANDS, app
-from verl_agent.config.composing import RecipeComposer
+from verl_agent.config.checks import check_keys
 
 BLOCK = re.compile(r"^(?:<!-- (not run: .+?) -->\n)?```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`((?:verl-agent|make|python|pytest|bash) [^`\n]+)`")
@@ -134,15 +133,10 @@ def _of_recipe(path: Path, values: list[str]) -> str | None:
         return None
     overrides = [value for value in values if not value.startswith("-") and value != "job"]
     try:
-        _composer(path).compose(overrides)
+        check_keys(recipe(path, *overrides), kind(path))
     except Exception as error:  # whatever Hydra raises, the page is wrong
         return f"{type(error).__name__}: {str(error)[:200]}"
     return None
-
-
-@cache
-def _composer(path: Path) -> RecipeComposer:
-    return RecipeComposer(path, kind(path))
 
 
 def toml_fault(text: str) -> str | None:

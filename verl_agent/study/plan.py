@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.config.algorithms import find_estimator
-from verl_agent.config.composing import RecipeComposer
+from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
@@ -93,7 +93,6 @@ def make_plan(file: Path) -> Plan:
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
-    composer = RecipeComposer(recipe)
     searched = [f"{study.search.key}={study.search.values[0]:g}"] if study.search else []
     for stratum, shared in study.strata.items():
         for arm, own in study.arms.items():
@@ -101,9 +100,9 @@ def make_plan(file: Path) -> Plan:
             if taken := {named(one) for one in (*shared, *own)} & {*OWN_KEYS, study.search.key if study.search else ""}:
                 raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
-                configs[stratum, arm] = composer.plain([*shared, *own], resolve=False)
+                configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
-                composer.compose([*shared, *own, *searched]) if searched else None
+                compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
             except ConfigError as error:
                 raise ConfigError(f"arm {arm}, stratum {stratum}: {error}") from error
     first, changes = next(iter(study.arms)), {}

@@ -241,9 +241,7 @@ def pairs_table(results: Results) -> Iterator[str]:
 
 def why(results: Results) -> Iterator[str]:
     """Yield the means of the measurements of training, and the runs with early warnings of a collapse."""
-    runs = {
-        arm: [points for run, points in results.points.items() if run.arm == arm] for arm in results.plan.study.arms
-    }
+    runs = {arm: [found for run, found in results.points.items() if run.arm == arm] for arm in results.plan.study.arms}
     runs = {arm: found for arm, found in runs.items() if found}
     known = {key for points in next(iter(runs.values())) for point in points[1:] for key in point}
     if not (shown := [name for name in TRAINING if name in known]):

@@ -9,7 +9,7 @@ import yaml
 from tests import ROOT
 from verl_agent.errors import ConfigError
 from verl_agent.study.plan import make_plan
-from verl_agent.study.report import Results, write_study_report
+from verl_agent.study.report import Results, why, write_study_report
 from verl_agent.study.runs import study_runs
 
 
@@ -65,6 +65,14 @@ def test_turns_of_solved_tasks_are_reported_only_if_every_run_solves_one(plan):
     assert Results(plan, points).differences("short")["turns"].mean == 0.0
     del points[runs[-1]][0]["turns_solved"]
     assert "turns" not in Results(plan, points).measured()
+
+
+def test_means_of_training_are_those_of_the_points_that_have_them(plan):
+    start, first, last = [{"turns": turns, "success": 0.5} for turns in (0, 500, 1000)]
+    (run,) = study_runs(plan, [1], ["long"])
+    assert list(why(Results(plan, {run: [start, first, last]}))) == []
+    found = {run: [start, first | {"limited": 0.2, "uniform": 3.0}, last | {"uniform": 5.0}]}
+    assert list(why(Results(plan, found)))[2] == "| long | 4 | 0.2 |"
 
 
 def test_a_report_without_runs_raises_config_error(plan, tmp_path):
