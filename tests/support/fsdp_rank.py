@@ -48,11 +48,16 @@ class Job:
 def run_ranks(folder: Path, ranks: int, jobs: Mapping[str, Job]) -> dict[str, list[Any]]:
     """Run jobs one after another in the ranks of a process group, and return the results of each rank, see `work`.
 
-    One rank is this process.
+    One rank is this process. Each rank has one thread, since Adam shows rounding where a gradient is almost 0.
     """
     folder.mkdir()
     if ranks == 1:
-        return {name: [work(folder, 0, name, job)] for name, job in jobs.items()}
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return {name: [work(folder, 0, name, job)] for name, job in jobs.items()}
+        finally:
+            torch.set_num_threads(threads)
     (folder / "jobs.json").write_text(
         json.dumps({"ranks": ranks, "jobs": {name: asdict(job) for name, job in jobs.items()}})
     )
