@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 DEVICE ?= cpu
 ENGINE ?= vllm
-STUDY ?= horizon_guess_number
+STUDY ?= horizon_textcraft
 TESTS ?= test-training test-unit test-verl test-envs
 RUN ?= runs/textcraft_quickstart
 VENV ?= .venv
@@ -254,7 +254,7 @@ bench-partial: setup ## Compare asynchronous with synchronous rollout on an envi
 	python -m tests.bench.partial
 
 .PHONY: study
-study: setup ## Play or resume a study and write its report: STUDY=horizon_guess_number
+study: setup ## Play or resume a study and write its report: STUDY=horizon_textcraft
 	verl-agent study run recipes/studies/$(STUDY).yaml
 
 .PHONY: webarena-verdicts

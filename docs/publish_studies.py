@@ -5,14 +5,14 @@ python docs/publish_studies.py             # writes the pages again, from the re
 """
 
 import json
-import math
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from verl_agent.study.settings import MEASURES
+from verl_agent.results.statistics import Estimate
+from verl_agent.study.report import span
 
 RESULTS = Path(__file__).parent / "results"
 MARKS = ("<!-- studies -->", "<!-- end of studies -->")
@@ -133,50 +133,11 @@ def write_pages() -> None:
 
 
 def page(folder: Path) -> Iterator[str]:
-    """Yield the lines of the page of a published study."""
-    content = json.loads((folder / "points.json").read_text(encoding="utf-8"))
-    study, measures, found = content["study"], content["measures"], content["comparisons"]
-    measure, first = study["measure"], next(iter(measures))
-    yield f"# {folder.name}\n\n{' '.join(content['question'].split())}\n"
-    said: dict[str, list[str]] = {}
-    for arm, one in found.items():
-        said.setdefault(one["verdict"], []).append(arm)
-    answers = "; ".join(f"**{verdict}**: {', '.join(arms)}" for verdict, arms in said.items())
-    if not any_learned(content):
-        answers = "**cannot tell**: no arm has learned, as no interval of the gain excludes 0"
-    yield f"Verdict against `{first}`: {answers or 'no pair has ended'}. Measure: {measure}, the {MEASURES[measure]}."
-    yield f"\n| arm | seeds | {measure} | minus {first} | p (Holm) | verdict |\n{'|---' * 6}|"
-    for arm, known in measures.items():
-        row = [arm, f"{known[measure]['tasks']} of {study['seeds']}", span(known[measure]), "", "", ""]
-        if one := found.get(arm):
-            p_value = f"{one['holm']:.3f}" if one["holm"] >= 0.001 else "below 0.001"
-            row[3:] = [span(one["difference"]), p_value, one["verdict"] if any_learned(content) else "cannot tell"]
-        yield f"| {' | '.join(row)} |"
-    for arm, name in secondary(folder.name):
-        if value := content["differences"].get(arm, {}).get(name):
-            yield f"\n{name.capitalize()}, {arm} minus {first}: {span(value)}, not corrected."
-    yield from (f"\n![{plot.stem}]({plot.name})" for plot in sorted(folder.glob("success_*.png")))
-    ended, turns = len(content["points"]), study["budget_turns"]
-    yield f"\n**Limits.** {ended} of {study['runs']} runs have ended, each with {turns:,} environment turns."
-    if study["seen_tasks"]:
-        yield "Evaluated on its training tasks, so success is no measure of generalization."
-    yield f"95 % t intervals over paired seeds; differences below {study['margin']:g} count as none."
-    yield "[What these studies cannot show](../../index.md)."
-    yield f"\n```bash\nverl-agent study run recipes/studies/{folder.name}.yaml\n```\n"
-    hashes = ", ".join(f"{name} `{value}`" for name, value in content["hashes"].items())
-    yield f"Hashes before the first run: {hashes}."
-    yield "[All measures and pairs](report.txt), [every point](points.json), [all studies](../../index.md)."
-
-
-def any_learned(content: dict[str, Any]) -> bool:
-    """Return if the gain of an arm is above 0 for sure."""
-    return any(float(one["gain"]["low"]) > 0 for one in content["measures"].values())
-
-
-def secondary(name: str) -> Iterator[tuple[str, str]]:
-    """Yield arm and measure of the claims of a study that are not about its primary measure."""
-    for _, _, arm, *measure in CLAIMS.get(name, []):
-        yield from ((arm, one) for one in measure)
+    """Yield the lines of the page of a published study: its report up to the first heading, plots and links."""
+    yield (folder / "report.txt").read_text(encoding="utf-8").partition("\n## ")[0]
+    yield from (f"![{plot.stem}]({plot.name})\n" for plot in sorted(folder.glob("success_*.png")))
+    yield f"```bash\nverl-agent study run recipes/studies/{folder.name}.yaml\n```\n"
+    yield "[All measures](report.txt), [every point](points.json), [all studies and their limits](../../index.md)."
 
 
 def columns(points: list[dict[str, float]]) -> dict[str, list[float]]:
@@ -205,25 +166,25 @@ def answered(name: str, content: dict[str, Any], arm: str, measure: str = "") ->
     if measure:
         if not (found := content["differences"].get(arm, {}).get(measure)):
             return ""
-        told = "lower" if float(found["high"]) < 0 else "higher" if float(found["low"]) > 0 else "cannot tell"
-        return f"**{told}** | {span(found)} {measure}, not corrected | {found['tasks']} {of}"
+        effect = estimate(found)
+        told = "lower" if effect.high < 0 else "higher" if effect.low > 0 else "cannot tell"
+        return f"**{told}** | {span(effect)} {measure}, not corrected | {effect.tasks} {of}"
     if name in ABSOLUTE:
         measure, least = ABSOLUTE[name]
         if not (found := content["measures"].get(arm, {}).get(measure)):
             return ""
-        low, high = float(found["low"]), float(found["high"])
-        answer = "yes" if low >= least else "no" if high < least else "cannot tell"
-        return f"**{answer}** | {measure} {span(found)} | {found['tasks']} {of}"
+        value = estimate(found)
+        answer = "yes" if value.low >= least else "no" if value.high < least else "cannot tell"
+        return f"**{answer}** | {measure} {span(value)} | {value.tasks} {of}"
     if not (found := content["comparisons"].get(arm)):
         return ""
-    answer = found["verdict"] if any_learned(content) else "cannot tell: no arm learned"
-    return f"**{answer}** | {span(found['difference'])} | {found['difference']['tasks']} {of}"
+    difference = estimate(found["difference"])
+    return f"**{found['verdict']}** | {span(difference)} | {difference.tasks} {of}"
 
 
-def span(found: dict[str, Any]) -> str:
-    """Return a mean with its interval."""
-    mean, low, high = (float(found[name]) for name in ("mean", "low", "high"))
-    return f"{mean:.3f} [{low:.3f}, {high:.3f}]" if math.isfinite(low) else f"{mean:.3f}"
+def estimate(found: dict[str, Any]) -> Estimate:
+    """Return an estimate from a report."""
+    return Estimate(found["mean"], found["low"], found["high"], found["tasks"])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from verl_agent.commands.terminal import fail, print_line
 from verl_agent.errors import ConfigError
 
 app = typer.Typer(help="Answer a question by runs of several arms and seeds, from a file.", no_args_is_help=True)
-File = Annotated[Path, typer.Argument(help="YAML file of a study, such as recipes/studies/horizon_guess_number.yaml.")]
+File = Annotated[Path, typer.Argument(help="YAML file of a study, such as recipes/studies/horizon_textcraft.yaml.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the study. Default: runs/studies/ and the name of the file.")]
 
 
@@ -56,6 +56,10 @@ def report_study(file: File, out: Out = None) -> None:
             print_line(f"wrote {path}")
     except ConfigError as error:
         fail(str(error))
+    except OSError as error:
+        fail(
+            f"the report cannot be written: {error}. Repair {_folder(file, out)} or free space, and repeat the command."
+        )
 
 
 def _folder(file: Path, out: Path | None) -> Path:

@@ -106,9 +106,9 @@ def own_rows(base: str) -> dict[str, KeyRow]:
     """Return the rows of the settings classes of a base YAML, by key and by section with a dot at its end."""
     found = {}
     for one in sections(base):
-        found[f"{one.key}."] = _row(one.markers, "")
+        found[f"{one.key}."] = marked_row(one.markers)
         for name in (each.name for each in fields(one.kind)):
-            found[f"{one.key}.{name}"] = _row(field_type(one.kind, name)[1], field_meaning(one.kind, name))
+            found[f"{one.key}.{name}"] = marked_row(field_type(one.kind, name)[1], field_meaning(one.kind, name))
     return found
 
 
@@ -127,7 +127,8 @@ def own_type(key: str, base: str) -> Any:
     return None
 
 
-def _row(markers: Sequence[Any], meaning: str) -> KeyRow:
+def marked_row(markers: Sequence[Any], meaning: str = "") -> KeyRow:
+    """Return the row of a setting with markers."""
     needs = [marker for marker in markers if isinstance(marker, Needs)]
     resume = [command for marker in markers if isinstance(marker, OnResume) for command in marker.commands]
     effect = [{marker.key: list(marker.values) or SET} for marker in needs]

@@ -3,7 +3,8 @@
 Hydra accepts any key of a YAML file and any value.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,21 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
 from verl_agent.config.algorithms import ESTIMATOR, read_by
-from verl_agent.config.catalogue import SET, TRAINING, KeyRow, condition_text, own_rows, own_type, recipe_text, rows_of
+from verl_agent.config.catalogue import (
+    SET,
+    TRAINING,
+    KeyRow,
+    condition_text,
+    marked_row,
+    own_rows,
+    own_type,
+    recipe_text,
+    rows_of,
+)
 from verl_agent.config.keys import FREE, check_kind, leaves, reference
 from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.sections import allowed_text
+from verl_agent.sections import allowed_text, field_type
 
 CPU = Path(__file__).with_name("cpu.yaml")
 STRATEGY = "actor_rollout_ref.actor.strategy"
@@ -86,6 +97,32 @@ def check_effects(config: DictConfig, base: str) -> None:
         if all(messages.values()):
             entry, message = next(iter(messages.items()))
             raise ConfigError(message if len(messages) == len(views) else f"{entry}{message}")
+
+
+def check_needs(key: str, values: Any) -> None:
+    """Check that no setting of a settings class outside recipes has another value than its default without an effect.
+
+    Args:
+        key: key of the section, with which the markers `Needs` begin.
+        values: its object.
+
+    Raises:
+        ConfigError: one has no effect.
+    """
+    config = OmegaConf.create({key: asdict(values)})
+    for name, value, default, markers in _marked(key, values):
+        if value != default and (reason := problem(marked_row(markers), config)):
+            raise ConfigError(f"{name}={value} has no effect: {reason} Leave it out.")
+
+
+def _marked(key: str, values: Any, around: Sequence[Any] = ()) -> Iterator[tuple[str, Any, Any, Sequence[Any]]]:
+    """Yield key, value, default and markers of each setting, also of those in sections."""
+    for one in fields(values):
+        name, value, markers = f"{key}.{one.name}", getattr(values, one.name), field_type(type(values), one.name)[1]
+        if is_dataclass(value):
+            yield from _marked(name, value, [*around, *markers])
+        else:
+            yield name, value, one.default, [*around, *markers]
 
 
 def _message(config: DictConfig, key: str, reason: str, default: Any, base: str) -> str:
@@ -169,6 +206,12 @@ def _in_overlays() -> Mapping[str, list[Any]]:
         for key, value in leaves(OmegaConf.to_container(OmegaConf.load(path))):
             found.setdefault(key, []).append(value)
     return found
+
+
+def changed_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dotted keys of an unresolved config of reinforcement learning that somebody set, with their values."""
+    known = default_values(OmegaConf.create(dict(config)))
+    return {key: value for key, value in leaves(config) if value != known.get(key)}
 
 
 def is_met(value: Any, allowed: Any) -> bool:

@@ -1,6 +1,6 @@
 """Composition of a recipe with overrides, as its command does it, without starting a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,12 @@ def compose_training(recipe: Path, overrides: Sequence[str], resolve: bool = Tru
     """
     plain: dict[str, Any] = OmegaConf.to_container(compose_recipe(recipe, BASE, overrides), resolve=resolve)
     return plain
+
+
+def resolved(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return sections of an unresolved config with the values of the keys that they refer to."""
+    whole = OmegaConf.create(dict(config))
+    return {name: OmegaConf.to_container(whole[name], resolve=True) for name in names}
 
 
 def compose_recipe(recipe: Path, base: str, overrides: Sequence[str] = ()) -> DictConfig:

@@ -7,17 +7,18 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from datetime import datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError
-from verl_agent.runs.identity import claim
+from verl_agent.runs.identity import claim, read_settings
 from verl_agent.runs.processes import end_with_parent
 from verl_agent.study.inference import decided_pairs, hopeless
 from verl_agent.study.plan import Plan
@@ -87,9 +88,8 @@ class Execution:
             ConfigError: the file or the code changed since the first run, the folder is in use, or a run fails.
         """
         plan, study, out = self._plan, self._plan.study, self._out
-        may_change, contents = ["code"] if new_code else [], "runs of another version of this study"
         make_folder(out, "--out")
-        claim(out, plan.facts, may_change, contents=contents, advice=ADVICE, file=RECORD)
+        claim_study(out, plan.facts, new_code)
         if not (out / "study.yaml").is_file():
             shutil.copyfile(plan.file, out / "study.yaml")
         try:
@@ -138,6 +138,28 @@ class Execution:
         end = f"; {left} left, until about {until:%d %b %H:%M}" if left else ""
         value = measured(run.points(self._out), study.measure, run_study(study, run).budget_turns)
         self._say(f"{run}: {study.measure} {value:.3f} in {self._seconds[-1]:.0f} s{end}")
+
+
+def claim_study(out: Path, facts: Mapping[str, str], new_code: bool) -> None:
+    """Lock the folder of a study, and record its hashes; those of the code are a list, the first one first.
+
+    Raises:
+        ConfigError: the file or the configs changed, the code changed without `new_code`, or the folder is in use.
+    """
+    recorded = read_settings(out, RECORD)
+    codes = code_hashes(recorded)
+    now = codes if facts["code"] in codes[-1:] else [*codes, facts["code"]]
+    earlier = {**recorded, "code": codes} if recorded else {}
+    if new_code or codes[-1:] == [None]:
+        earlier.pop("code", None)  # not compared
+    contents = "runs of another version of this study"
+    claim(out, {**facts, "code": now}, [], contents=contents, advice=ADVICE, file=RECORD, earlier=earlier)
+
+
+def code_hashes(recorded: Mapping[str, Any]) -> list[str | None]:
+    """Return the hashes of the code that played the runs, by time; None for the first one where it is not recorded."""
+    codes = recorded.get("code") if recorded else []
+    return codes if isinstance(codes, list) else [codes]
 
 
 def decisions(plan: Plan, out: Path) -> dict[tuple[str, str], str]:

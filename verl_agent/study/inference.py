@@ -112,6 +112,20 @@ def least_seeds(arms: int) -> int:
     return math.ceil(math.log2(2 * (arms - 1) / ALPHA))
 
 
+def first_decision(seeds: int, block: int, alpha: float) -> int | None:
+    """Return the seeds after which successive stopping can decide a pair for the first time; None for never.
+
+    Of the ways to divide the 2n runs of a block of two arms, two give the largest difference, and blocks multiply.
+    """
+    least, ends = 2.0, range(0, seeds, block)
+    for start in ends:
+        size = min(block, seeds - start)
+        least /= math.comb(2 * size, size)
+        if least <= alpha / len(ends):
+            return start + size
+    return None
+
+
 def seeds_for(deviation: float, half_width: float) -> int:
     """Return the seeds with which an interval has a half-width, from the deviation of the differences over seeds."""
     seeds = 2

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.config.algorithms import find_estimator
-from verl_agent.config.composing import compose_training
+from verl_agent.config.checks import changed_keys
+from verl_agent.config.composing import compose_training, resolved
 from verl_agent.config.keys import leaves
+from verl_agent.config.mixture import ENTRY_SECTIONS, run_envs
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
-from verl_agent.study.inference import least_seeds
+from verl_agent.horizon import Horizon
+from verl_agent.study.inference import first_decision, least_seeds
 from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
+from verl_agent.training.splits import holds_out
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir")
 """Keys that the command sets for each run."""
@@ -28,14 +33,18 @@ OBEYED = (
     *(f"algorithm.{name}" for name in ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("ppo_mini_batch_size", "ppo_epochs", "policy_loss", "optim.lr")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("loss_agg_mode", "loss_scale_factor", "grad_clip")),
-    *(
-        f"actor_rollout_ref.actor.{name}"
-        for name in ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
-    ),
+    *(f"actor_rollout_ref.actor.{name}" for name in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "entropy_coeff")),
     *("critic.optim.lr", "critic.cliprange_value", "tiny.fresh_optimizer"),
 )
 """Keys that the small runner obeys, with those below them."""
+OF_TRAINING = (
+    *("actor_rollout_ref.actor", "critic", "algorithm", "data", "trainer.v1.sampler"),
+    *(f"actor_rollout_ref.rollout.{name}" for name in ("temperature", "top_k", "top_p")),
+)
+"""Keys of a recipe that matter to training, with those below them; but for those of engines and devices."""
+TECHNICAL = ("_per_gpu", "fsdp", "megatron", "strategy", "data.val_")
+"""Parts of the names of keys of engines and devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,8 @@ class Plan:
     """Hashes of the file, of the composed configs with their lists of tasks, and of the code."""
     seen_tasks: bool
     """True if training and evaluation of all arms take their tasks from the same split or file."""
+    ignored: Sequence[str]
+    """Keys with values that the recipe sets, and that the small runner ignores."""
 
     def describe(self) -> Iterator[str]:
         """Yield the question, the arms with what they change, and the number of runs, line by line."""
@@ -69,6 +80,8 @@ class Plan:
         )
         if seeds < (least := least_seeds(arms)):
             yield f"no arm can be better or worse: that takes {least} seeds with {arms} arms"
+        if self.ignored:
+            yield f"the small runner ignores of the recipe: {', '.join(self.ignored)}"
         if self.seen_tasks:
             yield "evaluated on its training tasks: success is no measure of generalization"
         if study.search is not None:
@@ -78,7 +91,11 @@ class Plan:
                 f"{list(study.search.seeds)} and {study.search.turns(study.budget_turns):,} turns each"
             )
         if study.stop.rule == "successive":
-            yield f"after each {study.stop.block} seeds, arms that are worse than another one are dropped"
+            first_look = first_decision(len(study.seeds), study.stop.block, study.stop.alpha)
+            yield (
+                f"after each {study.stop.block} seeds, from {first_look} on, arms that are worse than another one are "
+                "dropped"
+            )
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
 
 
@@ -87,9 +104,11 @@ def make_plan(file: Path) -> Plan:
 
     Raises:
         ConfigError: a key, a value, the recipe or an override is not allowed; an arm changes more than it says; two
-            arms are the same; or the small runner ignores what an arm or the search changes.
+            arms are the same, or are evaluated differently; or the small runner ignores what an arm, a stratum or the
+            search changes.
     """
-    study, configs = read_study(file), {}
+    study, configs, ignored = read_study(file), {}, list[str]()
+    evaluations: dict[str, dict[str, dict[str, Any]]] = {}
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
@@ -101,6 +120,10 @@ def make_plan(file: Path) -> Plan:
                 raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
+                envs = run_envs(resolved(configs[stratum, arm], ("env", *ENTRY_SECTIONS)))
+                evaluations.setdefault(stratum, {})[arm] = evaluation(envs, study.runner)
+                if FRESH in study.arms[arm]:
+                    check_has_stages(envs[0].horizon)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
             except ConfigError as error:
@@ -114,10 +137,16 @@ def make_plan(file: Path) -> Plan:
     for one, other in combinations(study.arms, 2):
         if all(changes[stratum, one] == changes[stratum, other] for stratum in study.strata):
             raise ConfigError(f"arms {one} and {other} have the same config. Change the overrides of one, or drop it.")
+    for evaluated in evaluations.values():
+        check_evaluated_alike(evaluated)
     if study.runner == "tiny":
         for (_, arm), keys in changes.items():
-            check_obeyed({key: setter(study, (arm, first), key) for key in keys})
-        check_obeyed({named(one): f"stratum {name} sets {one}" for name, own in study.strata.items() for one in own})
+            check_obeyed({key: setter("arm", study.arms, (arm, first), key) for key in keys})
+        bare = compose_training(recipe, [], resolve=False)
+        ignored = ignored_keys(bare)
+        for stratum, shared in study.strata.items():
+            keys = differing(bare, compose_training(recipe, shared, resolve=False)) if shared else {}
+            check_obeyed({key: setter("stratum", study.strata, [stratum], key) for key in keys})
         check_obeyed({study.search.key: f"search sets {study.search.key}"} if study.search else {})
     modules = {load_adapter(config["env"]["name"]).__module__ for config in configs.values()}
     tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
@@ -128,7 +157,31 @@ def make_plan(file: Path) -> Plan:
         "code": source_digest(sorted(modules)),
     }
     seen_tasks = all(config["env"]["train_tasks"] == config["env"]["eval_tasks"] for config in configs.values())
-    return Plan(study, file.resolve(), recipe, changes, facts, seen_tasks)
+    return Plan(study, file.resolve(), recipe, changes, facts, seen_tasks, ignored)
+
+
+def ignored_keys(config: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a recipe, with their values, that matter to training, and that the small runner ignores."""
+    return [
+        f"{key}={value}"
+        for key, value in changed_keys(config).items()
+        if any(is_within(key, one) for one in OF_TRAINING)
+        and not any(is_within(key, one) for one in OBEYED)
+        and not any(part in key for part in TECHNICAL)
+    ]
+
+
+def check_has_stages(horizon: Horizon) -> None:
+    """Check that an optimizer that is new at each stage has an effect.
+
+    Raises:
+        ConfigError: the turn limit never changes.
+    """
+    if len(set(horizon.stages)) == 1 and not horizon.schedule:
+        raise ConfigError(
+            f"{FRESH} has no effect: horizon.max_turns={list(horizon.max_turns)} is one stage. Leave it out, or give "
+            "several limits."
+        )
 
 
 def check_obeyed(keys: Mapping[str, str]) -> None:
@@ -138,20 +191,50 @@ def check_obeyed(keys: Mapping[str, str]) -> None:
         ConfigError: it ignores one.
     """
     for key, said in keys.items():
-        if "/" not in key and not any(is_within(key, one) for one in OBEYED):
+        if not any(is_within(key, one) for one in OBEYED):
             raise ConfigError(
                 f"{said}, which the small runner ignores, so the study could not show its effect. Leave it out, or set "
                 f"runner: train. The small runner obeys {', '.join(OBEYED)}."
             )
 
 
-def setter(study: Study, arms: Sequence[str], key: str) -> str:
-    """Return a sentence on which of two arms sets a key in which they differ, with the override."""
-    for arm in arms:
-        for override in study.arms[arm]:
+def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that arms, given with their `evaluation`, are evaluated on the same tasks within the same turns.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    first, *others = arms
+    for arm in others:
+        for key in {**arms[first], **arms[arm]}:
+            one, other = arms[first].get(key), arms[arm].get(key)
+            if one != other:
+                raise ConfigError(
+                    f"arms {first} and {arm} are evaluated with {key}={one} and {other}, so their success cannot be "
+                    "compared. Set it to one value in the recipe or in all arms. A null horizon.eval_max_turns is the "
+                    "last limit of an arm, and env.dev_tasks=auto takes tasks out of env.train_tasks."
+                )
+
+
+def evaluation(envs: Sequence[RunEnv], runner: str) -> dict[str, Any]:
+    """Return turn limit and tasks of the evaluations of each environment, by key."""
+    found: dict[str, Any] = {}
+    for one in envs:
+        entry = f"{one.label}: " if len(envs) > 1 else ""
+        found[f"{entry}horizon.eval_max_turns"] = one.horizon.turns_for_evaluation()
+        names = ["eval_tasks", *(["dev_tasks"] if runner == "train" else [])]
+        names += ["train_tasks"] if runner == "train" and holds_out(one.env) else []
+        found |= {f"{entry}env.{name}": getattr(one.env, name) for name in names}
+    return found
+
+
+def setter(kind: str, overrides: Mapping[str, Sequence[str]], names: Sequence[str], key: str) -> str:
+    """Return a sentence on which of some arms or strata sets a key, with the override."""
+    for name in names:
+        for override in overrides[name]:
             if is_within(key, named(override)):
-                return f"arm {arm} sets {override}"
-    return f"arm {arms[0]} changes {key}"
+                return f"{kind} {name} sets {override}"
+    return f"{kind} {names[0]} changes {key}"
 
 
 def named(override: str) -> str:

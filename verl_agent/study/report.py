@@ -2,29 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from verl_agent.errors import ConfigError
-from verl_agent.results.significance import holm
 from verl_agent.results.statistics import Estimate
 from verl_agent.runs.identity import read_settings
-from verl_agent.study.execution import RECORD, decisions
-from verl_agent.study.inference import (
-    ArmComparison,
-    Values,
-    bootstrap,
-    compare_arms,
-    interquartile_mean,
-    over_seeds,
-    seeds_for,
-    verdict,
-)
+from verl_agent.study.execution import RECORD, code_hashes, decisions
+from verl_agent.study.inference import ArmComparison, Pair, bootstrap, interquartile_mean, over_seeds, seeds_for
 from verl_agent.study.plan import Plan
-from verl_agent.study.runs import Point, Run, chosen_value, measured, search_runs, study_runs
-from verl_agent.study.settings import LOWER_IS_BETTER, MEASURES
+from verl_agent.study.runs import Point, Results, chosen_value, search_runs, study_runs
+from verl_agent.study.settings import MEASURES
 from verl_agent.trace.provenance import Provenance
 
 FALL = 0.2
@@ -42,71 +33,21 @@ TRAINING = {
     "invalid": "invalid actions",
     "full_replies": "replies at full length",
     "entropy": "entropy, nats",
+    "step": "training steps",
     "tokens": "tokens",
     "cpu_s": "CPU seconds",
 }
 """Measurements of training, and their columns."""
 THIRDS = ("noise_first", "noise_middle", "noise_last")
 """Measurements of a third of the turns."""
-TOTALS = ("tokens", "cpu_s")
+TOTALS = ("step", "tokens", "cpu_s")
 """Measurements of training that are totals of a run."""
 WARNINGS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "invalid": ("invalid actions grew by 0.1", lambda first, last: last > first + 0.1),
     "full_replies": ("replies at full length grew by 0.1", lambda first, last: last > first + 0.1),
     "entropy": ("entropy fell below a third", lambda first, last: last < first / 3),
 }
-"""Early warnings, from the first to the last evaluation of training."""
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """Points of the runs of a study that have ended."""
-
-    plan: Plan
-    points: Mapping[Run, Sequence[Point]]
-
-    def seeds(self, *arms: str) -> list[int]:
-        """Return the seeds that all of some arms have in all strata."""
-        return [
-            seed
-            for seed in self.plan.study.seeds
-            if all(run in self.points for run in study_runs(self.plan, [seed], arms))
-        ]
-
-    def values(self, arm: str, measure: str, seeds: Sequence[int]) -> Values:
-        """Return a measure of the runs of an arm, `(strata, seeds)`."""
-        budget = self.plan.study.budget_turns
-        rows = [[self.points[Run(stratum, arm, seed)] for seed in seeds] for stratum in self.plan.study.strata]
-        return np.array([[measured(points, measure, budget) for points in row] for row in rows])
-
-    def measured(self) -> list[str]:
-        """Return the measures that the runs have."""
-        turns = all(points[-1].get("turns_solved") for points in self.points.values())  # a run may solve nothing
-        missing = {"beyond": not self.plan.study.tiny.beyond_turns, "turns": not turns}
-        return [name for name in MEASURES if not missing.get(name)]
-
-    def differences(self, arm: str) -> dict[str, Estimate]:
-        """Return the difference of an arm to the first one in each measure; empty without a shared seed."""
-        first = next(iter(self.plan.study.arms))
-        if not (seeds := self.seeds(first, arm)):
-            return {}
-        values = {name: [self.values(one, name, seeds) for one in (arm, first)] for name in self.measured()}
-        return {name: over_seeds((own - base).mean(0)) for name, (own, base) in values.items()}
-
-    def shared(self) -> list[tuple[str, list[int]]]:
-        """Return the arms that have seeds, with them."""
-        return [(arm, seeds) for arm in self.plan.study.arms if (seeds := self.seeds(arm))]
-
-    def compared(self) -> dict[str, tuple[ArmComparison, float, str]]:
-        """Return the comparison of each other arm with the first, its corrected p value and its verdict."""
-        study, (first, *others) = self.plan.study, self.plan.study.arms
-        lower, found = study.measure in LOWER_IS_BETTER, {}
-        for arm in others:
-            if seeds := self.seeds(first, arm):
-                own, base = (self.values(name, study.measure, seeds) for name in (arm, first))
-                found[arm] = compare_arms(own, base, lower)
-        corrected = zip(found.items(), holm([one.p_value for one in found.values()]), strict=True)
-        return {arm: (one, p, verdict(one.difference, p, study.margin, lower)) for (arm, one), p in corrected}
+"""Early warnings, from the first to the last point under the last turn limit: a longer one has more invalid actions."""
 
 
 def write_study_report(plan: Plan, out: Path) -> list[Path]:
@@ -124,7 +65,8 @@ def write_study_report(plan: Plan, out: Path) -> list[Path]:
     results = Results(plan, {run: run.points(out) for run in runs if run.done(out)})
     if not any(results.seeds(arm) for arm in plan.study.arms):
         raise ConfigError(f"{out}: no arm has a seed that has ended. Play the runs: verl-agent study run {plan.file}")
-    compared = results.compared()
+    decided = decisions(plan, out) if plan.study.stop.rule == "successive" else {}
+    compared = results.compared(decided)
     content = {
         "question": plan.study.question,
         "study": {
@@ -142,29 +84,33 @@ def write_study_report(plan: Plan, out: Path) -> list[Path]:
             for arm, seeds in results.shared()
         },
         "differences": {
-            arm: {name: asdict(found) for name, found in results.differences(arm).items()} for arm in plan.study.arms
+            arm: {name: asdict(found) for name, found in results.differences(arm).items()} for arm in compared
         },
         "points": {str(run.folder(Path())): points for run, points in results.points.items()},
     }
     (out / "report.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     plots = plot(results, out)
-    lines = [*head(results, recorded), *verdicts(results, compared), *told_apart(plan, out)]
-    lines += [*pairs_table(results), *measures_tables(results), *why(results), *searched(plan, out)]
-    lines += [f"\n![{path.stem}]({path.name})" for path in plots]
+    lines = [*head(results, recorded), *verdicts(results, compared), *told_apart(plan, decided)]
+    lines += ["\n## All measures", *pairs_table(results), *measures_tables(results), *why(results)]
+    lines += [*searched(plan, out), *(f"\n![{path.stem}]({path.name})" for path in plots)]
     (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [out / "report.md", out / "report.json", *plots]
 
 
-def head(results: Results, recorded: Mapping[str, str]) -> Iterator[str]:
+def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
     """Yield question, state, measure and hashes."""
     study, ended = results.plan.study, len(results.points)
     total = len(study.arms) * len(study.seeds) * len(study.strata)
     yield f"# {results.plan.file.stem}\n\n{' '.join(study.question.split())}\n"
-    yield f"{ended} of {total} runs have ended, each with {study.budget_turns:,} environment turns."
+    yield f"{ended} of {total} runs have ended, compared at {study.budget_turns:,} environment turns."
     yield f"Primary measure: {study.measure}, the {MEASURES[study.measure]}. Margin: {study.margin:g}."
     if results.plan.seen_tasks:
         yield "Evaluated on its training tasks: success is no measure of generalization."
-    yield f"Hashes before the first run: {', '.join(f'{name} `{value}`' for name, value in recorded.items())}."
+    first, *later = code_hashes(recorded)
+    hashes = {name: recorded[name] for name in ("file", "configs")} | {"code": first or "unknown"}
+    yield f"Hashes before the first run: {', '.join(f'{name} `{value}`' for name, value in hashes.items())}."
+    if later:
+        yield f"Later runs had other code: {', '.join(f'`{value}`' for value in later)}."
 
 
 def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float, str]]) -> Iterator[str]:
@@ -179,12 +125,12 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
         values, rest = results.values(arm, study.measure, seeds), " | | | "
         if arm in compared:
             one, p, said = compared[arm]
-            rest = f"{span(one.difference)} | {p:.3f} | {one.improvement.mean:.0%} of pairs | **{said}**"
+            rest = f"{span(one.difference)} | {p_text(p)} | {one.improvement.mean:.0%} of pairs | **{said}**"
         middle = bootstrap([values], lambda arms: interquartile_mean(arms[0]))
         yield f"| {arm} | {len(seeds)} | {span(over_seeds(values.mean(0)))} | {span(middle)} | {rest} |"
     if all(len(seeds) < 2 for _, seeds in results.shared()):
         yield "\nOne seed has no interval: it shows how a run goes, and decides nothing."
-    elif not any(over_seeds(results.values(arm, "gain", seeds).mean(0)).low > 0 for arm, seeds in results.shared()):
+    elif not results.learned():
         yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
     spread = [
@@ -194,11 +140,11 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
         yield f"Seeds for intervals of ±{study.margin:g}, from the spread so far: {', '.join(spread)}."
 
 
-def told_apart(plan: Plan, out: Path) -> Iterator[str]:
+def told_apart(plan: Plan, decided: Mapping[Pair, str]) -> Iterator[str]:
     """Yield the decisions of successive stopping."""
     if plan.study.stop.rule == "successive":
-        decided = [f"{left} and {right} (larger: {larger})" for (left, right), larger in decisions(plan, out).items()]
-        yield f"\nPairs that successive stopping told apart: {', '.join(decided) or 'none'}."
+        said = [f"{left} and {right} (larger: {larger})" for (left, right), larger in decided.items()]
+        yield f"\nPairs that successive stopping told apart: {', '.join(said) or 'none'}."
 
 
 def searched(plan: Plan, out: Path) -> Iterator[str]:
@@ -249,25 +195,38 @@ def why(results: Results) -> Iterator[str]:
     yield f"\nMeans over the training of all runs:\n\n| arm | {' | '.join(TRAINING[name] for name in shown)} |"
     yield "|---" * (len(shown) + 1) + "|"
     for arm, found in runs.items():
-        spent = {name: np.mean([points[-1][name] for points in found]) for name in shown if name in TOTALS}
+        spent = {name: f"{np.mean([one[-1][name] for one in found]):.3g}" for name in shown if name in TOTALS}
         seen = {name: [point[name] for points in found for point in points[1:] if name in point] for name in shown}
-        seen |= {name: [value for value in seen[name] if value] for name in THIRDS if name in seen}  # 0: no such turn
-        means = {name: np.mean(values) if values else 0.0 for name, values in seen.items()} | spent
-        yield f"| {arm} | {' | '.join(f'{value:.3g}' for value in means.values())} |"
+        for name in {*THIRDS} & {*seen}:  # 0: no such turn
+            seen[name] = [point[name] for points in found for point in with_one_limit(points) if point[name]]
+        means = {name: f"{np.mean(values):.3g}" if values else "" for name, values in seen.items()}
+        yield f"| {arm} | {' | '.join((means | spent).values())} |"
     if known >= WARNINGS.keys():
-        yield f"\nRuns with an early warning:\n\n| arm | runs | {' | '.join(said for said, _ in WARNINGS.values())} |"
+        yield "\nRuns with an early warning, of those with two points under their last turn limit:\n"
+        yield f"| arm | runs | {' | '.join(said for said, _ in WARNINGS.values())} |"
         yield "|---" * (len(WARNINGS) + 2) + "|"
         for arm, found in runs.items():
-            counts = [
-                sum(warns(points[1][name], points[-1][name]) for points in found if len(points) > 1)
-                for name, (_, warns) in WARNINGS.items()
-            ]
-            yield f"| {arm} | {len(found)} | {' | '.join(map(str, counts))} |"
+            same = [[one for one in points[1:] if one["max_turns"] == points[-1]["max_turns"]] for points in found]
+            same = [points for points in same if len(points) > 1]
+            counts = [sum(warns(one[0][name], one[-1][name]) for one in same) for name, (_, warns) in WARNINGS.items()]
+            yield f"| {arm} | {len(same)} | {' | '.join(map(str, counts))} |"
+
+
+def with_one_limit(points: Sequence[Point]) -> list[Point]:
+    """Return the points whose steps had one turn limit; none if the limits are random, where a mean can be a limit."""
+    limits = [point[name] for point in points[1:] if "limit" in point for name in ("max_turns", "limit")]
+    ordered = limits in (sorted(limits), sorted(limits, reverse=True))
+    return [point for point in points[1:] if ordered and point.get("limit") == point["max_turns"]]
 
 
 def span(estimate: Estimate) -> str:
     """Return an estimate as text; without an interval if it has none."""
     return str(estimate) if np.isfinite(estimate.low) else f"{estimate.mean:.3f}"
+
+
+def p_text(p_value: float) -> str:
+    """Return a p value as text."""
+    return f"{p_value:.3f}" if p_value >= 0.001 else "below 0.001"
 
 
 def plot(results: Results, out: Path) -> list[Path]:

@@ -1,15 +1,18 @@
-"""Runs of a study: their overrides, files, points and measures."""
+"""Runs of a study: their overrides, files, points and measures, and the comparisons of arms."""
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from verl_agent.results.significance import holm
+from verl_agent.results.statistics import Estimate
+from verl_agent.study.inference import ArmComparison, Pair, Values, compare_arms, over_seeds, verdict
 from verl_agent.study.plan import Plan
-from verl_agent.study.settings import DONE, FRESH, LOWER_IS_BETTER, POINTS, Study
+from verl_agent.study.settings import DONE, FRESH, LOWER_IS_BETTER, MEASURES, POINTS, Study
 
 Point = dict[str, float]
 """Evaluation of a run: `turns`, `success` and further measurements."""
@@ -107,3 +110,68 @@ def measured(points: Sequence[Point], measure: str, budget: int) -> float:
         "beyond": points[-1].get("success_beyond", 0.0),
         "turns": points[-1].get("turns_solved", math.nan),
     }[measure]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Points of the runs of a study that have ended."""
+
+    plan: Plan
+    points: Mapping[Run, Sequence[Point]]
+
+    def seeds(self, *arms: str) -> list[int]:
+        """Return the seeds that all of some arms have in all strata."""
+        return [
+            seed
+            for seed in self.plan.study.seeds
+            if all(run in self.points for run in study_runs(self.plan, [seed], arms))
+        ]
+
+    def values(self, arm: str, measure: str, seeds: Sequence[int]) -> Values:
+        """Return a measure of the runs of an arm, `(strata, seeds)`."""
+        budget = self.plan.study.budget_turns
+        rows = [[self.points[Run(stratum, arm, seed)] for seed in seeds] for stratum in self.plan.study.strata]
+        return np.array([[measured(points, measure, budget) for points in row] for row in rows])
+
+    def measured(self) -> list[str]:
+        """Return the measures that the runs have."""
+        turns = all(points[-1].get("turns_solved") for points in self.points.values())  # a run may solve nothing
+        missing = {"beyond": not self.plan.study.tiny.beyond_turns, "turns": not turns}
+        return [name for name in MEASURES if not missing.get(name)]
+
+    def differences(self, arm: str) -> dict[str, Estimate]:
+        """Return the difference of an arm to the first one in each measure; empty without a shared seed."""
+        first = next(iter(self.plan.study.arms))
+        if not (seeds := self.seeds(first, arm)):
+            return {}
+        values = {name: [self.values(one, name, seeds) for one in (arm, first)] for name in self.measured()}
+        return {name: over_seeds((own - base).mean(0)) for name, (own, base) in values.items()}
+
+    def shared(self) -> list[tuple[str, list[int]]]:
+        """Return the arms that have seeds, with them."""
+        return [(arm, seeds) for arm in self.plan.study.arms if (seeds := self.seeds(arm))]
+
+    def learned(self) -> bool:
+        """Return True if an arm has learned for sure: the interval of its gain is above 0."""
+        return any(over_seeds(self.values(arm, "gain", seeds).mean(0)).low > 0 for arm, seeds in self.shared())
+
+    def compared(self, decided: Mapping[Pair, str]) -> dict[str, tuple[ArmComparison, float, str]]:
+        """Return the comparison of each other arm with the first, its corrected p value and its verdict.
+
+        Args:
+            decided: pairs that successive stopping told apart, each with the arm of larger values.
+        """
+        study, (first, *others) = self.plan.study, self.plan.study.arms
+        lower, found, compared = study.measure in LOWER_IS_BETTER, {}, {}
+        for arm in others:
+            if seeds := self.seeds(first, arm):
+                own, base = (self.values(name, study.measure, seeds) for name in (arm, first))
+                found[arm] = compare_arms(own, base, lower)
+        learned = self.learned()
+        for (arm, one), p in zip(found.items(), holm([one.p_value for one in found.values()]), strict=True):
+            said = verdict(one.difference, p, study.margin, lower)
+            if said == "cannot tell" and (larger := decided.get((first, arm))):
+                said = f"{'better' if (larger == arm) != lower else 'worse'} by successive stopping"
+            few = one.difference.tasks < 2  # one seed says nothing about learning
+            compared[arm] = one, p, said if learned or few else "cannot tell: no arm learned"
+        return compared

@@ -9,11 +9,14 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from verl_agent.config.checks import check_needs
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.sections import STRICT, section
+from verl_agent.sections import STRICT, Needs, section
+from verl_agent.study.inference import first_decision
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
+STOPS, TINY = Needs("study.stop.rule", "successive"), Needs("study.runner", "tiny")
 MEASURES = {
     "area": "mean success over environment turns, up to the budget",
     "final": "success at the end of the budget",
@@ -46,7 +49,7 @@ class Search:
 
     def turns(self, budget: int) -> int:
         """Return the environment turns of a run of the search in a study with a budget."""
-        return min(self.budget_turns or budget, budget)
+        return self.budget_turns or budget
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -56,9 +59,9 @@ class StopRule:
     rule: Literal["fixed", "successive"] = "fixed"
     """`fixed` plays all seeds of all arms. `successive` compares all arms after each block of seeds, and drops those
     that are worse than another one (AdaStop, arXiv 2306.10882)."""
-    block: Count = 4
+    block: Annotated[Count, STOPS] = 5
     """Seeds of a block, with `successive`."""
-    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    alpha: Annotated[float, Field(gt=0, lt=1), STOPS] = 0.05
     """Probability of any wrong decision between equal arms, over all arms and blocks."""
 
 
@@ -90,6 +93,13 @@ class TinySettings:
     """Begin each stage of the turn limit with a new optimizer, and with the present policy as reference of the KL loss
     (ProRL, arXiv 2507.17512). An arm may set it: `tiny.fresh_optimizer=true`."""
 
+    def __post_init__(self) -> None:
+        if self.width % (2 * self.heads):
+            raise ConfigError(
+                f"study.tiny.width={self.width} is not allowed. Allowed with tiny.heads={self.heads}: multiples of "
+                f"{2 * self.heads}."
+            )
+
 
 @dataclass(frozen=True, slots=True, config=STRICT)
 class Study:
@@ -111,13 +121,13 @@ class Study:
     """Primary measure, on which verdict and stopping rule are based."""
     margin: Rate = 0.05
     """Largest difference of the primary measure that counts as none."""
-    points: Annotated[int, Field(ge=2)] = 10
+    points: Annotated[int, Field(ge=2), TINY] = 10
     """Evaluations of a run after the first one."""
     stop: StopRule = field(default_factory=StopRule)
     search: Search | None = None
     runner: Literal["tiny", "train"] = "tiny"
     """`tiny` trains a small llama in one process. `train` runs `verl-agent train`."""
-    tiny: TinySettings = field(default_factory=TinySettings)
+    tiny: Annotated[TinySettings, TINY] = field(default_factory=TinySettings)
 
     def __post_init__(self) -> None:
         if len(self.arms) < 2:
@@ -132,6 +142,18 @@ class Study:
             raise ConfigError(
                 "study.measure=turns is not allowed: a policy that solves only easy tasks needs fewer turns for them. "
                 "Choose final; a report with runner tiny has the turns besides."
+            )
+        if self.search and self.search.turns(self.budget_turns) > self.budget_turns:
+            raise ConfigError(
+                f"study.search.budget_turns={self.search.budget_turns} is not allowed. Allowed: at most "
+                f"study.budget_turns={self.budget_turns}, or null for that."
+            )
+        seeds, stop = len(self.seeds), self.stop
+        if stop.rule == "successive" and first_decision(seeds, stop.block, stop.alpha) is None:
+            allowed = [str(block) for block in range(1, seeds + 1) if first_decision(seeds, block, stop.alpha)]
+            raise ConfigError(
+                f"study.stop.block={stop.block} can tell no arms apart with {seeds} seeds and stop.alpha="
+                f"{stop.alpha:g}. Allowed with these: {', '.join(allowed) or 'none'}. Change it, or add seeds."
             )
         searched = self.search.seeds if self.search else ()
         if len({*self.seeds, *searched}) != len(self.seeds) + len(searched):
@@ -156,4 +178,6 @@ def read_study(file: Path) -> Study:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
-    return section("study", Study, values)
+    study = section("study", Study, values)
+    check_needs("study", study)
+    return study

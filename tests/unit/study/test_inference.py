@@ -12,6 +12,7 @@ from verl_agent.study.inference import (
     bootstrap,
     compare_arms,
     decided_pairs,
+    first_decision,
     hopeless,
     interquartile_mean,
     least_seeds,
@@ -20,6 +21,7 @@ from verl_agent.study.inference import (
     seeds_for,
     verdict,
 )
+from verl_agent.study.settings import StopRule
 
 
 def test_the_interquartile_mean_leaves_out_a_quarter_on_each_side():
@@ -96,6 +98,16 @@ def test_successive_stopping_rarely_tells_equal_arms_apart():
         blocks = [{arm: random.normal(size=4) for arm in "abc"} for _ in range(3)]
         wrong += bool(decided_pairs(blocks, most_blocks=3, alpha=0.05))
     assert wrong <= 7  # 3 expected; more than 7 has a probability of 1 %
+
+
+def test_successive_stopping_decides_first_where_its_least_p_value_is_small_enough():
+    assert StopRule().block == first_decision(16, StopRule().block, ALPHA) == 5
+    assert first_decision(16, 4, ALPHA) == 8  # of blocks of four, the first has a p value of at least 2 / 70
+    assert first_decision(3, 5, ALPHA) is None
+    apart = {"good": [1.0, 1.1, 1.2, 1.3, 1.4], "bad": [0.0, 0.1, 0.2, 0.3, 0.4]}
+    four = {arm: values[:4] for arm, values in apart.items()}
+    assert decided_pairs([apart], 4, ALPHA) and not decided_pairs([four], 4, ALPHA)
+    assert decided_pairs([four, four], 4, ALPHA)
 
 
 def test_two_seeds_that_agree_prove_nothing():

@@ -40,11 +40,35 @@ def written(tmp_path):
         ({"measure": "beyond"}, "tiny.beyond_turns"),
         ({"measure": "turns"}, r"study\.measure=turns is not allowed.*Choose final"),
         ({"tiny": {"widht": 1}}, "width"),
+        ({"tiny": {"width": 60}}, r"tiny\.width=60 is not allowed.*multiples of 8"),
+        ({"stop": {"block": 6}}, r"study\.stop\.block=6 has no effect.*stop\.rule='successive', not 'fixed'"),
+        ({"stop": {"rule": "successive"}}, r"stop\.block=5 can tell no arms apart with 2 seeds.*with these: none"),
+        ({"runner": "train", "points": 5}, r"study\.points=5 has no effect.*runner='tiny', not 'train'"),
+        ({"runner": "train", "tiny": {"layers": 2}}, r"study\.tiny\.layers=2 has no effect.*not 'train'"),
+        ({"search": {"values": [1, 2], "seeds": [9], "budget_turns": 2000}}, r"budget_turns=2000 is not allowed"),
     ],
 )
 def test_values_that_make_no_study_raise_config_error(written, changed, said):
     with pytest.raises(ConfigError, match=said):
         read_study(written(**changed))
+
+
+def test_a_fresh_optimizer_in_an_arm_with_one_stage_raises_config_error(written):
+    arms = {"kept": ["horizon.max_turns=[12]"], "new": ["horizon.max_turns=[12]", "tiny.fresh_optimizer=true"]}
+    with pytest.raises(ConfigError, match=r"arm new.*tiny\.fresh_optimizer=true has no effect.*is one stage"):
+        make_plan(written(arms=arms))
+
+
+def test_a_plan_names_what_the_small_runner_ignores_of_the_recipe(written, tmp_path):
+    recipe = yaml.safe_load((ROOT / "recipes/studies/guess_number.yaml").read_text(encoding="utf-8"))
+    recipe["actor_rollout_ref"]["rollout"] = {"temperature": 0.3, "max_num_seqs": 8}
+    recipe["actor_rollout_ref"]["actor"] |= {"ppo_micro_batch_size_per_gpu": 1, "entropy_coeff": 0.1}
+    recipe["actor_rollout_ref"]["actor"]["optim"]["lr_warmup_steps"] = 5
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    plan = make_plan(written(recipe="recipe.yaml"))
+    keys = ["actor_rollout_ref.actor.optim.lr_warmup_steps=5", "actor_rollout_ref.rollout.temperature=0.3"]
+    assert sorted(plan.ignored) == keys
+    assert f"ignores of the recipe: {', '.join(plan.ignored)}" in "\n".join(plan.describe())
 
 
 def test_an_arm_that_changes_more_than_it_says_raises_config_error(written):
@@ -61,6 +85,20 @@ def test_an_estimator_that_does_not_exist_names_arm_and_key(written):
 def test_two_arms_with_one_config_raise_config_error(written):
     with pytest.raises(ConfigError, match="arms default and long have the same config"):
         make_plan(written(arms={"long": [], "default": ["algorithm.adv_estimator=grpo"]}))
+
+
+@pytest.mark.parametrize(
+    ("arms", "said"),
+    [
+        ({"long": ["horizon.max_turns=[8]"], "short": []}, r"horizon\.eval_max_turns=8 and 4"),
+        ({"own": ["env.eval_tasks=small_train"], "plain": []}, r"env\.eval_tasks=small_train and small_test"),
+        ({"own": ["env.dev_tasks=small_train"], "plain": []}, r"env\.dev_tasks=small_train and auto"),
+        ({"own": ["env.train_tasks=train"], "plain": []}, r"env\.train_tasks=train and small_train.*dev_tasks"),
+    ],
+)
+def test_arms_that_are_evaluated_differently_raise_config_error(written, arms, said):
+    with pytest.raises(ConfigError, match=f"arms {' and '.join(arms)} are evaluated with {said}"):
+        make_plan(written(recipe=str(ROOT / "recipes/guess_number/grpo_cpu.yaml"), arms=arms, runner="train"))
 
 
 def test_an_arm_may_not_set_the_seed(written):
@@ -86,6 +124,7 @@ def test_an_override_that_does_not_exist_names_arm_and_key(written):
         ),
         ({"arms": {**ARMS, "brief": ["trainer.total_training_steps=1"]}}, "arm brief sets .*=1, .*ignores"),
         ({"strata": {"hot": ["actor_rollout_ref.rollout.temperature=2"]}}, "stratum hot sets .*=2, .*ignores"),
+        ({"strata": {"corrected": ["+overlay/correction=token_is"]}}, "stratum corrected changes .*ignores"),
         ({"search": {"key": "actor_rollout_ref.actor.optim.lrs", "values": [1, 2], "seeds": [9]}}, "optim.lr"),
         ({"search": {"key": "actor_rollout_ref.rollout.top_p", "values": [0.5, 0.9], "seeds": [9]}}, "search sets"),
         ({"search": {"key": "horizon.max_turns", "values": [2, 3], "seeds": [9]}}, "sets horizon.max_turns"),
@@ -121,7 +160,8 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
 
 
 def test_a_first_arm_with_a_fresh_optimizer_differs_from_the_others_by_that(written):
-    plan = make_plan(written(arms={"fresh": [*ARMS["long"], "tiny.fresh_optimizer=true"], "kept": ARMS["long"]}))
+    stages = ["horizon.max_turns=[4,12]"]
+    plan = make_plan(written(arms={"fresh": [*stages, "tiny.fresh_optimizer=true"], "kept": stages}))
     assert plan.changes["all", "kept"] == {"tiny.fresh_optimizer": False}
     assert not plan.changes["all", "fresh"]
 

@@ -5,12 +5,14 @@ from random import Random
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from tests import ROOT
+from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
 from verl_agent.study.plan import make_plan
-from verl_agent.study.report import Results, why, write_study_report
-from verl_agent.study.runs import study_runs
+from verl_agent.study.report import p_text, why, write_study_report
+from verl_agent.study.runs import Results, study_runs
 
 
 @pytest.fixture(scope="module")
@@ -20,19 +22,19 @@ def plan(tmp_path_factory):
         "question": "Which limit learns faster?",
         "recipe": str(ROOT / "recipes/studies/guess_number.yaml"),
         "arms": {name: [f"horizon.max_turns=[{turns}]"] for name, turns in (("long", 12), ("same", 11), ("short", 4))},
-        "seeds": list(range(1, 9)),
+        "seeds": list(range(1, 11)),
         "budget_turns": 1000,
-        "stop": {"rule": "successive", "block": 4},
+        "stop": {"rule": "successive", "block": 5},
     }
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
     return make_plan(file)
 
 
-def play(plan, seeds, out):
+def play(plan, seeds, out, arms=("long", "same", "short"), ends=(0.3, 0.8)):
     """Write the points of runs of some seeds, in which the short limit learns less."""
     luck = Random(1)
-    for run in study_runs(plan, seeds, list(plan.study.arms)):
-        end = (0.3 if run.arm == "short" else 0.8) + 0.01 * luck.random() + 0.02 * run.seed
+    for run in study_runs(plan, seeds, arms):
+        end = ends[run.arm != "short"] + 0.01 * luck.random() + 0.02 * run.seed
         points = [
             {"turns": turns, "success": 0.1 + (end - 0.1) * turns / 1200, "cpu_s": 1.0} for turns in (0, 600, 1200)
         ]
@@ -54,9 +56,42 @@ def test_a_report_has_the_verdict_of_each_arm(plan, tmp_path):
     written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     verdicts = {arm: one["verdict"] for arm, one in written["comparisons"].items()}
     assert verdicts == {"same": "equal within the margin", "short": "worse"}
-    assert written["comparisons"]["short"]["holm"] == pytest.approx(2 * 2 / 2**8)
+    assert written["comparisons"]["short"]["holm"] == pytest.approx(2 * 2 / 2**10)
+    assert list(written["differences"]) == ["same", "short"]
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert "24 of 24 runs" in text and "long and short (larger: long)" in text
+    assert "30 of 30 runs" in text and "long and short (larger: long)" in text
+
+
+def test_an_arm_that_stopping_dropped_is_worse_though_its_seeds_are_few(plan, tmp_path):
+    play(plan, plan.study.seeds[:5], tmp_path)
+    play(plan, plan.study.seeds[5:], tmp_path, ["long", "same"])
+    write_study_report(plan, tmp_path)
+    written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert written["comparisons"]["short"]["verdict"] == "worse by successive stopping"
+
+
+def test_arms_that_do_not_learn_are_not_called_equal(plan, tmp_path):
+    play(plan, plan.study.seeds, tmp_path, ends=(0.0, 0.0))
+    write_study_report(plan, tmp_path)
+    written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    verdicts = {one["verdict"] for one in written["comparisons"].values()}
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert verdicts == {"cannot tell: no arm learned"} and "**equal" not in text
+
+
+def test_the_report_names_code_that_came_after_the_first_run(plan, tmp_path):
+    play(plan, [1], tmp_path)
+    for code, said in (
+        (["a1", "b2"], "code `a1`.\nLater runs had other code: `b2`."),
+        ([None, "c3"], "code `unknown`"),
+    ):
+        (tmp_path / "study.json").write_text(json.dumps({**plan.facts, "code": code}), encoding="utf-8")
+        write_study_report(plan, tmp_path)
+        assert said in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_small_p_value_is_not_zero():
+    assert p_text(0.0004) == "below 0.001"
 
 
 def test_turns_of_solved_tasks_are_reported_only_if_every_run_solves_one(plan):
@@ -71,8 +106,37 @@ def test_means_of_training_are_those_of_the_points_that_have_them(plan):
     start, first, last = [{"turns": turns, "success": 0.5} for turns in (0, 500, 1000)]
     (run,) = study_runs(plan, [1], ["long"])
     assert list(why(Results(plan, {run: [start, first, last]}))) == []
-    found = {run: [start, first | {"limited": 0.2, "uniform": 3.0}, last | {"uniform": 5.0}]}
-    assert list(why(Results(plan, found)))[2] == "| long | 4 | 0.2 |"
+    found = {run: [start, first | {"limited": 0.2, "uniform": 3.0}, last | {"uniform": 5.0, "step": 7}]}
+    assert list(why(Results(plan, found)))[2] == "| long | 4 | 0.2 | 7 |"
+
+
+def test_early_warnings_and_thirds_of_turns_are_of_points_with_one_limit(plan):
+    known = {"turns": 0, "success": 0.5, "full_replies": 0.0, "entropy": 1.0}
+    (staged, mixed) = study_runs(plan, [1], ["long", "same"])
+    values = {  # mean limit and last limit of the steps, share of invalid actions, gradient in the last third
+        staged: [(4, 4, 0.1, 0.0), (6, 8, 0.2, 0.3), (8, 8, 0.3, 0.9), (8, 8, 0.35, 0.7)],
+        mixed: [(8, 8, 0.1, 0.2), (6, 4, 0.4, 0.4), (9, 12, 0.4, 0.4)],
+    }
+    points = {
+        run: [
+            known,
+            *(
+                {**known, "max_turns": mean, "limit": limit, "invalid": invalid, "noise_last": noise}
+                for mean, limit, invalid, noise in found
+            ),
+        ]
+        for run, found in values.items()
+    }
+    text = "\n".join(why(Results(plan, points)))
+    assert "| long | 0.8 | " in text and "| same |  | " in text
+    assert "| long | 1 | 0 | 0 | 0 |" in text and "| same | 0 | 0 | 0 | 0 |" in text
+
+
+def test_a_report_on_a_full_disk_names_its_folder(plan, tmp_path):
+    play(plan, [1], tmp_path)
+    (tmp_path / "report.json").symlink_to("/dev/full")
+    result = CliRunner().invoke(app, ["study", "report", str(plan.file), "--out", str(tmp_path)])
+    assert result.exit_code == 2 and "No space left" in result.stderr and f"Repair {tmp_path}" in result.stderr
 
 
 def test_a_report_without_runs_raises_config_error(plan, tmp_path):

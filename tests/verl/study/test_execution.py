@@ -8,7 +8,7 @@ import yaml
 from tests import ROOT
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.study.execution import Execution, turns_by_step, validations
+from verl_agent.study.execution import Execution, claim_study, turns_by_step, validations
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import write_study_report
 
@@ -53,7 +53,7 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
     paths = {path.name for path in write_study_report(plan, out)}
     assert paths == {"report.md", "report.json", "success_small.png", "profiles.png"}
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    assert len(report["points"]) == 4 and report["comparisons"]["short"]["verdict"] == "cannot tell"
+    assert len(report["points"]) == 4 and report["comparisons"]["short"]["verdict"].startswith("cannot tell")
     assert "4 of 4 runs" in (out / "report.md").read_text(encoding="utf-8")
     file.write_text(file.read_text(encoding="utf-8") + "margin: 0.2\n", encoding="utf-8")
     changed = make_plan(file)
@@ -61,6 +61,19 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
         Execution(changed, out, 1, said.append).run()
     with pytest.raises(ConfigError, match="another version"):
         write_study_report(changed, out)
+
+
+def test_the_hash_of_the_first_code_is_kept_and_later_ones_are_added(tmp_path):
+    def claimed(code, new_code=False):
+        claim_study(tmp_path, {"file": "f", "configs": "c", "code": code}, new_code)
+        return json.loads((tmp_path / "study.json").read_text(encoding="utf-8"))["code"]
+
+    assert claimed("a1") == claimed("a1") == ["a1"]
+    with pytest.raises(ConfigError, match="another version of this study: code"):
+        claimed("b2")
+    assert claimed("b2", new_code=True) == claimed("b2") == ["a1", "b2"]
+    (tmp_path / "study.json").write_text('{"file": "f", "configs": "c"}', encoding="utf-8")
+    assert claimed("b2") == [None, "b2"]  # --new-code of an earlier version removed the hash
 
 
 def test_turns_of_a_step_are_those_of_all_workers_of_its_last_start(tmp_path):

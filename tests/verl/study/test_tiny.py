@@ -17,7 +17,7 @@ from verl_agent.study.tiny.learner import Batch, Learner, share_with_signal
 from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import TinyPlayer
 from verl_agent.study.tiny.training import TinyRun, Training
-from verl_agent.study.tiny.warm_start import WarmStart, warm_start
+from verl_agent.study.tiny.warm_start import WarmStart, save_at_once, warm_start
 from verl_agent.study.tiny.words import WordBuilder, Words
 
 RECIPE = ROOT / "recipes/studies/guess_number.yaml"
@@ -161,6 +161,16 @@ def test_a_warm_start_is_written_and_read(started, tmp_path):
     read = WarmStart.read(tmp_path / "1.pt")
     assert read.words.pieces == started.words.pieces and read.loss == started.loss
     assert all(torch.equal(read.weights[name], value) for name, value in started.weights.items())
+
+
+def test_a_full_disk_is_an_os_error_and_leaves_the_old_file(started, tmp_path):
+    file = tmp_path / "1.pt"
+    started.write(file)
+    before = file.read_bytes()
+    (tmp_path / "1.pt.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        save_at_once([started.weights], file)
+    assert file.read_bytes() == before
 
 
 class Killed(Exception):

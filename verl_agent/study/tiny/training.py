@@ -18,7 +18,7 @@ from verl_agent.study.settings import DONE, POINTS, Study
 from verl_agent.study.tiny.learner import Learner
 from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Plays, TinyPlayer
-from verl_agent.study.tiny.warm_start import WarmStart
+from verl_agent.study.tiny.warm_start import WarmStart, save_at_once
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.types import StopReason
 
@@ -126,8 +126,7 @@ class Training:
         with (folder / POINTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps({name: round(value, 6) for name, value in point.items()}) + "\n")
         limits, luck = self._turn_limits.saved(), self._luck.getstate()
-        torch.save([self._learner.saved(), luck, limits, counts], folder / f"{CHECKPOINT}.part")
-        (folder / f"{CHECKPOINT}.part").replace(folder / CHECKPOINT)
+        save_at_once([self._learner.saved(), luck, limits, counts], folder / CHECKPOINT)
 
     def _restore(self, saved: list[Any]) -> None:
         learner, luck, limits, counts = saved

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -47,15 +48,25 @@ class WarmStart:
     def write(self, file: Path) -> None:
         """Write the warm start at once."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")
-        torch.save([self.words.pieces, self.weights, self.loss], part)
-        part.replace(file)
+        save_at_once([self.words.pieces, self.weights, self.loss], file)
 
     @classmethod
     def read(cls, file: Path) -> "WarmStart":
         """Read what `write` wrote."""
         saved: list[Any] = torch.load(file)
         return cls(Words(saved[0]), *saved[1:])
+
+
+def save_at_once(values: list[Any], file: Path) -> None:
+    """Save values with tensors; a kill leaves the whole old file or the whole new one.
+
+    Raises:
+        OSError: the file cannot be written; `torch.save` to a path raises RuntimeError if the disk is full.
+    """
+    content, part = BytesIO(), file.with_name(f"{file.name}.part")
+    torch.save(values, content)
+    part.write_bytes(content.getbuffer())
+    part.replace(file)
 
 
 def warm_start_once(file: Path, config: Callable[[], Mapping[str, Any]], settings: TinySettings, seed: int) -> None:
