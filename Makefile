@@ -113,15 +113,16 @@ test: setup ## Run the unit tests and those with verl, two targets at a time; TE
 # Four targets of similar length, so that two cores are busy to the end. Training runs come first and need most memory.
 .PHONY: test-training
 test-training: setup ## Run the tests of training with verl, Ray and tiny models
-	pytest -o cache_dir=.pytest_cache/training tests/verl/training
+	pytest -o cache_dir=.pytest_cache/training tests/verl/training --ignore tests/verl/training/preflight
 
 .PHONY: test-unit
 test-unit: setup ## Run the unit tests of the library; test-envs has those of the environments
 	pytest -o cache_dir=.pytest_cache/unit tests/unit --ignore tests/unit/env_adapters --ignore tests/unit/envs
 
 .PHONY: test-verl
-test-verl: setup ## Run the other tests with verl
-	pytest -o cache_dir=.pytest_cache/verl tests/verl --ignore tests/verl/training
+test-verl: setup ## Run the other tests with verl; those of a run's checks share their composed recipes
+	pytest -o cache_dir=.pytest_cache/verl tests/verl --ignore-glob 'tests/verl/training/test_*' \
+	    --ignore tests/verl/training/offline
 
 .PHONY: test-envs
 test-envs: setup ## Run the unit tests of the environments and of their hosts and servers

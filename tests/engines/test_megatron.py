@@ -40,12 +40,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(tmp_path_factory: pytest.TempPathFactory, model: Path) -> dict[str, list[dict[str, Any]]]:
     """Return what the ranks of each layout computed; each made three updates and saved after the first."""
     folder = tmp_path_factory.mktemp("ranks")
-    return {
-        layout: run_ranks(
-            folder / layout, layout, model, gradients=True, updates=3, save=str(folder / f"{layout}_checkpoint")
-        )
-        for layout in LAYOUTS
+    job = {"gradients": True, "updates": 3}
+    jobs = {name: {"layout": name, "save": str(folder / f"{name}_checkpoint"), **job} for name in LAYOUTS}
+    return run_ranks(folder, model, jobs)
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory, model: Path, results) -> dict[str, list[dict[str, Any]]]:
+    """Return what ranks of each layout computed that loaded a checkpoint and made two updates, by both layouts."""
+    pairs = [*zip(LAYOUTS, LAYOUTS, strict=True), ("dp2", "tp1"), ("tp1", "dp2")]
+    jobs = {
+        f"{wrote} to {reads}": {"layout": reads, "load": results[wrote][0]["checkpoint"], "updates": 2}
+        for wrote, reads in pairs
     }
+    return run_ranks(tmp_path_factory.mktemp("resumed"), model, jobs)
 
 
 def rows_of(ranks: list[dict[str, Any]], key: str = "log_probs") -> list[Tensor]:
@@ -115,17 +123,15 @@ def test_two_ranks_make_the_updates_of_one(results, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_resumed_engine_makes_the_same_updates(results, model, tmp_path, layout):
-    checkpoint = Path(results[layout][0]["checkpoint"])
-    resumed = run_ranks(tmp_path / "ranks", layout, model, load=str(checkpoint), updates=2)
-    assert largest_difference(resumed[0]["weights"], results[layout][0]["weights"]) < TOLERANCE
+def test_a_resumed_engine_makes_the_same_updates(results, resumed, layout):
+    weights = resumed[f"{layout} to {layout}"][0]["weights"]
+    assert largest_difference(weights, results[layout][0]["weights"]) < TOLERANCE
 
 
 @pytest.mark.parametrize(("wrote", "reads"), [("dp2", "tp1"), ("tp1", "dp2")])
-def test_the_number_of_data_parallel_ranks_may_change(results, model, tmp_path, wrote, reads):
-    checkpoint = Path(results[wrote][0]["checkpoint"])
-    resumed = run_ranks(tmp_path / "ranks", reads, model, load=str(checkpoint), updates=2)
-    assert share_that_differs(resumed[0]["weights"], results[wrote][0]["weights"]) < 1e-3
+def test_the_number_of_data_parallel_ranks_may_change(results, resumed, wrote, reads):
+    weights = resumed[f"{wrote} to {reads}"][0]["weights"]
+    assert share_that_differs(weights, results[wrote][0]["weights"]) < 1e-3
 
 
 @pytest.mark.parametrize(

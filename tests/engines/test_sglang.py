@@ -29,14 +29,15 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 TOLERANCE = 2e-5
 PROBABILITY_TOLERANCE = 1e-6
-CONTEXT = 1024
+CONTEXT = 512
 """Positions of the model."""
 EPISODES, TURNS = 16, 6
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return write_byte_model(tmp_path_factory.mktemp("sglang") / "model", ["Got 4 oak log. Begin. Action: look"], 300)
+    texts = ["Got 4 oak log. Begin. Action: look"]
+    return write_byte_model(tmp_path_factory.mktemp("sglang") / "model", texts, 300, max_position_embeddings=CONTEXT)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_prompt_and_reply_fill_the_whole_context(server, model, prompt):
 def test_episodes_train_on_the_tokens_that_the_engine_wrote(server, folder, model):
     """The contract of test_tokens.py with a real engine: some replies end themselves, others are cut."""
     named = Model(AutoTokenizer.from_pretrained(folder), {}, "llama")
-    budget = TokenBudget(prompt=200, episode=CONTEXT - 200, turn=64, play_truncated_turns=True)
+    budget = TokenBudget(prompt=200, episode=CONTEXT - 200, turn=32, play_truncated_turns=True)
 
     async def one() -> PlayedTokens:
         engine = Server(server.actor, server.config, server.model)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,17 +41,28 @@ def folder(tmp_path_factory) -> Path:
     return write_byte_model(tmp_path_factory.mktemp("sglang") / "model", ["Guess a whole number. Higher."], 300)
 
 
-def test_log_probs_are_those_before_temperature_and_top_p(folder):
+@pytest.fixture(scope="module")
+def running(folder) -> Iterator[tuple[asyncio.Runner, SglangEngine]]:
+    """Return an engine, and the event loop in which it was created."""
+    settings = EngineSettings(name="sglang", device="cpu", dtype="float32", max_num_seqs=16)
+
+    async def start() -> SglangEngine:
+        return SglangEngine(str(folder), settings, CONTEXT)
+
+    with asyncio.Runner() as runner, runner.run(start()) as engine:
+        yield runner, engine
+
+
+def test_log_probs_are_those_before_temperature_and_top_p(running, folder):
+    runner, engine = running
     prompts = [[5 + place for place in range(length)] for length in (1, 9, CONTEXT - 1)]
 
     async def ask() -> list[Generation]:
-        settings = EngineSettings(name="sglang", device="cpu", dtype="float32", max_num_seqs=4)
-        with SglangEngine(str(folder), settings, CONTEXT) as engine:
-            sampling = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 1, "logprobs": 3, "seed": 7}
-            requests = [engine.generate("e", prompt_ids=ids, sampling_params=sampling) for ids in prompts]
-            return list(await asyncio.gather(*requests))
+        sampling = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 1, "logprobs": 3, "seed": 7}
+        requests = [engine.generate("e", prompt_ids=ids, sampling_params=sampling) for ids in prompts]
+        return list(await asyncio.gather(*requests))
 
-    replies = asyncio.run(ask())
+    replies = runner.run(ask())
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     for prompt, reply in zip(prompts, replies, strict=True):
         with torch.no_grad():
@@ -62,32 +73,28 @@ def test_log_probs_are_those_before_temperature_and_top_p(folder):
         assert [value for _, value in most_likely] == pytest.approx(expected.topk(3).values.tolist(), abs=TOLERANCE)
 
 
-def test_a_token_depends_on_seed_and_position_alone(folder):
+def test_a_token_depends_on_seed_and_position_alone(running):
     """Not on the batch, on other requests' limits, or on the request that wrote the tokens before it."""
+    runner, engine = running
     prompts = [[5 + seed] * (3 + seed) for seed in range(12)]
-    settings = EngineSettings(name="sglang", device="cpu", dtype="float32", max_num_seqs=16)
+
+    async def reply(seed: int | None, given: Sequence[int] = (), tokens: int = 16, **limits: float) -> list[int]:
+        sampling = {"temperature": 1.0, "ignore_eos": True, "max_tokens": tokens, **limits}
+        sampling |= {} if seed is None else {"seed": seed}
+        prompt = [*prompts[seed or 0], *given]
+        return (await engine.generate("e", prompt_ids=prompt, sampling_params=sampling)).token_ids
 
     async def ask() -> None:
-        with SglangEngine(str(folder), settings, CONTEXT) as engine:
+        alone = [await reply(seed) for seed in range(12)]
+        assert len(set(map(tuple, alone))) == 12 and await reply(None) != await reply(None)
+        assert await asyncio.gather(*map(reply, range(12))) == alone
+        others = [reply(None), reply(3, top_k=2), reply(4, top_p=0.2), reply(5, min_p=0.5), reply(6, temperature=0)]
+        mixed = await asyncio.gather(*map(reply, range(12)), *others)
+        assert mixed[:12] == alone
+        rest = await asyncio.gather(*(reply(seed, ids[:6], 10) for seed, ids in enumerate(alone)))
+        assert [ids[:6] + more for ids, more in zip(alone, rest, strict=True)] == alone
 
-            async def reply(
-                seed: int | None, given: Sequence[int] = (), tokens: int = 16, **limits: float
-            ) -> list[int]:
-                sampling = {"temperature": 1.0, "ignore_eos": True, "max_tokens": tokens, **limits}
-                sampling |= {} if seed is None else {"seed": seed}
-                prompt = [*prompts[seed or 0], *given]
-                return (await engine.generate("e", prompt_ids=prompt, sampling_params=sampling)).token_ids
-
-            alone = [await reply(seed) for seed in range(12)]
-            assert len(set(map(tuple, alone))) == 12 and await reply(None) != await reply(None)
-            assert await asyncio.gather(*map(reply, range(12))) == alone
-            others = [reply(None), reply(3, top_k=2), reply(4, top_p=0.2), reply(5, min_p=0.5), reply(6, temperature=0)]
-            mixed = await asyncio.gather(*map(reply, range(12)), *others)
-            assert mixed[:12] == alone
-            rest = await asyncio.gather(*(reply(seed, ids[:6], 10) for seed, ids in enumerate(alone)))
-            assert [ids[:6] + more for ids, more in zip(alone, rest, strict=True)] == alone
-
-    asyncio.run(ask())
+    runner.run(ask())
 
 
 def test_an_evaluation_writes_records_and_results(tmp_path, folder):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.rollout.tokens import Segment
+from verl_agent.training.estimators import ROLE_DECAY
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, locate_turns, reply_spans
 
 OutcomeRow = tuple[str, Segment, float]
@@ -121,3 +123,9 @@ def values_by_turn(data: DataProto, rows: Sequence[TurnRow], name: str = "advant
         assert all((turn == turn[0]).all() for turn in turns)
         values.append([turn[0].item() for turn in turns])
     return values
+
+
+def moved_baseline(baseline: float, returns: Sequence[float]) -> float:
+    """Return a baseline of `rae` after some episodes of its role."""
+    kept = ROLE_DECAY ** len(returns)
+    return kept * baseline + (1 - kept) * fmean(returns)

@@ -1,10 +1,11 @@
-"""Ranks of FSDP engines on gloo that train, save and load; `run_ranks` starts this module once for each rank."""
+"""Ranks of FSDP engines on gloo that train, save and load; `run_ranks` starts this module for each of several."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,37 @@ KINDS: dict[str, dict[str, Any]] = {
 """Arguments of `new_engine`; one rank of the first two has whole tensors, the others have DTensors."""
 
 
-def run_ranks(folder: Path, ranks: int, model: Path, jobs: Mapping[str, Path | None]) -> dict[str, list[Any]]:
-    """Run the ranks of a process group and return the results of each rank by kind, see `work`."""
+@dataclass(frozen=True)
+class Job:
+    """Work of the ranks of a process group: train and save, or load a checkpoint and go on.
+
+    Attributes:
+        kind: name in `KINDS`.
+        model: folder of the model.
+        checkpoint: checkpoint to load; None to train and save.
+    """
+
+    kind: str
+    model: str
+    checkpoint: str | None = None
+
+
+def run_ranks(folder: Path, ranks: int, jobs: Mapping[str, Job]) -> dict[str, list[Any]]:
+    """Run jobs one after another in the ranks of a process group, and return the results of each rank, see `work`.
+
+    One rank is this process. Each rank has one thread, since Adam shows rounding where a gradient is almost 0.
+    """
     folder.mkdir()
-    paths = {kind: str(path) if path else None for kind, path in jobs.items()}
-    (folder / "job.json").write_text(json.dumps({"ranks": ranks, "model": str(model), "jobs": paths}))
+    if ranks == 1:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return {name: [work(folder, 0, name, job)] for name, job in jobs.items()}
+        finally:
+            torch.set_num_threads(threads)
+    (folder / "jobs.json").write_text(
+        json.dumps({"ranks": ranks, "jobs": {name: asdict(job) for name, job in jobs.items()}})
+    )
     command = [sys.executable, "-m", "tests.support.fsdp_rank", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "VERL_PLATFORM": "cpu"}
     processes = []
@@ -49,21 +76,21 @@ def run_ranks(folder: Path, ranks: int, model: Path, jobs: Mapping[str, Path | N
             process.kill()
     assert codes == [0] * ranks, "\n".join((folder / f"rank{rank}.log").read_text()[-3000:] for rank in range(ranks))
     found = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(ranks)]
-    return {kind: [one[kind] for one in found] for kind in jobs}
+    return {name: [one[name] for one in found] for name in jobs}
 
 
-def work(folder: Path, rank: int, kind: str, model: Path, checkpoint: str | None) -> dict[str, Any]:
+def work(folder: Path, rank: int, name: str, job: Job) -> dict[str, Any]:
     """Load a checkpoint, or make an update and save one; then make the next update. Return the state after each."""
-    arguments = dict(KINDS[kind])
-    engine = new_engine(arguments.pop("kind"), model, "float32", lr=1e-2, **arguments)
-    if checkpoint is None:
-        update(engine, kind)
+    arguments = dict(KINDS[job.kind])
+    engine = new_engine(arguments.pop("kind"), Path(job.model), "float32", lr=1e-2, **arguments)
+    if job.checkpoint is None:
+        update(engine, job.kind)
         torch.manual_seed(100 + rank)
-        engine.save_checkpoint(str(folder / kind), global_step=1)
+        engine.save_checkpoint(str(folder / name), global_step=1)
     else:
-        engine.load_checkpoint(checkpoint)
+        engine.load_checkpoint(job.checkpoint)
     results = {"first": state_of(engine), "random": torch.rand(4)}
-    update(engine, kind)
+    update(engine, job.kind)
     return {**results, "second": state_of(engine)}
 
 
@@ -100,13 +127,11 @@ def whole(tensor: Tensor) -> Tensor:
 def main(folder: Path, rank: int) -> None:
     """Run one rank."""
     torch.set_num_threads(1)
-    job = json.loads((folder / "job.json").read_text())
+    given = json.loads((folder / "jobs.json").read_text())
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=job["ranks"]
+        "gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=given["ranks"]
     )
-    results = {
-        kind: work(folder, rank, kind, Path(job["model"]), checkpoint) for kind, checkpoint in job["jobs"].items()
-    }
+    results = {name: work(folder, rank, name, Job(**job)) for name, job in given["jobs"].items()}
     torch.save(results, folder / f"rank{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

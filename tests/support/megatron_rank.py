@@ -1,6 +1,6 @@
 """One rank of verl's Megatron engine on the CPU: `python -m tests.support.megatron_rank FOLDER`.
 
-`megatron_ranks` starts it. It reads `job.json` of the folder and writes `rank<n>.pt`.
+`megatron_ranks` starts it. It reads `jobs.json` of the folder and writes their results to `rank<n>.pt`.
 """
 
 import json
@@ -114,7 +114,10 @@ def update(engine: Any) -> None:
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
-    """Do what the job asks for and return its results."""
+    """Do what a job asks for, with an engine of its own, and return its results."""
+    from megatron.core import parallel_state  # after verl, whose plugin prepares Megatron for a CPU
+
+    parallel_state.destroy_model_parallel()  # that of the job before
     engine = new_engine(recipe(Path(job["recipe"]), "model_engine=megatron"))
     results: dict[str, Any] = {"class": type(engine).__name__, "optimizer": type(engine.optimizer).__name__}
     if "load" in job:
@@ -136,9 +139,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 def main(folder: Path) -> None:
     """Run one rank."""
     torch.set_num_threads(1)
-    job = json.loads((folder / "job.json").read_text())
     initialize_global_process_group_ray()
-    results = work(job)
+    results = [work(job) for job in json.loads((folder / "jobs.json").read_text())]
     torch.save(results, folder / f"rank{os.environ['RANK']}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

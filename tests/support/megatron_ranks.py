@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,29 @@ LAYOUTS = {
 """Number of ranks and settings of Megatron for each layout."""
 
 
-def run_ranks(folder: Path, layout: str, model: Path, **job: Any) -> list[dict[str, Any]]:
-    """Run the ranks of a layout to their end and return the results of each, see `tests.support.megatron_rank`."""
+def run_ranks(folder: Path, model: Path, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Run jobs, each in its `layout`, and return the results of each rank by the job's name.
+
+    The same processes do all jobs of one rank, and others all jobs of two, see `tests.support.megatron_rank`.
+    """
+    ranks_of = {name: LAYOUTS[job["layout"]][0] for name, job in jobs.items()}
+    found = {}
+    for ranks in sorted({*ranks_of.values()}):
+        own = {name: job for name, job in jobs.items() if ranks_of[name] == ranks}
+        found |= _run_group(folder / f"{ranks}_ranks", ranks, model, own)
+    return found
+
+
+def _run_group(
+    folder: Path, ranks: int, model: Path, jobs: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
     folder.mkdir(parents=True)
-    ranks, settings = LAYOUTS[layout]
-    (folder / "recipe.yaml").write_text(RECIPE.format(model=model, layout=settings))
-    (folder / "job.json").write_text(json.dumps({"recipe": str(folder / "recipe.yaml"), **job}))
+    orders = []
+    for number, job in enumerate(jobs.values()):
+        recipe = folder / f"recipe{number}.yaml"
+        recipe.write_text(RECIPE.format(model=model, layout=LAYOUTS[job["layout"]][1]))
+        orders.append({"recipe": str(recipe), **job})
+    (folder / "jobs.json").write_text(json.dumps(orders))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "tests.support.megatron_rank", str(folder)]
@@ -60,4 +78,5 @@ def run_ranks(folder: Path, layout: str, model: Path, **job: Any) -> list[dict[s
             process.kill()
     logs = "\n".join((folder / f"rank{rank}.log").read_text()[-4000:] for rank in range(ranks))
     assert codes == [0] * ranks, logs
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(ranks)]
+    by_rank = [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(ranks)]
+    return {name: list(results) for name, results in zip(jobs, zip(*by_rank, strict=True), strict=True)}

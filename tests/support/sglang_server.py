@@ -80,7 +80,7 @@ def sglang_server(model: Path, context: int) -> Iterator[Server]:
         max_model_len=context,
         prompt_length=context // 2,
         response_length=context // 2,
-        engine_kwargs={"sglang": {**given["sglang"], "max_total_tokens": 8 * context}},
+        engine_kwargs={"sglang": {**given["sglang"], "max_total_tokens": 16 * context}},
     )
     hf_model = HFModelConfig(path=str(model), override_config={"attn_implementation": "sdpa"})
     variables = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "2"}

@@ -1,12 +1,15 @@
 """Patches of upstream code for which upstream has no hook, each with the line that it works around.
 
-`value_model_attention` and `fixed_master_ports` are active on every device, the others on the CPU device only.
+`value_model_attention`, `fixed_master_ports` and `skip_engine_of_ascend` are active on every device, the others on the
+CPU device only.
 `verl_agent.platform.versions` rejects untested versions there, and tests/verl/platform/test_patches.py fails when an
 upstream line changes.
 """
 
 import random
+import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +96,16 @@ def master_ports(ephemeral: Path = EPHEMERAL) -> list[int] | None:
         return None
     end = int(ephemeral.read_text().split()[0])  # of this machine; those of a cluster are usually set up alike
     return [random.randrange(FIRST_PORT, end - 1000), end] if end > FIRST_PORT + 2000 else None
+
+
+def skip_engine_of_ascend() -> None:
+    """Leave out verl's checkpoint engine of Ascend NPUs on machines without them; verl expects that it does not import.
+
+    verl 0.9.1, checkpoint_engine/hccl_checkpoint_engine.py:23 imports vLLM before line 36 looks for an NPU. That takes
+    seconds of each agent-loop worker, which needs no vLLM.
+    """
+    if find_spec("torch_npu") is None:
+        sys.modules["verl.checkpoint_engine.hccl_checkpoint_engine"] = None  # type: ignore[assignment]
 
 
 def keep_unpacked_weights() -> None:

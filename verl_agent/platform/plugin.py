@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.platform.patches import fixed_master_ports, value_model_attention
+from verl_agent.platform.patches import fixed_master_ports, skip_engine_of_ascend, value_model_attention
 from verl_agent.platform.register import register_cpu_device, register_resharding, register_rollouts
 from verl_agent.platform.stacks import answer_signal
 
@@ -26,6 +26,7 @@ else:
 register_rollouts()
 value_model_attention()
 fixed_master_ports()
+skip_engine_of_ascend()
 answer_signal()
 
 

@@ -18,6 +18,7 @@ from tests import ROOT
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import accelerator_present
 from verl_agent.platform.patches import master_ports
+from verl_agent.platform.plugin import require_plugin
 from verl_agent.platform.versions import TESTED, check_versions, installed_version
 from verl_agent.platform.vllm_version import VllmCpuFinder
 
@@ -121,21 +122,22 @@ def test_vllm_samples_with_the_generator_of_each_request():
     assert "if len(generators) != logits.shape[0] and not self.use_fp64_gumbel:" in cpu
 
 
-PRINT_SAMPLER = """
-import importlib, sys
-importlib.import_module(sys.argv[1]).__dict__[sys.argv[2]]()
+PRINT_SAMPLERS = """
+from verl_agent.platform.worker_extension import CpuWorkerExtension
+from verl_agent.platform.seeded_sampling import SeededSampling
 from vllm.v1.sample.ops import topk_topp_sampler
-print(type(topk_topp_sampler.random_sample).__name__)
+vllms = topk_topp_sampler.random_sample
+for extension in (CpuWorkerExtension, SeededSampling):
+    topk_topp_sampler.random_sample = vllms
+    extension()
+    print(type(vllms).__name__, type(topk_topp_sampler.random_sample).__name__)
 """
 
 
-@pytest.mark.parametrize("extension", ["worker_extension.CpuWorkerExtension", "seeded_sampling.SeededSampling"])
-def test_workers_of_training_and_evaluation_sample_with_seeds(extension):
+def test_workers_of_training_and_evaluation_sample_with_seeds():
     """The first one gets there through `__new__` of verl's extension."""
-    module, name = extension.split(".")
-    arguments = f"import sys; sys.argv[1:] = {[f'verl_agent.platform.{module}', name]!r}\n"
-    printed = run(arguments + PRINT_SAMPLER, VERL_PLATFORM="cpu")
-    assert printed.stdout.split()[-1:] == ["partial"], printed.stderr
+    printed = run(PRINT_SAMPLERS, VERL_PLATFORM="cpu")
+    assert printed.stdout.split()[-4:] == ["function", "partial"] * 2, printed.stderr
 
 
 def test_vllm_gives_each_request_with_a_seed_a_generator():
@@ -169,6 +171,18 @@ def test_verl_imports_the_value_model_loader_inside_the_calling_function():
     at = source.index("load_valuehead_model")
     assert source[source.rindex("\n", 0, at) + 1 : at].startswith("        ")
     assert "from verl.utils.model import load_valuehead_model" in source
+
+
+def test_verls_engine_of_ascend_imports_vllm_before_it_looks_for_an_npu():
+    """Lines for `skip_engine_of_ascend`."""
+    path = "checkpoint_engine/hccl_checkpoint_engine.py"
+    assert line("verl", path, 23) == "from vllm.distributed.utils import StatelessProcessGroup"
+    assert line("verl", path, 36) == "if not is_torch_npu_available(check_device=False):"
+    source = "\n".join(upstream("verl", "checkpoint_engine/__init__.py"))
+    assert (
+        'except ImportError as e:\n    CheckpointEngineRegistry.record_import_error("hccl_checkpoint_engine", e)'
+        in source
+    )
 
 
 def test_vllm_discards_the_weights_that_it_packs():
@@ -395,17 +409,13 @@ def test_accelerator_is_detected_by_its_device_file(tmp_path):
     assert accelerator_present(("/dev/no-such-device", str(node)))
 
 
-PRINT_PLATFORM = "import verl; from verl.plugin.platform import get_platform; print(get_platform().device_name)"
-
-
-def test_import_of_verl_loads_the_plugin():
-    printed = run(PRINT_PLATFORM, VERL_PLATFORM="cpu")
-    assert printed.stdout.split()[-1:] == ["cpu"], printed.stderr
-
-
 PRINT_REGISTERED = """
 import sys, verl
+from verl.plugin.platform import get_platform
+print(get_platform().device_name)
 print([name for name in ("verl.workers.engine", "verl.workers.rollout.base", "peft") if name in sys.modules])
+import verl.checkpoint_engine
+print([name for name in ("vllm",) if name in sys.modules])
 from verl.workers.engine import EngineRegistry
 print(EngineRegistry.get_engine_cls("value_model", "fsdp2").__name__)
 from verl.single_controller.ray.base import RayWorkerGroup
@@ -413,19 +423,17 @@ print(RayWorkerGroup._get_master_addr_port.__module__)
 """
 
 
-@pytest.mark.parametrize(("platform", "engine"), [("cpu", "CpuValueEngine"), ("nvidia", "ReshardingValueEngine")])
-def test_import_of_verl_patches_ports_and_registers_engines_without_importing_them(platform, engine):
+@pytest.mark.parametrize(
+    ("platform", "device", "engine"), [("cpu", "cpu", "CpuValueEngine"), ("nvidia", "cuda", "ReshardingValueEngine")]
+)
+def test_import_of_verl_loads_the_plugin_and_neither_engines_nor_vllm(platform, device, engine):
     """Each process of a run imports verl, and only the trainer needs engines: they take seconds and 80 MB."""
     printed = run(PRINT_REGISTERED, VERL_PLATFORM=platform)
-    assert printed.stdout.split()[-3:] == ["[]", engine, "verl_agent.platform.patches"], printed.stderr
+    assert printed.stdout.split()[-5:] == [device, "[]", "[]", engine, "verl_agent.platform.patches"], printed.stderr
 
 
-def test_variable_that_keeps_workers_from_loading_the_plugin_raises_config_error():
+def test_variable_that_keeps_workers_from_loading_the_plugin_raises_config_error(monkeypatch: pytest.MonkeyPatch):
     """Ray's workers inherit the variable; they import verl but not this package."""
-    failed = run(
-        "from verl_agent.platform.plugin import require_plugin; require_plugin()",
-        VERL_PLATFORM="cpu",
-        VERL_USE_EXTERNAL_PLUGINS="none",
-    )
-    assert "ConfigError" in failed.stderr
-    assert "VERL_USE_EXTERNAL_PLUGINS" in failed.stderr
+    monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", "none")
+    with pytest.raises(ConfigError, match="VERL_USE_EXTERNAL_PLUGINS"):
+        require_plugin()

@@ -14,14 +14,21 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.support.engines import one_rank
-from tests.support.fsdp_rank import KINDS, run_ranks
-from tests.support.models import write_byte_model
+from tests.support.fsdp_rank import KINDS, Job, run_ranks
+from tests.support.models import write_byte_model, write_qwen2
 from verl_agent.platform.resharding import own_part
 
 SAME = {kind: kind for kind in KINDS}
 MESHES = SAME | {"verl": "replicas", "replicas": "verl"}
-CHANGES = [(1, 2, SAME), (2, 1, SAME), (3, 2, SAME), (2, 2, MESHES)]
+CHANGES = {
+    "1 to 2": (1, 2, SAME),
+    "2 to 1": (2, 1, SAME),
+    "3 to 2": (3, 2, SAME),
+    "another fsdp_size": (2, 2, MESHES),
+}
 """Numbers of ranks that write and that read, and the kind whose checkpoint each kind reads."""
+UNTIED = "untied"
+"""Job with a model whose output layer is not its embedding."""
 TOLERANCE = 1e-6
 
 pytestmark = pytest.mark.timeout(600)
@@ -37,20 +44,36 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def written(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Path, dict[str, list[Any]]]]:
     """Return folder and results of uninterrupted training, by the number of ranks."""
     root, found = tmp_path_factory.mktemp("written"), {}
+    untied = write_qwen2(root / "model", ["go up"], 259, hidden_size=32, num_hidden_layers=2)
+    jobs = {kind: Job(kind, str(model)) for kind in KINDS} | {UNTIED: Job("cpu", str(untied))}
     for ranks in (1, 2, 3):
         folder = root / str(ranks)
-        found[ranks] = folder, run_ranks(folder, ranks, model, dict.fromkeys(KINDS))
+        found[ranks] = folder, run_ranks(folder, ranks, jobs)
     return found
 
 
-@pytest.fixture(scope="module", params=CHANGES, ids=["1 to 2", "2 to 1", "3 to 2", "another fsdp_size"])
-def change(request: pytest.FixtureRequest, model: Path, written, tmp_path_factory: pytest.TempPathFactory):
+@pytest.fixture(scope="module")
+def resumed(model: Path, written, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """Return the results of the ranks that resumed, by change and kind."""
+    root, found = tmp_path_factory.mktemp("read"), {}
+    for ranks in (1, 2):
+        jobs = {
+            f"{change} {kind}": Job(kind, str(model), str(written[wrote][0] / source[kind]))
+            for change, (wrote, reads, source) in CHANGES.items()
+            for kind in KINDS
+            if reads == ranks
+        }
+        found |= run_ranks(root / str(ranks), ranks, jobs)
+    return found
+
+
+@pytest.fixture(scope="module", params=CHANGES)
+def change(request: pytest.FixtureRequest, written, resumed):
     """Return the results of the ranks that wrote and of those that resumed, by the kind that resumed."""
-    wrote, reads, source = request.param
-    folder, results = written[wrote]
-    root = tmp_path_factory.mktemp("read") / "ranks"
+    wrote, _, source = CHANGES[request.param]
+    _, results = written[wrote]
     expected = {kind: results[source[kind]] for kind in KINDS}
-    return expected, run_ranks(root, reads, model, {kind: folder / source[kind] for kind in KINDS})
+    return expected, {kind: resumed[f"{request.param} {kind}"] for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,6 +102,14 @@ def test_each_rank_continues_with_the_random_state_of_one_that_wrote(change, kin
     expected, actual = (each[kind] for each in change)
     for rank, found in enumerate(actual):
         assert torch.equal(found["random"], expected[rank % len(expected)]["random"])
+
+
+def test_two_ranks_train_a_model_whose_output_layer_is_not_its_embedding(written):
+    """Replacements are checked with the weights, which verl loads on the first rank only."""
+    (_, one), (_, two) = written[1], written[2]
+    for step in ("first", "second"):
+        expected, found = (ranks[UNTIED][0][step]["weights"] for ranks in (one, two))
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_a_tensor_with_other_rows_raises_value_error_naming_it():

@@ -1,6 +1,7 @@
 """Test the small runner: replies with a cache, updates, warm starts and resumed runs."""
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -31,8 +32,13 @@ SETTINGS = TinySettings(
 
 @pytest.fixture(scope="module")
 def started():
-    config = compose_training(RECIPE, SMALL)
+    config = composed()
     return warm_start(read_run_env(config), SETTINGS, 1)
+
+
+@cache
+def composed(*overrides):
+    return compose_training(RECIPE, [*SMALL, *overrides])
 
 
 def played(config, started, policy=None):
@@ -63,7 +69,7 @@ def test_messages_are_rendered_with_a_mark_before_and_after_replies():
 @pytest.mark.parametrize("context", ["all", "last"])
 def test_replies_have_the_log_probs_of_a_pass_over_the_whole_row(started, context):
     changed = [] if context == "all" else ["agent.context.keep=last", "agent.context.turns=2"]
-    config = compose_training(RECIPE, [*SMALL, *changed])
+    config = composed(*changed)
     policy = started.new_policy(SETTINGS)
     plays = played(config, started, policy)
     batch = Batch(plays.rows)
@@ -76,7 +82,7 @@ def test_replies_have_the_log_probs_of_a_pass_over_the_whole_row(started, contex
 
 
 def test_the_same_seed_plays_the_same_episodes(started):
-    config = compose_training(RECIPE, SMALL)
+    config = composed()
     texts = [[turn.reply.text for one in played(config, started).episodes for turn in one.turns] for _ in range(2)]
     assert texts[0] == texts[1]
 
@@ -98,7 +104,7 @@ def test_the_same_seed_plays_the_same_episodes(started):
     ids=lambda overrides: " ".join(overrides) or "grpo",
 )
 def test_an_update_changes_the_policy(started, overrides):
-    config = compose_training(RECIPE, [*SMALL, *overrides])
+    config = composed(*overrides)
     env, policy = read_run_env(config), started.new_policy(SETTINGS)
     critic = new_model(started.words, SETTINGS, critic=True) if "gae" in config["algorithm"]["adv_estimator"] else None
     reference = started.new_policy(SETTINGS) if config["actor_rollout_ref"]["actor"]["use_kl_loss"] else None
@@ -112,14 +118,14 @@ def test_an_update_changes_the_policy(started, overrides):
 def test_an_estimator_of_another_package_trains(started, tmp_path, monkeypatch):
     for folder in install_example("own_algorithms", tmp_path):
         monkeypatch.syspath_prepend(folder)
-    config = compose_training(RECIPE, [*SMALL, "algorithm.adv_estimator=leave_one_out"])
+    config = composed("algorithm.adv_estimator=leave_one_out")
     policy = started.new_policy(SETTINGS)
     learner = Learner(config, read_run_env(config).credit, policy, None, None, 1)
     assert learner.update(played(config, started, policy).rows, 1)["grad_norm"] > 0
 
 
 def test_rewarded_replies_become_likelier(started):
-    config = compose_training(RECIPE, [*SMALL, "actor_rollout_ref.actor.optim.lr=1.0e-3"])
+    config = composed("actor_rollout_ref.actor.optim.lr=1.0e-3")
     env, policy = read_run_env(config), started.new_policy(SETTINGS)
     plays = played(config, started, policy)
     learner = Learner(config, env.credit, policy, None, None, 1)
@@ -140,7 +146,7 @@ def test_rewarded_replies_become_likelier(started):
 
 
 def test_a_stage_begins_with_a_new_optimizer_and_the_present_policy_as_reference(started):
-    config = compose_training(RECIPE, [*SMALL, "actor_rollout_ref.actor.use_kl_loss=true"])
+    config = composed("actor_rollout_ref.actor.use_kl_loss=true")
     policy, reference = started.new_policy(SETTINGS), started.new_policy(SETTINGS)
     learner = Learner(config, read_run_env(config).credit, policy, None, reference, 1)
     learner.update(played(config, started, policy).rows, 1)
@@ -181,7 +187,7 @@ class KilledTraining(Training):
 
 
 def test_a_killed_run_resumes_to_the_same_points(tmp_path, started):
-    config = compose_training(RECIPE, [*SMALL, "horizon.max_turns=[2,5]", "horizon.steps_per_stage=3"])
+    config = composed("horizon.max_turns=[2,5]", "horizon.steps_per_stage=3")
     warm = tmp_path / "warm/1.pt"
     started.write(warm)
     arms = {"one": [], "other": []}

@@ -1,6 +1,7 @@
-"""The whole stack on CPU with a tiny random model: interrupted, killed, run again to the end, checked from outside.
+"""The whole stack on CPU with a tiny random model: killed, resumed and interrupted, checked from outside.
 
-Three starts of the trainer serve all tests of this file; each takes a minute or two.
+Two starts of the trainer serve all tests of this file; each takes a minute or two. test_every_environment.py has a run
+that ends by itself.
 """
 
 import json
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +26,13 @@ from tests.support.training_runs import (
     uninterrupted_tasks,
     wait_for_end,
 )
+from verl_agent.models.checkpoints import find_damage
 from verl_agent.runs.processes import shared_memory
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord, to_episode
 from verl_agent.trace.record_files import read_records
 
-STEPS, TASKS, SAMPLES = 5, 2, 4
+STEPS, TASKS, SAMPLES = 4, 2, 4
 
 FLAKY = """
 import os
@@ -84,7 +87,7 @@ algorithm: {rollout_correction: {bypass_mode: false}}
 actor_rollout_ref:
   actor: {use_kl_loss: false, entropy_coeff: -1.0, optim: {lr: 3.0e-2}}
   rollout: {n: 4, max_num_seqs: 16}
-trainer: {total_training_steps: 5, save_freq: 1, experiment_name: tiny}
+trainer: {total_training_steps: 9, save_freq: 1, experiment_name: tiny}
 """
 
 
@@ -101,15 +104,13 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class Run:
-    """Results of a run that was interrupted once and killed once."""
+    """Results of a run that was killed once and interrupted once, up to step `STEPS`."""
 
     folder: Path
-    interrupted: Interrupted
     killed_after: int
+    interrupted: Interrupted
     metrics: dict[int, dict[str, float]]
-    records: list[EpisodeRecord]
-    output: str
-    survivors: list[str]
+    records: Sequence[EpisodeRecord]
 
 
 def write_package(folder: Path) -> Path:
@@ -127,7 +128,7 @@ def write_package(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Train, press Ctrl-C once a step is saved; resume, kill with SIGKILL after the next; resume to the end."""
+    """Train, kill with SIGKILL once a step is saved; resume, and press Ctrl-C once step `STEPS` is saved."""
     root = tmp_path_factory.mktemp("training")
     recipes, folder = root / "recipes", root / "run"
     recipes.mkdir()
@@ -136,23 +137,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     command = command_line("train", recipes, "tiny", *overrides)
     environment = run_environment(root, write_package(root / "site"))
 
-    interrupted = interrupt(start_until(command, environment, folder, step=1), folder, root)
-    second = start_until(command, environment, folder, step=interrupted.after + 1)
-    second.send_signal(signal.SIGKILL)
-    second.communicate()
+    first = start_until(command, environment, folder, step=1)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
     killed_after = last_step(folder)
     wait_for_end(root)
 
-    third = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    assert third.returncode == 0, third.stdout + third.stderr
+    interrupted = interrupt(start_until(command, environment, folder, step=STEPS), folder, root)
+    metrics = read_metrics(sorted(folder.glob("metrics/*.jsonl")))
     return Run(
         folder,
-        interrupted,
         killed_after,
-        read_metrics(sorted(folder.glob("metrics/*.jsonl"))),
-        list(read_records(folder / "episodes")),
-        third.stdout,
-        wait_for_end(root),
+        interrupted,
+        {step: values for step, values in metrics.items() if step <= STEPS},
+        [record for record in read_records(folder / "episodes") if record["step"] <= STEPS],
     )
 
 
@@ -185,17 +183,14 @@ def test_ctrl_c_ends_everything_and_prints_how_to_resume(run: Run):
     assert (stopped.status, stopped.survivors, stopped.memory) == (130, [], set())
     assert f"Run the same command again to resume after step {stopped.after}." in stopped.output
     assert "Traceback" not in stopped.output
+    assert last_step(run.folder) == stopped.after >= STEPS
+    assert find_damage(run.folder / f"global_step_{stopped.after}") == ""
 
 
 def test_a_killed_run_resumes_and_loses_no_step(run: Run):
     assert sorted(run.metrics) == list(range(1, STEPS + 1))
-    assert run.folder.joinpath("latest_checkpointed_iteration.txt").read_text() == str(STEPS)
     firsts = [json.loads(path.open().readline())["step"] for path in sorted(run.folder.glob("metrics/*.jsonl"))]
-    assert firsts == [1, run.interrupted.after + 1, run.killed_after + 1]
-
-
-def test_a_run_ends_every_process_that_it_started(run: Run):
-    assert run.survivors == []
+    assert firsts == [1, run.killed_after + 1]
 
 
 def test_the_engine_has_the_weights_that_were_trained(run: Run):
@@ -213,7 +208,7 @@ def test_the_engine_has_the_weights_that_were_trained(run: Run):
 
 def test_the_horizon_follows_the_step_through_the_restart(run: Run):
     played = {(record["step"], record["max_turns"]) for record in run.records}
-    assert played == {(1, 2), (2, 2), (3, 3), (4, 3), (5, 3)}
+    assert played == {(1, 2), (2, 2), (3, 3), (4, 3)}
 
 
 def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
@@ -225,8 +220,8 @@ def test_the_items_are_those_of_a_run_that_was_never_stopped(run: Run):
 
 
 def steps_played_once(run: Run) -> set[int]:
-    """Return the steps that no interruption can have recorded twice."""
-    return set(run.metrics) - {run.interrupted.after + 1, run.killed_after + 1}
+    """Return the steps that the kill cannot have recorded twice."""
+    return set(run.metrics) - {run.killed_after + 1}
 
 
 def test_failing_environments_are_replayed_and_lost_episodes_left_out(run: Run):
@@ -252,7 +247,7 @@ def test_an_overlong_prompt_is_recorded_and_left_out(run: Run):
     assert all(not record["turns"] and "data.max_prompt_length=128" in record["error"] for record in overlong)
     assert [step for step, metrics in run.metrics.items() if metrics["stop/overlong_prompt"] > 0] == [2]
     assert run.metrics[2]["stop/overlong_prompt"] == SAMPLES / (TASKS * SAMPLES)
-    assert "1 exceed them and are not played (data.overlong_prompt)" in run.output
+    assert "1 exceed them and are not played (data.overlong_prompt)" in run.interrupted.output
 
 
 def test_a_host_that_is_killed_costs_no_step_and_its_episodes_continue(run: Run):
@@ -267,9 +262,3 @@ def test_samples_of_a_group_differ(run: Run):
         if record["turns"]:
             groups[record["step"], record["group"]].add(record["turns"][0]["reply"])
     assert any(len(replies) > 1 for replies in groups.values())
-
-
-def test_the_terminal_shows_results_and_no_library_logs(run: Run):
-    assert "success" in run.output and f"checkpoint: step {STEPS}" in run.output
-    assert "TransferQueue" not in run.output, "logs of libraries belong into the log file"
-    assert run.folder.joinpath("curves.png").stat().st_size > 10_000

@@ -1,11 +1,11 @@
-"""Test training with two seats of one policy: returns, groups and baselines of each seat, and refusals."""
+"""Test training with two seats of one policy: matches, groups and baselines of each seat, and refusals.
+
+test_every_environment.py trains two seats in a run.
+"""
 
 import asyncio
-import json
-from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
-from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from tests.support.arenas import Duel
+from tests.support.estimators import moved_baseline
 from tests.support.fakes import ScriptedEngine, ScriptedPolicy, plain
 from tests.support.model_server import ModelServer
 from tests.support.models import CHATML, write_byte_model
 from tests.support.packages import write_metadata
-from tests.support.training_runs import train_to_end
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.config.settings import RunEnv
@@ -32,98 +32,15 @@ from verl_agent.rollout.matches import HeldSeat
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import EpisodeSettings, TokenBudget
 from verl_agent.rollout.tokens import Segment
-from verl_agent.trace.record_files import read_records
-from verl_agent.trace.token_files import read_tokens, token_files
 from verl_agent.training.agent_loop import EpisodeLoop, WorkerState
-from verl_agent.training.estimators import ROLE_DECAY, rae
+from verl_agent.training.estimators import rae
 from verl_agent.training.rollout_row import RolloutRow
 from verl_agent.training.seat_policies import SeatPolicies
 from verl_agent.training.seats import Matches, check_comparison
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns
 
-OVERRIDES = (
-    *("env.name=duel", "env.train_tasks=train", "env.eval_tasks=test", "env.dev_tasks=null"),
-    *(
-        "~env.options.tolerant",
-        "+env.options.seats=[self,self]",
-        "credit.invalid_action_cost=0",
-        "episode.record_tokens={every: 1}",
-    ),
-    *("actor_rollout_ref.rollout.val_kwargs.n=2", "trainer.save_freq=1"),
-)
-
-
-def advantage(rows, record):
-    """Return the advantage of an episode, which all its tokens share."""
-    row = next(one for one in rows if (one.group, one.sample) == (record["group"], record["sample"]))
-    values = {round(value, 5) for value in row.columns["advantages"] if value is not None and value == value}
-    assert len(values) == 1
-    return values.pop()
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rae"])
-def test_a_run_trains_both_seats_each_with_its_own_return_and_group(tmp_path, estimator):
-    packages = tmp_path / "packages"
-    packages.mkdir()
-    write_metadata(packages, "duel", {"verl_agent.envs": {"duel": "tests.support.arenas:Duel"}})
-    run = train_to_end(tmp_path, *OVERRIDES, f"algorithm.adv_estimator={estimator}", packages=[packages])
-    records = [one for one in read_records(run) if one["purpose"] == "train"]
-    matches = defaultdict(dict)
-    for record in records:
-        matches[record["data"]["match"]][record["data"]["seat"]] = record
-    assert len(matches) == 2 * 4 * 2, "two steps, four tasks, two matches"
-    for seats in matches.values():
-        assert seats.keys() == {"left", "right"}
-        assert seats["left"]["reward"] == -seats["right"]["reward"]
-        assert seats["left"]["group"] == seats["right"]["group"]
-    assert any(record["reward"] for record in records)
-    rows = [row for file in token_files(run) for row in read_all(file, records)]
-    if estimator == "grpo":
-        check_groups(records, rows)
-    else:
-        check_baselines(run, records, rows)
-
-
-def read_all(file, records):
-    known = {(record["group"], record["sample"]) for record in records}
-    return [row for group, sample in sorted(known) for row in read_tokens(file, group, sample)]
-
-
-def check_groups(records, rows):
-    """Check that a seat is compared with the same seat of the task's other matches."""
-    groups = defaultdict(list)
-    for record in records:
-        groups[record["group"], record["data"]["seat"]].append(record)
-    for group in groups.values():
-        returns = [record["reward"] for record in group]
-        for record in group:
-            expected = (record["reward"] - fmean(returns)) / (stdev(returns) + 1e-6)
-            assert advantage(rows, record) == pytest.approx(expected, abs=1e-3)
-
-
-def check_baselines(run, records, rows):
-    """Check the advantages of both steps against baselines by seat, and those in the checkpoint."""
-    baselines = defaultdict(float)
-    for step in (1, 2):
-        played = [record for record in records if record["step"] == step]
-        for seat in ("left", "right"):
-            returns = [record["reward"] for record in played if record["data"]["seat"] == seat]
-            baselines[seat] = moved(baselines[seat], returns)
-        for record in played:
-            expected = record["reward"] - baselines[record["data"]["seat"]]
-            assert advantage(rows, record) == pytest.approx(expected, abs=1e-4)
-        saved = json.loads((run / f"global_step_{step}/baselines.json").read_text())
-        assert saved == pytest.approx({f"duel: duel, {seat}": value for seat, value in baselines.items()})
-
-
 SHORT = Segment([1], [7, 0], [1, 0], None)
 """Row of one reply of one token."""
-
-
-def moved(baseline, returns):
-    """Return a baseline after some episodes of its role."""
-    kept = ROLE_DECAY ** len(returns)
-    return kept * baseline + (1 - kept) * fmean(returns)
 
 
 def test_rae_subtracts_the_running_mean_of_the_role():
@@ -136,7 +53,7 @@ def test_rae_subtracts_the_running_mean_of_the_role():
         advantages_BT, _ = rae(torch.zeros(4, 2), torch.stack(masks))
     finally:
         BATCH_TURNS.reset(token)
-    baselines = {"left": moved(1.0, [1.0, 0.0]), "right": moved(0.0, [-1.0, 2.0])}
+    baselines = {"left": moved_baseline(1.0, [1.0, 0.0]), "right": moved_baseline(0.0, [-1.0, 2.0])}
     assert batch.baselines == pytest.approx(baselines)
     torch.testing.assert_close(
         advantages_BT, torch.tensor([[value - baselines[role], 0.0] for _, role, value in played])

@@ -1,7 +1,8 @@
-"""Tests of sampler, trainer and dispatch with verl's TransferQueue and agent-loop workers as Ray actors."""
+"""Tests of sampler, trainer and dispatch with verl's TransferQueue as Ray actors."""
 
 import random
 from collections.abc import Container, Iterator
+from statistics import fmean, stdev
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -17,7 +18,7 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from tests.support.transfer_queue import running_queue
-from verl_agent.config.reward_shaping import TurnRewards
+from verl_agent.config.reward_shaping import RewardShaping, TurnRewards
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.settings import TokenRecording
 from verl_agent.trace.episode_summary import EpisodeSummary
@@ -65,7 +66,8 @@ def finish_episodes(
     for task, sample, value in random.Random(seed).sample(episodes, len(episodes)):
         seat = f"seat {sample % 2}" if task in arena else ""
         summary = EpisodeSummary(value, value >= 1, 2, 4, StopReason.TERMINATED, category=seat)
-        turns = TurnRewards([value], ["state"], truncated="drop" if task in dropped and sample >= 2 else "as_is")
+        treatment = "drop" if task in dropped and sample >= 2 else "as_is"
+        turns = TurnRewards([value], ["state"], truncated=treatment, role=seat)
         ids, response = torch.arange(4 + task), torch.arange(3 + sample)
         row = {
             "uid": name(task),
@@ -132,6 +134,26 @@ def test_advantages_of_equal_returns_are_exactly_zero(estimator):
             largest[group_of(key)] = max(largest[group_of(key)], row.abs().max().item())
         assert [largest[name(task)] for task in range(3)] == [0.0, 0.0, 0.0]
         assert largest[name(3)] > 0.5
+
+
+def test_an_episode_of_a_seat_is_compared_with_those_of_the_same_seat(tmp_path):
+    returns = {0: [0.0, 1.0, 0.5, 0.25, 1.0, 0.0], 1: [1.0, 0.0, 0.0, 1.0, 0.0, 1.0]}
+    finish_episodes(0, returns, arena=(0,))
+    batch, _ = sampler(group_size=6).sample(1, "train", 2)
+    made = trainer(kind=EpisodeTrainer)
+    made.config.trainer.default_local_dir = str(tmp_path)
+    made.config.actor_rollout_ref.actor.policy_loss = {"loss_mode": "gspo"}
+    made._shaping, made._baselines, made._empty_steps = RewardShaping(), {}, 0
+    made._places_rewards = made._turn_critic = made._bypass = False
+    made._rejection = made._token_recorder = None
+    made._compute_advantage(batch, {})
+    data = tq.kv_batch_get(keys=batch.keys, partition_id="train", select_fields=["advantages"])
+    found = dict(zip(batch.keys, data["advantages"].unbind(), strict=True))
+    for task, seats in ((0, (0, 1, 0, 1, 0, 1)), (1, (0,) * 6)):
+        for sample, value in enumerate(returns[task]):
+            same = [other for other, seat in zip(returns[task], seats, strict=True) if seat == seats[sample]]
+            expected = (value - fmean(same)) / (stdev(same) + 1e-6)
+            assert found[f"{name(task)}_{sample}_0"].tolist() == pytest.approx([expected] * (3 + sample), abs=1e-5)
 
 
 def test_rows_of_a_seat_with_equal_returns_are_marked():
@@ -283,29 +305,27 @@ def test_dapo_trains_on_the_first_tasks_of_those_that_remain():
     assert chosen == [name(task) for task in range(8)]
 
 
-@ray.remote
 class Worker:
-    """Agent-loop worker that counts its prompts."""
+    """Agent-loop worker in this process, which keeps the numbers of its prompts."""
 
     def __init__(self) -> None:
-        self.indices: list[int] = []
+        self.received: list[int] = []
+        self.generate_sequences = SimpleNamespace(remote=self.keep)
 
-    def generate_sequences(self, batch: TensorDict) -> None:
-        self.indices += [int(index) for index in batch["index"]]
-
-    def received(self) -> list[int]:
-        return self.indices
+    def keep(self, batch: TensorDict) -> ray.ObjectRef:
+        self.received += [int(index) for index in batch["index"]]
+        return ray.put(None)
 
 
 def test_replaced_groups_go_to_all_workers_in_turn():
     """Plain verl sends a refill of one prompt to the first worker each time."""
     manager = EpisodeLoopManager.__new__(EpisodeLoopManager)
-    manager.agent_loop_workers = [Worker.options(num_cpus=0.1).remote() for _ in range(2)]
+    manager.agent_loop_workers = [Worker() for _ in range(2)]
     sent = 0
     for prompts in (4, 1, 1, 3, 1, 1):
         manager.generate_sequences(TensorDict({"index": torch.arange(sent, sent + prompts)}, batch_size=prompts))
         sent += prompts
-    received = ray.get([worker.received.remote() for worker in manager.agent_loop_workers])
+    received = [worker.received for worker in manager.agent_loop_workers]
     assert sorted(index for indices in received for index in indices) == list(range(sent))
     assert sorted(map(len, received)) == [5, 6]
 
