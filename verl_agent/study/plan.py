@@ -69,7 +69,8 @@ class Plan:
         for arm in study.arms:
             changed = {key: value for stratum in study.strata for key, value in self.changes[stratum, arm].items()}
             said = ", ".join(f"{key}={value}" for key, value in changed.items())
-            yield f"arm {arm}: {'the others are compared with it' if arm == first else said}"
+            base = ", ".join(study.arms[first]) or "the recipe as it is"
+            yield f"arm {arm}: {f'{base}; the others are compared with it' if arm == first else said}"
         strata, arms, seeds = len(study.strata), len(study.arms), len(study.seeds)
         shown = f"{strata} strata x " if strata > 1 else ""
         yield (

@@ -160,6 +160,7 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
     lines = "\n".join(plan.describe())
     assert "2 arms x 2 seeds" in lines and "that takes 6 seeds with 2 arms" in lines
     assert "training tasks" not in lines
+    assert "arm long: horizon.max_turns=[12]; the others are compared with it" in lines
     seen = make_plan(written(strata={"seen": ["env.train_tasks=small_train", "env.eval_tasks=small_train"]}))
     assert any("evaluated on its training tasks" in line for line in seen.describe())
     assert make_plan(written(margin=0.1)).facts["file"] != plan.facts["file"]
