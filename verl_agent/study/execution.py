@@ -42,8 +42,8 @@ LOGGED = {
 }
 """Measurements of training in a point of `runner: train`, and the metrics that hold them: the first that is logged."""
 ADVICE = (
-    "A study whose file changes after the first run is another study: choose another --out, or restore the file. If "
-    "only the code changed, and that makes no difference, add --new-code."
+    "A study whose file changes after the first run is another study: choose another --out, or restore the file from "
+    "study.yaml in the folder. If only the code changed, and that makes no difference, add --new-code."
 )
 
 

@@ -134,8 +134,9 @@ class Study:
             raise ConfigError(
                 f"study.arms={list(self.arms)} is not allowed. Allowed: two or more names with overrides."
             )
+        known = [name for name in MEASURES if name != "turns"]
         if self.measure not in MEASURES:
-            raise ConfigError(f"study.measure={self.measure!r} does not exist. {did_you_mean(self.measure, MEASURES)}")
+            raise ConfigError(f"study.measure={self.measure!r} does not exist. {did_you_mean(self.measure, known)}")
         if self.measure == "beyond" and (self.tiny.beyond_turns is None or self.runner != "tiny"):
             raise ConfigError("study.measure=beyond needs runner tiny and tiny.beyond_turns. Set both.")
         if self.measure == "turns":
