@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def write_study_report(plan: Plan, out: Path) -> list[Path]:
     (out / "report.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     plots = plot(results, out)
     lines = [*head(results, recorded), *verdicts(results, compared), *told_apart(plan, decided)]
-    lines += ["\n## All measures", *pairs_table(results), *measures_tables(results), *why(results)]
+    lines += ["\n## All measures", *pairs_tables(results), *measures_tables(results), *why(results)]
     lines += [*searched(plan, out), *(f"\n![{path.stem}]({path.name})" for path in plots)]
     (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return [out / "report.md", out / "report.json", *plots]
@@ -170,18 +171,23 @@ def measures_tables(results: Results) -> Iterator[str]:
         yield f"| {arm} | {' | '.join(span(found[name]) if found else '' for name in known)} |"
 
 
-def pairs_table(results: Results) -> Iterator[str]:
-    """Yield the differences of all pairs of arms, for a reader who asks what lies between two of them."""
-    study = results.plan.study
-    if len(study.arms) > 2:
-        yield f"\nRow minus column, {study.measure}, means over paired seeds, not corrected:\n"
-        yield f"| | {' | '.join(list(study.arms)[1:])} |\n{'|---' * len(study.arms)}|"
-        for row, arm in enumerate(list(study.arms)[:-1]):
-            cells = [""] * row
-            for other in list(study.arms)[row + 1 :]:
-                seeds = results.seeds(arm, other)
-                values = [results.values(name, study.measure, seeds).mean(0) for name in (arm, other)] if seeds else []
-                cells.append(span(over_seeds(values[0] - values[1])) if seeds else "")
+def pairs_tables(results: Results) -> Iterator[str]:
+    """Yield the differences of all pairs of arms, in the primary measure and after equal training steps."""
+    measure = results.plan.study.measure
+    yield from pairs_table(results, measure, lambda *arms: results.difference(*arms, measure))
+    said = "mean success over the training steps of the shortest run of both arms"
+    yield from pairs_table(results, said, results.at_equal_steps)
+
+
+def pairs_table(results: Results, said: str, difference: Callable[[str, str], Estimate | None]) -> Iterator[str]:
+    """Yield a difference of all pairs of arms, for a reader who asks what lies between two of them."""
+    arms = list(results.plan.study.arms)
+    found = {pair: one for pair in combinations(arms, 2) if (one := difference(*pair))}
+    if found:
+        yield f"\nRow minus column, {said}, means over paired seeds, not corrected:\n"
+        yield f"| | {' | '.join(arms[1:])} |\n{'|---' * len(arms)}|"
+        for arm in arms[:-1]:
+            cells = [span(found[arm, other]) if (arm, other) in found else "" for other in arms[1:]]
             yield f"| {arm} | {' | '.join(cells)} |"
 
 

@@ -98,18 +98,24 @@ def chosen_value(plan: Plan, stratum: str, arm: str, out: Path) -> float:
 def measured(points: Sequence[Point], measure: str, budget: int) -> float:
     """Return a measure of a run, see `MEASURES`. Success between two evaluations is interpolated linearly."""
     turns, success = [point["turns"] for point in points], [point["success"] for point in points]
-    grid = np.linspace(0, budget, 201)
-    curve = np.interp(grid, turns, success)
+    final = float(np.interp(budget, turns, success))
     best = max(one for at, one in zip(turns, success, strict=True) if at <= budget or at == turns[-1])
     return {
-        "area": float(np.trapezoid(curve, grid) / budget),
-        "final": float(curve[-1]),
-        "gain": float(curve[-1]) - success[0],
+        "area": area(points, "turns", budget),
+        "final": final,
+        "gain": final - success[0],
         "best": best,
-        "fall": best - float(curve[-1]),
+        "fall": best - final,
         "beyond": points[-1].get("success_beyond", 0.0),
         "turns": points[-1].get("turns_solved", math.nan),
     }[measure]
+
+
+def area(points: Sequence[Point], over: str, end: float) -> float:
+    """Return the mean success of a run over `turns` or `step`, from 0 to an end."""
+    grid = np.linspace(0, end, 201)
+    curve = np.interp(grid, [point.get(over, 0.0) for point in points], [point["success"] for point in points])
+    return float(np.trapezoid(curve, grid) / end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +148,28 @@ class Results:
     def differences(self, arm: str) -> dict[str, Estimate]:
         """Return the difference of an arm to the first one in each measure; empty without a shared seed."""
         first = next(iter(self.plan.study.arms))
-        if not (seeds := self.seeds(first, arm)):
-            return {}
-        values = {name: [self.values(one, name, seeds) for one in (arm, first)] for name in self.measured()}
-        return {name: over_seeds((own - base).mean(0)) for name, (own, base) in values.items()}
+        return {name: one for name in self.measured() if (one := self.difference(arm, first, name))}
+
+    def difference(self, arm: str, other: str, measure: str) -> Estimate | None:
+        """Return the difference of two arms in a measure; None without a shared seed."""
+        if not (seeds := self.seeds(arm, other)):
+            return None
+        own, base = (self.values(name, measure, seeds) for name in (arm, other))
+        return over_seeds((own - base).mean(0))
+
+    def at_equal_steps(self, arm: str, other: str) -> Estimate | None:
+        """Return the difference of two arms in mean success over training steps; None without steps or a shared seed.
+
+        It ends in each stratum at the last step of the shortest of their runs.
+        """
+        by_stratum = []
+        for stratum in self.plan.study.strata:
+            pairs = [[self.points[Run(stratum, one, seed)] for one in (arm, other)] for seed in self.seeds(arm, other)]
+            end = min((points[-1].get("step", 0.0) for pair in pairs for points in pair), default=0.0)
+            if not end:
+                return None
+            by_stratum.append([area(own, "step", end) - area(base, "step", end) for own, base in pairs])
+        return over_seeds(np.array(by_stratum).mean(0))
 
     def shared(self) -> list[tuple[str, list[int]]]:
         """Return the arms that have seeds, with them."""

@@ -110,6 +110,19 @@ def test_means_of_training_are_those_of_the_points_that_have_them(plan):
     assert list(why(Results(plan, found)))[2] == "| long | 4 | 0.2 | 7 |"
 
 
+def test_arms_are_also_compared_after_the_training_steps_of_the_shortest_run(plan):
+    def results(short_learns):
+        runs = zip(study_runs(plan, [1, 2], ["long", "short"]), (10, 40, 11, 44), strict=True)
+        rates = {"long": 0.01, "short": short_learns}  # success of a step
+        end = {run: {"turns": 1000, "success": rates[run.arm] * steps, "step": steps} for run, steps in runs}
+        return Results(plan, {run: [{"turns": 0, "success": 0.0}, last] for run, last in end.items()})
+
+    assert results(0.01).difference("short", "long", "area").mean > 0.1
+    assert results(0.01).at_equal_steps("short", "long").mean == pytest.approx(0)
+    assert results(0.02).at_equal_steps("short", "long").mean == pytest.approx(0.05)
+    assert results(0.02).at_equal_steps("short", "same") is None
+
+
 def test_early_warnings_and_thirds_of_turns_are_of_points_with_one_limit(plan):
     known = {"turns": 0, "success": 0.5, "full_replies": 0.0, "entropy": 1.0}
     (staged, mixed) = study_runs(plan, [1], ["long", "same"])
