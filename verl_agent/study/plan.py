@@ -106,11 +106,12 @@ def make_plan(file: Path) -> Plan:
             arms are the same, or are evaluated differently; or the small runner ignores what an arm, a stratum or the
             search changes.
     """
-    study, configs, ignored = read_study(file), {}, list[str]()
+    study, configs = read_study(file), {}
     evaluations: dict[str, dict[str, dict[str, Any]]] = {}
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
+    first, changes = next(iter(study.arms)), dict[tuple[str, str], dict[str, Any]]()
     searched = [f"{study.search.key}={study.search.values[0]:g}"] if study.search else []
     for stratum, shared in study.strata.items():
         for arm, own in study.arms.items():
@@ -124,10 +125,10 @@ def make_plan(file: Path) -> Plan:
                 if FRESH in study.arms[arm]:
                     check_has_stages(envs[0].horizon)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
-                compose_training(recipe, [*shared, *own, *searched], resolve=False) if searched else None
+                if searched and arm == first:
+                    compose_training(recipe, [*shared, *own, *searched], resolve=False)
             except ConfigError as error:
                 raise ConfigError(f"arm {arm}, stratum {stratum}: {error}") from error
-    first, changes = next(iter(study.arms)), {}
     for (stratum, arm), config in configs.items():
         changes[stratum, arm] = differing(configs[stratum, first], config)
         if (FRESH in study.arms[arm]) != (FRESH in study.arms[first]):
@@ -138,15 +139,7 @@ def make_plan(file: Path) -> Plan:
             raise ConfigError(f"arms {one} and {other} have the same config. Change the overrides of one, or drop it.")
     for evaluated in evaluations.values():
         check_evaluated_alike(evaluated)
-    if study.runner == "tiny":
-        for (_, arm), keys in changes.items():
-            check_obeyed({key: setter("arm", study.arms, (arm, first), key) for key in keys})
-        bare = compose_training(recipe, [], resolve=False)
-        ignored = ignored_keys(bare)
-        for stratum, shared in study.strata.items():
-            keys = differing(bare, compose_training(recipe, shared, resolve=False)) if shared else {}
-            check_obeyed({key: setter("stratum", study.strata, [stratum], key) for key in keys})
-        check_obeyed({study.search.key: f"search sets {study.search.key}"} if study.search else {})
+    ignored = check_small_runner(study, recipe, changes) if study.runner == "tiny" else []
     modules = {load_environment(config["env"]["name"], study.runner) for config in configs.values()}
     tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
     listed = b"".join(Path(one).read_bytes() for one in sorted(tasks) if Path(one).is_file())
@@ -157,6 +150,22 @@ def make_plan(file: Path) -> Plan:
     }
     seen_tasks = all(config["env"]["train_tasks"] == config["env"]["eval_tasks"] for config in configs.values())
     return Plan(study, file.resolve(), recipe, changes, facts, seen_tasks, ignored)
+
+
+def check_small_runner(study: Study, recipe: Path, changes: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
+    """Check that the small runner obeys all that arms, strata and search change; return what it ignores of the recipe.
+
+    Raises:
+        ConfigError: it ignores a change.
+    """
+    first, bare = next(iter(study.arms)), compose_training(recipe, [], resolve=False)
+    for (_, arm), keys in changes.items():
+        check_obeyed({key: setter("arm", study.arms, (arm, first), key) for key in keys})
+    for stratum, shared in study.strata.items():
+        keys = differing(bare, compose_training(recipe, shared, resolve=False)) if shared else {}
+        check_obeyed({key: setter("stratum", study.strata, [stratum], key) for key in keys})
+    check_obeyed({study.search.key: f"search sets {study.search.key}"} if study.search else {})
+    return ignored_keys(bare)
 
 
 def ignored_keys(config: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,8 @@ from verl_agent.study.runs import Run, measured, run_overrides, search_runs
 from verl_agent.study.settings import read_study
 
 RECIPE = str(ROOT / "recipes/studies/guess_number.yaml")
+ONE_EACH = {path.parent.name: path for path in sorted(ROOT.glob("recipes/*/grpo*_cpu.yaml"))}
+WITHOUT_ORACLE = {"gymnasium", "openenv", "openspiel", "textarena"}
 ARMS = {"long": ["horizon.max_turns=[12]"], "short": ["horizon.max_turns=[4]"]}
 
 
@@ -195,3 +197,16 @@ def test_the_search_chooses_the_value_with_the_best_mean(written, tmp_path):
 @pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
 def test_the_studies_of_the_recipes_make_a_plan(file):
     make_plan(file)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_algorithms_can_be_compared_on_every_environment_with_an_oracle(name, tmp_path):
+    study = yaml.safe_load((ROOT / "recipes/studies/algorithms.yaml").read_text(encoding="utf-8"))
+    file = tmp_path / "own.yaml"
+    arms = dict(list(study["arms"].items())[-2:])
+    file.write_text(yaml.safe_dump(study | {"recipe": str(ONE_EACH[name]), "arms": arms}), encoding="utf-8")
+    if name not in WITHOUT_ORACLE:
+        assert make_plan(file).study.arms.keys() == arms.keys()
+        return
+    with pytest.raises(ConfigError, match=f"env.name={name} has no oracle"):
+        make_plan(file)
