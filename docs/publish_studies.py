@@ -64,13 +64,20 @@ CLAIMS = {
         ("A cost of 0.02 a turn changes final success, TextCraft of 10 to 12 turns", "`credit.step_cost`", "cost_0_02"),
         ("... and changes the turns of solved tasks", "`credit.step_cost`", "cost_0_02", "turns"),
     ],
-    "algorithms_guess_number": [
-        (f"{name} learns more than GRPO, GuessNumber to 12", "this project", arm)
-        for name, arm in (
-            *(("RLOO", "rloo"), ("REINFORCE++", "reinforce_pp"), ("GiGPO", "gigpo")),
-            *(("PPO by token", "ppo_by_token"), ("PPO by turn", "ppo_by_turn")),
+    **{
+        f"algorithms_{study}": [
+            (f"{name} learns more than GRPO, {game}", "this project", arm)
+            for name, arm in (
+                *(("RLOO", "rloo"), ("REINFORCE++", "reinforce_pp"), ("GiGPO", "gigpo")),
+                *(("PPO by token", "ppo_by_token"), ("PPO by turn", "ppo_by_turn")),
+            )
+        ]
+        for study, game in (
+            ("guess_number", "GuessNumber to 12"),
+            ("textcraft", "TextCraft of 4 and 8 turns"),
+            ("babyai", "BabyAI of 10 to 12 turns"),
         )
-    ],
+    },
     "transfer_guess_number": [
         ("Training on some ranges of GuessNumber gains at least 0.05 on two others", "this project", "other_ranges"),
         ("... training on these themselves does", "control", "own_ranges"),
@@ -78,6 +85,10 @@ CLAIMS = {
     "transfer_drop_guess_number": [
         ("... on other ranges, without truncated episodes", "this project", "other_ranges"),
         ("... on these themselves, without truncated episodes", "control", "own_ranges"),
+    ],
+    "transfer_valid_guess_number": [
+        ("... on other ranges, again, on new seeds", "this project", "other_ranges"),
+        ("... on other ranges, for valid actions alone", "control", "valid_only"),
     ],
     "from_scratch_guess_number": [
         ("Training from random weights reaches 0.5, GuessNumber to 12, long limit", HORIZON, "fixed_long"),
@@ -93,6 +104,7 @@ ABSOLUTE = {
     "from_scratch_babyai": ("final", 0.5),
     "transfer_guess_number": ("gain", 0.05),
     "transfer_drop_guess_number": ("gain", 0.05),
+    "transfer_valid_guess_number": ("gain", 0.05),
 }
 """Studies whose claim is about an arm alone: its measure, and the value that the claim names."""
 

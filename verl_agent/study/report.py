@@ -174,7 +174,8 @@ def measures_tables(results: Results) -> Iterator[str]:
 def pairs_tables(results: Results) -> Iterator[str]:
     """Yield the differences of all pairs of arms, in the primary measure and after equal training steps."""
     measure = results.plan.study.measure
-    yield from pairs_table(results, measure, lambda arm, other: results.difference(arm, other, measure))
+    if len(results.plan.study.arms) > 2:  # else it is in the table of verdicts
+        yield from pairs_table(results, measure, lambda arm, other: results.difference(arm, other, measure))
     said = "mean success over the training steps of the shortest run of both arms"
     yield from pairs_table(results, said, results.at_equal_steps)
 

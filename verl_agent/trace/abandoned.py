@@ -39,13 +39,11 @@ def dispatched_after(records: Path, step: int) -> list[str]:
         records: folder of episode records; may be missing.
         step: training step, >= 0.
     """
-    groups = {
-        group.decode()
-        for file in sorted(records.rglob("*.jsonl"))
-        for line in file.open("rb")
-        for group, dispatched in _GROUP.findall(line)
-        if int(dispatched) > step
-    }
+    groups = set[str]()
+    for path in records.rglob("*.jsonl"):
+        with path.open("rb") as file:
+            found = (pair for line in file for pair in _GROUP.findall(line))
+            groups |= {group.decode() for group, dispatched in found if int(dispatched) > step}
     return sorted(groups)
 
 
