@@ -66,11 +66,11 @@ CLAIMS = {
     ],
     **{
         f"algorithms_{study}": [
-            (f"{name} learns more than GRPO, {game}", "this project", arm)
-            for name, arm in (
-                *(("RLOO", "rloo"), ("REINFORCE++", "reinforce_pp"), ("GiGPO", "gigpo")),
-                *(("PPO by token", "ppo_by_token"), ("PPO by turn", "ppo_by_turn")),
-            )
+            (f"RLOO learns more than GRPO, {game}", "this project", "rloo"),
+            ("... REINFORCE++", "this project", "reinforce_pp"),
+            ("... GiGPO", "this project", "gigpo"),
+            ("... PPO by token", "this project", "ppo_by_token"),
+            ("... PPO by turn", "this project", "ppo_by_turn"),
         ]
         for study, game in (
             ("guess_number", "GuessNumber to 12"),
