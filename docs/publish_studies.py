@@ -21,7 +21,7 @@ HORIZON = "[ScalingInter-RL](https://arxiv.org/abs/2509.08755)"
 CLAIMS = {
     "horizon_guess_number_small": [
         ("A growing turn limit learns more than the long one, GuessNumber to 12", HORIZON, "staged"),
-        ("... so does one that grows by success (in 11 of 16 runs it stayed short)", "own", "adaptive"),
+        ("... so does one that grows by success (in 11 of 16 runs it stayed short)", "ours", "adaptive"),
         ("... so do the same limits in random order", "control", "random"),
         ("... so does a shrinking limit", "control", "long_to_short"),
         ("... so does the short limit alone", "control", "fixed_short"),
@@ -66,11 +66,11 @@ CLAIMS = {
     ],
     **{
         f"algorithms_{study}": [
-            (f"RLOO learns more than GRPO, {game}", "own", "rloo"),
-            ("... REINFORCE++", "own", "reinforce_pp"),
-            ("... GiGPO", "own", "gigpo"),
-            ("... PPO by token", "own", "ppo_by_token"),
-            ("... PPO by turn", "own", "ppo_by_turn"),
+            (f"RLOO learns more than GRPO, {game}", "ours", "rloo"),
+            ("... REINFORCE++", "ours", "reinforce_pp"),
+            ("... GiGPO", "ours", "gigpo"),
+            ("... PPO by token", "ours", "ppo_by_token"),
+            ("... PPO by turn", "ours", "ppo_by_turn"),
         ]
         for study, game in (
             ("guess_number", "GuessNumber to 12"),
@@ -79,11 +79,11 @@ CLAIMS = {
         )
     },
     "transfer_guess_number": [
-        ("Training on some ranges of GuessNumber gains at least 0.05 on two others", "own", "other_ranges"),
+        ("Training on some ranges of GuessNumber gains at least 0.05 on two others", "ours", "other_ranges"),
         ("... training on these themselves does", "control", "own_ranges"),
     ],
     "transfer_drop_guess_number": [
-        ("... on other ranges, without truncated episodes", "own", "other_ranges"),
+        ("... on other ranges, without truncated episodes", "ours", "other_ranges"),
         ("... on these themselves, without truncated episodes", "control", "own_ranges"),
     ],
     "transfer_valid_guess_number": [

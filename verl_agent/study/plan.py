@@ -125,7 +125,7 @@ def make_plan(file: Path) -> Plan:
                 if FRESH in study.arms[arm]:
                     check_has_stages(envs[0].horizon)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
-                if searched and arm == first:
+                if searched:  # it may have no effect in one arm alone
                     compose_training(recipe, [*shared, *own, *searched], resolve=False)
             except ConfigError as error:
                 raise ConfigError(f"arm {arm}, stratum {stratum}: {error}") from error

@@ -55,6 +55,13 @@ def test_values_that_make_no_study_raise_config_error(written, changed, said):
         read_study(written(**changed))
 
 
+def test_a_search_without_effect_in_any_arm_raises_config_error(written):
+    arms = {"by_turn": ["algorithm.adv_estimator=turn_gae"], "grpo": []}
+    search = {"key": "credit.turn_lam", "values": [0.9, 0.95], "seeds": [9]}
+    with pytest.raises(ConfigError, match=r"arm grpo.*credit\.turn_lam=0\.9 has no effect"):
+        make_plan(written(arms=arms, search=search))
+
+
 def test_a_fresh_optimizer_in_an_arm_with_one_stage_raises_config_error(written):
     arms = {"kept": ["horizon.max_turns=[12]"], "new": ["horizon.max_turns=[12]", "tiny.fresh_optimizer=true"]}
     with pytest.raises(ConfigError, match=r"arm new.*tiny\.fresh_optimizer=true has no effect.*is one stage"):
