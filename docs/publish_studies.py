@@ -78,6 +78,16 @@ CLAIMS = {
             ("babyai", "BabyAI of 10 to 12 turns"),
         )
     },
+    "rloo_textcraft": [
+        ("RLOO learns more than GRPO at GRPO's learning rate, TextCraft of 4 and 8 turns", "ours", "rloo")
+    ],
+    **{
+        f"updates_{study}": [
+            (f"Half of the tasks in a step learn more under the long limit, {game}", "ours", "small_batch"),
+            ("... so does the short limit alone", "control", "fixed_short"),
+        ]
+        for study, game in (("guess_number", "GuessNumber to 12"), ("babyai", "BabyAI of 10 to 12 turns"))
+    },
     "transfer_guess_number": [
         ("Training on some ranges of GuessNumber gains at least 0.05 on two others", "ours", "other_ranges"),
         ("... training on these themselves does", "control", "own_ranges"),
@@ -172,24 +182,24 @@ def table() -> Iterator[str]:
 
 def answered(name: str, content: dict[str, Any], arm: str, measure: str = "") -> str:
     """Return answer, effect and seeds of one claim as cells; empty if its arm has no run."""
-    of = f"of {content['study']['seeds']}"
+    of = content["study"]["seeds"]
     if measure:
         if not (found := content["differences"].get(arm, {}).get(measure)):
             return ""
         effect = estimate(found)
         told = "lower" if effect.high < 0 else "higher" if effect.low > 0 else "cannot tell"
-        return f"**{told}** | {span(effect)} {measure}, not corrected | {effect.tasks} {of}"
+        return f"**{told}** | {span(effect)} {measure}, not corrected | {effect.tasks}/{of}"
     if name in ABSOLUTE:
         measure, least = ABSOLUTE[name]
         if not (found := content["measures"].get(arm, {}).get(measure)):
             return ""
         value = estimate(found)
         answer = "yes" if value.low >= least else "no" if value.high < least else "cannot tell"
-        return f"**{answer}** | {measure} {span(value)} | {value.tasks} {of}"
+        return f"**{answer}** | {measure} {span(value)} | {value.tasks}/{of}"
     if not (found := content["comparisons"].get(arm)):
         return ""
     difference = estimate(found["difference"])
-    return f"**{found['verdict']}** | {span(difference)} | {difference.tasks} {of}"
+    return f"**{found['verdict']}** | {span(difference)} | {difference.tasks}/{of}"
 
 
 def estimate(found: dict[str, Any]) -> Estimate:

@@ -42,6 +42,8 @@ def start_study(
         Execution(make_plan(file), _folder(file, out), jobs, print_line).run(new_code)
     except ConfigError as error:
         fail(str(error))
+    except OSError as error:
+        fail(f"the study stopped: {error}. Repair {_folder(file, out)} or free space; the next start resumes.")
     report_study(file, out)
 
 

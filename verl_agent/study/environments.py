@@ -1,9 +1,11 @@
 """Environments of the arms of a study, and on what the arms are compared."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from verl_agent.config.settings import RunEnv
+from verl_agent.config.composing import resolved
+from verl_agent.config.mixture import ENTRY_SECTIONS
+from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError
@@ -28,6 +30,17 @@ def load_environment(name: str, runner: str) -> str:
     return adapter.__module__
 
 
+def study_env(config: Mapping[str, Any]) -> RunEnv:
+    """Return the environment of a composed config.
+
+    Raises:
+        ConfigError: its sections have a value that is not allowed, or it has several environments.
+    """
+    if config["env"]["mixture"] is not None:
+        raise ConfigError("env.mixture has several environments. Allowed in a study: one, given by env.name.")
+    return read_run_env(resolved(config, ("env", *ENTRY_SECTIONS)))
+
+
 def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:
     """Check that arms, given with their `evaluation`, are evaluated on the same tasks within the same turns.
 
@@ -41,17 +54,13 @@ def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:
             if one != other:
                 raise ConfigError(
                     f"arms {first} and {arm} are evaluated with {key}={one} and {other}, so their success cannot be "
-                    f"compared. Set it to one value in the recipe or in all arms.{EVALUATED.get(key.split()[-1], '')}"
+                    f"compared. Set it to one value in the recipe or in all arms.{EVALUATED.get(key, '')}"
                 )
 
 
-def evaluation(envs: Sequence[RunEnv], runner: str) -> dict[str, Any]:
-    """Return turn limit and tasks of the evaluations of each environment, by key."""
-    found: dict[str, Any] = {}
-    for one in envs:
-        entry = f"{one.label}: " if len(envs) > 1 else ""
-        found[f"{entry}horizon.eval_max_turns"] = one.horizon.turns_for_evaluation()
-        names = ["eval_tasks", *(["dev_tasks"] if runner == "train" else [])]
-        names += ["train_tasks"] if runner == "train" and holds_out(one.env) else []
-        found |= {f"{entry}env.{name}": getattr(one.env, name) for name in names}
-    return found
+def evaluation(one: RunEnv, runner: str) -> dict[str, Any]:
+    """Return environment, turn limit and tasks of the evaluations, by key."""
+    names = ["name", "options", "eval_tasks"]
+    names += ["dev_tasks", *(["train_tasks"] if holds_out(one.env) else [])] if runner == "train" else []
+    found = {f"env.{name}": getattr(one.env, name) for name in names}
+    return {**found, "horizon.eval_max_turns": one.horizon.turns_for_evaluation()}

@@ -79,7 +79,7 @@ class Execution:
 
     def __init__(self, plan: Plan, out: Path, jobs: int, say: Callable[[str], None]) -> None:
         self._plan, self._out, self._jobs, self._say = plan, out, jobs, say
-        self._seconds: list[float] = []
+        self._arms, self._seconds, self._turns = list(plan.study.arms), 0.0, 0
 
     def run(self, new_code: bool = False) -> None:
         """Play the search, and then the runs of the study by its stopping rule.
@@ -91,7 +91,8 @@ class Execution:
         make_folder(out, "--out")
         claim_study(out, plan.facts, new_code)
         if not (out / "study.yaml").is_file():
-            shutil.copyfile(plan.file, out / "study.yaml")
+            shutil.copyfile(plan.file, out / "study.yaml.part")
+            (out / "study.yaml.part").replace(out / "study.yaml")
         try:
             with ProcessPoolExecutor(
                 self._jobs, get_context("spawn"), end_with_parent
@@ -101,15 +102,16 @@ class Execution:
                     for stratum, arm in plan.changes:
                         value = chosen_value(plan, stratum, arm, out)
                         self._say(f"{stratum}, {arm}: {study.search.key}={value:g} is the best of the search")
-                arms, successive = list(study.arms), study.stop.rule == "successive"
+                successive = study.stop.rule == "successive"
                 size = study.stop.block if successive else len(study.seeds)
                 for start in range(0, len(study.seeds), size):
-                    self._play(pool, study_runs(plan, study.seeds[start : start + size], arms))
+                    self._play(pool, study_runs(plan, study.seeds[start : start + size], self._arms))
                     if successive:
                         lost = hopeless(decisions(plan, out), study.measure in LOWER_IS_BETTER)
-                        arms = [arm for arm in study.arms if arm not in lost]
-                        self._say(f"{start + size} seeds: worse than another arm: {', '.join(sorted(lost)) or 'none'}")
-                    if len(arms) < 2:
+                        self._arms = [arm for arm in study.arms if arm not in lost]
+                        played = min(start + size, len(study.seeds))
+                        self._say(f"{played} seeds: worse than another arm: {', '.join(sorted(lost)) or 'none'}")
+                    if len(self._arms) < 2:
                         return
         except BrokenProcessPool as error:
             raise ConfigError("a process was killed, often for memory. Start the command again: it resumes.") from error
@@ -126,18 +128,22 @@ class Execution:
                     playing[pool.submit(play_run, self._plan, run, self._out)] = run
                 for future in wait(playing, return_when=FIRST_COMPLETED).done:
                     run = playing.pop(future)
-                    self._seconds.append(future.result())
-                    self._report(run, len(missing) + len(playing))
+                    self._report(run, future.result())
         except BaseException:
             pool.shutdown(wait=False)
             raise
 
-    def _report(self, run: Run, left: int) -> None:
-        study, mean_s = self._plan.study, sum(self._seconds) / len(self._seconds)
-        until = datetime.now() + timedelta(seconds=left * mean_s / self._jobs)
-        end = f"; {left} left, until about {until:%d %b %H:%M}" if left else ""
-        value = measured(run.points(self._out), study.measure, run_study(study, run).budget_turns)
-        self._say(f"{run}: {study.measure} {value:.3f} in {self._seconds[-1]:.0f} s{end}")
+    def _report(self, run: Run, seconds: float) -> None:
+        """Say what a run has reached, and when the last one will end if no arm is dropped."""
+        plan, study = self._plan, self._plan.study
+        budget = run_study(study, run).budget_turns
+        self._seconds, self._turns = self._seconds + seconds, self._turns + budget
+        runs = [*search_runs(plan), *study_runs(plan, study.seeds, self._arms)]
+        left = [run_study(study, one).budget_turns for one in runs if not one.done(self._out)]
+        until = datetime.now() + timedelta(seconds=sum(left) * self._seconds / self._turns / self._jobs)
+        end = f"; {len(left)} left, until about {until:%d %b %H:%M}" if left else ""
+        value = measured(run.points(self._out), study.measure, budget)
+        self._say(f"{run}: {study.measure} {value:.3f} in {seconds:.0f} s{end}")
 
 
 def claim_study(out: Path, facts: Mapping[str, str], new_code: bool) -> None:
@@ -164,19 +170,22 @@ def code_hashes(recorded: Mapping[str, Any]) -> list[str | None]:
 
 def decisions(plan: Plan, out: Path) -> dict[tuple[str, str], str]:
     """Return the pairs of arms that are told apart so far, each with the arm of larger values."""
-    study, size, blocks = plan.study, plan.study.stop.block, []
+    study, size, each = plan.study, plan.study.stop.block, len(plan.study.strata)
+    blocks, decided = list[dict[str, list[float]]](), dict[tuple[str, str], str]()
     for start in range(0, len(study.seeds), size):
-        block: dict[str, list[float]] = {}
-        for arm in study.arms:
-            runs = study_runs(plan, study.seeds[start : start + size], [arm])
-            if all(run.done(out) for run in runs):
-                values = [measured(run.points(out), study.measure, study.budget_turns) for run in runs]
-                each = len(study.strata)  # runs of one seed follow each other
-                block[arm] = [sum(values[at : at + each]) / each for at in range(0, len(values), each)]
-        if len(block) < 2:
+        lost = hopeless(decided, study.measure in LOWER_IS_BETTER)
+        runs = {
+            arm: study_runs(plan, study.seeds[start : start + size], [arm]) for arm in study.arms if arm not in lost
+        }
+        if len(runs) < 2 or not all(run.done(out) for of_arm in runs.values() for run in of_arm):
             break
-        blocks.append(block)
-    return decided_pairs(blocks, -(-len(study.seeds) // size), study.stop.alpha)
+        blocks.append({})
+        for arm, of_arm in runs.items():
+            values = [measured(run.points(out), study.measure, study.budget_turns) for run in of_arm]
+            # runs of one seed follow each other
+            blocks[-1][arm] = [sum(values[at : at + each]) / each for at in range(0, len(values), each)]
+        decided = decided_pairs(blocks, -(-len(study.seeds) // size), study.stop.alpha)
+    return decided
 
 
 def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget: int) -> None:
@@ -187,7 +196,7 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
     """
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipe.parent)]
-    command += ["--config-name", recipe.stem, *overrides]
+    command += ["--config-name", recipe.stem, *overrides, "trainer.val_before_train=true"]  # the gain needs a start
     command.append(f"trainer.default_local_dir={literal(str(folder / 'train'))}")
     with (folder / "output.txt").open("a", encoding="utf-8") as output:
         run = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, preexec_fn=end_with_parent)
@@ -200,7 +209,8 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
     if spent < budget:
         raise ConfigError(
             f"the run in {folder} ended after {spent:,} of {budget:,} environment turns, so the budgets of the arms "
-            "would differ. Raise trainer.total_training_steps of its arm, or lower study.budget_turns for all."
+            "would differ. Write a new file with more trainer.total_training_steps for this arm, or a lower "
+            "study.budget_turns, and give its own --out."
         )
     (folder / POINTS).write_text("".join(f"{json.dumps(point)}\n" for point in points), encoding="utf-8")
     (folder / DONE).write_text("{}\n", encoding="utf-8")

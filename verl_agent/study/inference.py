@@ -31,14 +31,12 @@ class ArmComparison:
 
     Attributes:
         difference: mean difference, with a t interval over seeds.
-        iqm_difference: difference of interquartile means, with a bootstrap interval.
         improvement: probability that a run of the arm is better than one of the first arm, with a bootstrap interval.
         p_value: two-sided p value of the mean difference, by permutation of signs; not corrected.
         deviation: standard deviation of the differences over seeds; 0 with one seed.
     """
 
     difference: Estimate
-    iqm_difference: Estimate
     improvement: Estimate
     p_value: float
     deviation: float
@@ -49,7 +47,6 @@ def compare_arms(arm: Values, first: Values, lower_is_better: bool = False) -> A
     by_seed, sign = (arm - first).mean(0), -1 if lower_is_better else 1
     return ArmComparison(
         over_seeds(by_seed),
-        bootstrap([arm, first], lambda arms: interquartile_mean(arms[0]) - interquartile_mean(arms[1])),
         bootstrap([sign * arm, sign * first], lambda arms: probability_of_improvement(*arms)),
         sign_flip_p_value(by_seed.tolist()),
         float(by_seed.std(ddof=1)) if len(by_seed) > 1 else 0.0,

@@ -11,12 +11,11 @@ from typing import Any
 
 from verl_agent.config.algorithms import find_estimator
 from verl_agent.config.checks import changed_keys
-from verl_agent.config.composing import compose_training, resolved
+from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
-from verl_agent.config.mixture import ENTRY_SECTIONS, run_envs
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon
-from verl_agent.study.environments import check_evaluated_alike, evaluation, load_environment
+from verl_agent.study.environments import check_evaluated_alike, evaluation, load_environment, study_env
 from verl_agent.study.inference import first_decision, least_seeds
 from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
 
@@ -25,7 +24,8 @@ OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_loca
 FOLLOWING = ("trainer.total_training_steps", "trainer.test_freq", "trainer.save_freq")
 """Keys that may differ besides, because the steps of an arm follow from its turn limits and the budget."""
 OBEYED = (
-    *("env.name", "env.train_tasks", "env.eval_tasks", "env.options", "env.on_action_error", "agent", "horizon"),
+    *("env.name", "env.train_tasks", "env.eval_tasks", "env.options", "env.on_action_error", "env.retries"),
+    *("agent", "horizon"),
     *("episode.max_tokens", "episode.max_tokens_per_turn", "episode.on_truncated_turn", "credit"),
     *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "actor_rollout_ref.rollout.n"),
     *(f"algorithm.{name}" for name in ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo")),
@@ -112,7 +112,7 @@ def make_plan(file: Path) -> Plan:
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
     first, changes = next(iter(study.arms)), dict[tuple[str, str], dict[str, Any]]()
-    searched = [f"{study.search.key}={study.search.values[0]:g}"] if study.search else []
+    searched = [f"{study.search.key}={value:g}" for value in study.search.values] if study.search else []
     for stratum, shared in study.strata.items():
         for arm, own in study.arms.items():
             own = [one for one in own if one != FRESH or study.runner != "tiny"]
@@ -120,13 +120,13 @@ def make_plan(file: Path) -> Plan:
                 raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
-                envs = run_envs(resolved(configs[stratum, arm], ("env", *ENTRY_SECTIONS)))
-                evaluations.setdefault(stratum, {})[arm] = evaluation(envs, study.runner)
+                env = study_env(configs[stratum, arm])
+                evaluations.setdefault(stratum, {})[arm] = evaluation(env, study.runner)
                 if FRESH in study.arms[arm]:
-                    check_has_stages(envs[0].horizon)
+                    check_has_stages(env.horizon)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
-                if searched:  # it may have no effect in one arm alone
-                    compose_training(recipe, [*shared, *own, *searched], resolve=False)
+                for one in searched if arm == first else searched[:1]:  # it may have no effect in one arm alone
+                    study_env(compose_training(recipe, [*shared, *own, one], resolve=False))
             except ConfigError as error:
                 raise ConfigError(f"arm {arm}, stratum {stratum}: {error}") from error
     for (stratum, arm), config in configs.items():

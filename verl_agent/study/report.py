@@ -17,7 +17,6 @@ from verl_agent.study.inference import ArmComparison, Pair, bootstrap, interquar
 from verl_agent.study.plan import Plan
 from verl_agent.study.runs import Point, Results, chosen_value, search_runs, study_runs
 from verl_agent.study.settings import MEASURES
-from verl_agent.trace.provenance import Provenance
 
 FALL = 0.2
 """Fall of success after which a run has collapsed."""
@@ -39,7 +38,7 @@ TRAINING = {
     "cpu_s": "CPU seconds",
 }
 """Measurements of training, and their columns."""
-THIRDS = ("noise_first", "noise_middle", "noise_last")
+THIRDS = tuple(name for name in TRAINING if name.startswith("noise_"))
 """Measurements of a third of the turns."""
 TOTALS = ("step", "tokens", "cpu_s")
 """Measurements of training that are totals of a run."""
@@ -77,7 +76,6 @@ def write_study_report(plan: Plan, out: Path) -> list[Path]:
             "seen_tasks": plan.seen_tasks,
         },
         "hashes": recorded,
-        "provenance": asdict(Provenance.collect()),
         "changes": {"/".join(key): changed for key, changed in plan.changes.items()},
         "comparisons": {arm: {**asdict(one), "holm": p, "verdict": said} for arm, (one, p, said) in compared.items()},
         "measures": {
@@ -112,6 +110,8 @@ def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
     yield f"Hashes before the first run: {', '.join(f'{name} `{value}`' for name, value in hashes.items())}."
     if later:
         yield f"Later runs had other code: {', '.join(f'`{value}`' for value in later)}."
+    if recorded["configs"] != (now := results.plan.facts["configs"]):
+        yield f"The recipe or its defaults have changed since; their configs now have the hash `{now}`."
 
 
 def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float, str]]) -> Iterator[str]:
@@ -151,8 +151,13 @@ def told_apart(plan: Plan, decided: Mapping[Pair, str]) -> Iterator[str]:
 def searched(plan: Plan, out: Path) -> Iterator[str]:
     """Yield the values that the search chose."""
     if plan.study.search is not None and all(run.done(out) for run in search_runs(plan)):
-        chosen = [f"{arm} {chosen_value(plan, stratum, arm, out):g}" for stratum, arm in plan.changes]
-        yield f"\n{plan.study.search.key} by the search: {', '.join(chosen)}."
+        edges = {min(plan.study.search.values): " (least tried)", max(plan.study.search.values): " (largest tried)"}
+        chosen = list[str]()
+        for stratum, arm in plan.changes:
+            value = chosen_value(plan, stratum, arm, out)
+            name = f"{stratum}, {arm}" if len(plan.study.strata) > 1 else arm
+            chosen.append(f"{name} {value:g}{edges.get(value, '')}")
+        yield f"\n{plan.study.search.key} by the search: {'; '.join(chosen)}."
 
 
 def measures_tables(results: Results) -> Iterator[str]:

@@ -99,7 +99,7 @@ def measured(points: Sequence[Point], measure: str, budget: int) -> float:
     """Return a measure of a run, see `MEASURES`. Success between two evaluations is interpolated linearly."""
     turns, success = [point["turns"] for point in points], [point["success"] for point in points]
     final = float(np.interp(budget, turns, success))
-    best = max(one for at, one in zip(turns, success, strict=True) if at <= budget or at == turns[-1])
+    best = max(final, *(one for at, one in zip(turns, success, strict=True) if at <= budget))
     return {
         "area": area(points, "turns", budget),
         "final": final,
@@ -197,5 +197,7 @@ class Results:
             if said == "cannot tell" and (larger := decided.get((first, arm))):
                 said = f"{'better' if (larger == arm) != lower else 'worse'} by successive stopping"
             few = one.difference.tasks < 2  # one seed says nothing about learning
-            compared[arm] = one, p, said if learned or few else "cannot tell: no arm learned"
+            if not learned and not few and not said.startswith(("better", "worse")):  # an arm that falls is worse
+                said = "cannot tell: no arm learned"
+            compared[arm] = one, p, said
         return compared

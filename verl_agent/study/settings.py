@@ -5,9 +5,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from yaml import YAMLError
 
 from verl_agent.config.checks import check_needs
 from verl_agent.errors import ConfigError, did_you_mean
@@ -46,6 +48,13 @@ class Search:
     """Dotted key of the setting."""
     budget_turns: Count | None = None
     """Environment turns of a run of the search; null for the budget of the study."""
+
+    def __post_init__(self) -> None:
+        shown = [f"{value:g}" for value in self.values]  # names of folders
+        if len({*shown}) < len(shown):
+            raise ConfigError(
+                f"study.search.values={list(self.values)} has a value twice, in six digits. Give each once."
+            )
 
     def turns(self, budget: int) -> int:
         """Return the environment turns of a run of the search in a study with a budget."""
@@ -154,7 +163,13 @@ class Study:
             allowed = [str(block) for block in range(1, seeds + 1) if first_decision(seeds, block, stop.alpha)]
             raise ConfigError(
                 f"study.stop.block={stop.block} can tell no arms apart with {seeds} seeds and stop.alpha="
-                f"{stop.alpha:g}. Allowed with these: {', '.join(allowed) or 'none'}. Change it, or add seeds."
+                f"{stop.alpha:g}. Allowed with these: {', '.join(allowed) or 'none'}. Change it, add seeds, or "
+                "set stop.rule: fixed, for example to play one seed."
+            )
+        if self.tiny.fresh_optimizer and (arms := [arm for arm, own in self.arms.items() if FRESH in own]):
+            raise ConfigError(
+                f"study.tiny.fresh_optimizer=true holds for all arms, so {FRESH} of arm {arms[0]} does nothing. Remove "
+                "one of them."
             )
         searched = self.search.seeds if self.search else ()
         if len({*self.seeds, *searched}) != len(self.seeds) + len(searched):
@@ -176,8 +191,8 @@ def read_study(file: Path) -> Study:
         problem = "is a folder" if file.is_dir() else "does not exist"
         raise ConfigError(f"{str(file)!r} {problem}. Give the YAML file of a study, such as one of recipes/studies.")
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+        values = OmegaConf.to_container(OmegaConf.load(file))  # it refuses a key that stands twice
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     study = section("study", Study, values)
     check_needs("study", study)

@@ -10,7 +10,7 @@ from tests.support.composing import STUDIES
 from verl_agent.errors import ConfigError
 from verl_agent.study.plan import make_plan, source_digest
 from verl_agent.study.runs import Run, measured, run_overrides, search_runs
-from verl_agent.study.settings import read_study
+from verl_agent.study.settings import FRESH, read_study
 
 RECIPE = str(ROOT / "recipes/studies/guess_number.yaml")
 ONE_EACH = {path.parent.name: path for path in sorted(ROOT.glob("recipes/*/grpo*_cpu.yaml"))}
@@ -44,7 +44,12 @@ def written(tmp_path):
         ({"tiny": {"widht": 1}}, "width"),
         ({"tiny": {"width": 60}}, r"tiny\.width=60 is not allowed.*multiples of 8"),
         ({"stop": {"block": 6}}, r"study\.stop\.block=6 has no effect.*stop\.rule='successive', not 'fixed'"),
-        ({"stop": {"rule": "successive"}}, r"stop\.block=5 can tell no arms apart with 2 seeds.*with these: none"),
+        (
+            {"stop": {"rule": "successive"}},
+            r"stop\.block=5 can tell no arms apart with 2 seeds.*with these: none.*rule: fixed",
+        ),
+        ({"search": {"values": [1e-3, 1.0000001e-3], "seeds": [9]}}, "a value twice, in six digits"),
+        ({"arms": {**ARMS, "new": [FRESH]}, "tiny": {"fresh_optimizer": True}}, "of arm new does nothing"),
         ({"runner": "train", "points": 5}, r"study\.points=5 has no effect.*runner='tiny', not 'train'"),
         ({"runner": "train", "tiny": {"layers": 2}}, r"study\.tiny\.layers=2 has no effect.*not 'train'"),
         ({"search": {"values": [1, 2], "seeds": [9], "budget_turns": 2000}}, r"budget_turns=2000 is not allowed"),
@@ -53,6 +58,28 @@ def written(tmp_path):
 def test_values_that_make_no_study_raise_config_error(written, changed, said):
     with pytest.raises(ConfigError, match=said):
         read_study(written(**changed))
+
+
+def test_an_arm_that_stands_twice_raises_config_error(written):
+    file = written()
+    file.write_text(file.read_text(encoding="utf-8").replace("  short:", "  long:"), encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"(?s){file.name} cannot be read.*duplicate key long"):
+        read_study(file)
+
+
+def test_each_value_of_a_search_is_checked(written):
+    arms = {
+        "by_turn": ["algorithm.adv_estimator=turn_gae"],
+        "slow": ["algorithm.adv_estimator=turn_gae", "credit.turn_gamma=0.9"],
+    }
+    search = {"key": "credit.turn_lam", "values": [0.9, 1.5], "seeds": [9]}
+    with pytest.raises(ConfigError, match=r"arm by_turn.*credit\.turn_lam=1\.5"):
+        make_plan(written(arms=arms, search=search))
+
+
+def test_a_mixture_raises_config_error(written):
+    with pytest.raises(ConfigError, match=r"env\.mixture has several environments"):
+        make_plan(written(recipe=str(ROOT / "recipes/textcraft/mixture.yaml"), runner="train"))
 
 
 def test_a_search_without_effect_in_any_arm_raises_config_error(written):
@@ -101,6 +128,7 @@ def test_two_arms_with_one_config_raise_config_error(written):
     [
         ({"long": ["horizon.max_turns=[8]"], "short": []}, r"horizon\.eval_max_turns=8 and 4"),
         ({"own": ["env.eval_tasks=small_train"], "plain": []}, r"env\.eval_tasks=small_train and small_test"),
+        ({"own": ["env.options.ranges=[40]"], "plain": []}, r"env\.options="),
         ({"own": ["env.dev_tasks=small_train"], "plain": []}, r"env\.dev_tasks=small_train and auto"),
         ({"own": ["env.train_tasks=train"], "plain": []}, r"env\.train_tasks=train and small_train.*dev_tasks"),
     ],
@@ -186,6 +214,12 @@ def test_area_is_the_mean_over_turns_up_to_the_budget():
     points = [{"turns": 0, "success": 0.0}, {"turns": 500, "success": 1.0}, {"turns": 1200, "success": 1.0}]
     assert measured(points, "area", 1000) == pytest.approx(0.75)
     assert measured(points, "final", 1000) == measured(points, "gain", 1000) == 1.0
+
+
+def test_success_after_the_budget_is_not_the_best():
+    points = [{"turns": 0, "success": 0.1}, {"turns": 1000, "success": 0.3}, {"turns": 2000, "success": 0.9}]
+    assert measured(points, "best", 1500) == measured(points, "final", 1500) == pytest.approx(0.6)
+    assert measured(points, "fall", 1500) == 0
 
 
 def test_the_search_chooses_the_value_with_the_best_mean(written, tmp_path):

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 from tests import ROOT
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
+from verl_agent.study.execution import decisions
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import p_text, why, write_study_report
-from verl_agent.study.runs import Results, study_runs
+from verl_agent.study.runs import Results, search_runs, study_runs
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +78,42 @@ def test_arms_that_do_not_learn_are_not_called_equal(plan, tmp_path):
     verdicts = {one["verdict"] for one in written["comparisons"].values()}
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert verdicts == {"cannot tell: no arm learned"} and "**equal" not in text
+
+
+def test_an_arm_that_loses_what_the_warm_start_had_is_worse_though_none_learned(plan, tmp_path):
+    play(plan, plan.study.seeds, tmp_path, ends=(-1.0, -0.2))
+    write_study_report(plan, tmp_path)
+    written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert written["comparisons"]["short"]["verdict"] == "worse"
+    assert written["comparisons"]["same"]["verdict"] == "cannot tell: no arm learned"
+
+
+def test_a_block_in_which_an_arm_still_plays_decides_nothing(plan, tmp_path):
+    play(plan, plan.study.seeds[:5], tmp_path, ends=(0.3, 0.3))
+    play(plan, plan.study.seeds[5:], tmp_path, ["long"], ends=(0.3, 0.3))
+    play(plan, plan.study.seeds[5:], tmp_path, ["same"], ends=(0.3, 9.9))
+    assert decisions(plan, tmp_path) == {}
+    play(plan, plan.study.seeds[5:], tmp_path, ["short"], ends=(0.3, 0.3))
+    assert decisions(plan, tmp_path) == {("long", "same"): "same", ("same", "short"): "same"}
+
+
+def test_the_report_names_values_at_an_end_of_the_search(plan, tmp_path):
+    values = yaml.safe_load(plan.file.read_text(encoding="utf-8"))
+    del values["stop"]
+    file = tmp_path / "searched.yaml"
+    search = {"values": [1e-4, 2e-4, 4e-4], "seeds": [11]}
+    file.write_text(yaml.safe_dump(values | {"search": search}), encoding="utf-8")
+    searched = make_plan(file)
+    best = {"long": 1e-4, "same": 2e-4, "short": 4e-4}
+    for run in search_runs(searched):
+        run.folder(tmp_path).mkdir(parents=True)
+        point = {"turns": 1000, "success": 0.5 + 0.1 * (run.value == best[run.arm])}
+        (run.folder(tmp_path) / "points.jsonl").write_text(json.dumps(point) + "\n")
+        (run.folder(tmp_path) / "done.json").write_text("{}")
+    play(searched, [1], tmp_path)
+    write_study_report(searched, tmp_path)
+    said = "long 0.0001 (least tried); same 0.0002; short 0.0004 (largest tried)."
+    assert said in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
 def test_the_report_names_code_that_came_after_the_first_run(plan, tmp_path):

@@ -4,9 +4,11 @@ import json
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from tests import ROOT
 from tests.support.episodes import talk
+from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
 from verl_agent.study.execution import Execution, claim_study, turns_by_step, validations
 from verl_agent.study.plan import make_plan
@@ -47,7 +49,7 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
     out, plan, said, again = tmp_path / "out", make_plan(file), [], []
     Execution(plan, out, 1, said.append).run()
     assert sorted(path.name for path in (out / "warm/small").glob("*.pt")) == ["1.pt", "2.pt"]
-    assert len([line for line in said if "area" in line]) == 4 and "until about" in said[0]
+    assert len([line for line in said if "area" in line]) == 4 and "; 3 left, until about" in said[0]
     Execution(plan, out, 1, again.append).run()
     assert again == ["4 of 4 runs have ended before."]
     paths = {path.name for path in write_study_report(plan, out)}
@@ -109,6 +111,15 @@ def test_a_validation_has_the_means_of_training_since_the_one_before(tmp_path):
     assert start == {"step": 0, "turns": 0, "seconds": 0, "success": 0.5}
     assert second == start | {"step": 2, "seconds": 7, "limited": pytest.approx(0.3), "entropy": 1.5}
     assert third == start | {"step": 3, "seconds": 12, "limited": 0.8, "entropy": 3}
+
+
+def test_a_full_disk_names_the_folder_of_the_study(file, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "study.yaml.part").symlink_to("/dev/full")
+    result = CliRunner().invoke(app, ["study", "run", str(file), "--out", str(out)])
+    assert result.exit_code == 2 and "No space left" in result.stderr and f"Repair {out}" in result.stderr
+    assert not (out / "study.yaml").exists()
 
 
 def test_a_run_that_fails_is_the_last_one(file, tmp_path):

@@ -10,21 +10,24 @@ from tests import ROOT
 from tests.support.packages import install_example
 from verl_agent.config.composing import compose_training
 from verl_agent.config.settings import read_run_env
+from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import Study, TinySettings
 from verl_agent.study.tiny.learner import Batch, Learner, share_with_signal
 from verl_agent.study.tiny.model import new_model
-from verl_agent.study.tiny.playing import TinyPlayer
-from verl_agent.study.tiny.training import TinyRun, Training
+from verl_agent.study.tiny.playing import Plays, TinyPlayer
+from verl_agent.study.tiny.training import TinyRun, Training, measurements
 from verl_agent.study.tiny.warm_start import WarmStart, save_at_once, warm_start
 from verl_agent.study.tiny.words import WordBuilder, Words
+from verl_agent.types import Episode, StopReason, TaskItem
 
 RECIPE = ROOT / "recipes/studies/guess_number.yaml"
 SMALL = [
     *("env.train_tasks=small_train", "env.eval_tasks=small_test", "env.options.ranges=null", "horizon.max_turns=[5]"),
     *("horizon.eval_max_turns=5", "data.train_batch_size=4", "actor_rollout_ref.rollout.n=4"),
 ]
+ARMS = {"one": [], "other": []}
 SETTINGS = TinySettings(
     width=32, layers=2, heads=2, warm_tasks=16, warm_updates=80, warm_batch=8, warm_rate=1e-2, eval_tasks=12
 )
@@ -159,7 +162,7 @@ def test_a_stage_begins_with_a_new_optimizer_and_the_present_policy_as_reference
 def test_a_warm_start_is_written_and_read(started, tmp_path):
     started.write(tmp_path / "1.pt")
     read = WarmStart.read(tmp_path / "1.pt")
-    assert read.words.pieces == started.words.pieces and read.loss == started.loss
+    assert read.words.pieces == started.words.pieces
     assert all(torch.equal(read.weights[name], value) for name, value in started.weights.items())
 
 
@@ -186,17 +189,43 @@ class KilledTraining(Training):
         return super().step()
 
 
+def test_episodes_that_all_fail_end_the_run_with_the_error():
+    item = TaskItem("own", "task-7")
+    failed = Episode(item, 5, stop=StopReason.ENV_ERROR, error="no server")
+    with pytest.raises(ConfigError, match=r"all 2 episodes of a step failed.*task-7: env_error: no server"):
+        measurements(Plays([failed, failed], [], 0.0), 5)
+
+
+def test_an_episode_that_another_limit_ended_is_not_one_at_the_turn_limit():
+    ends = [StopReason.TURN_LIMIT, StopReason.TURN_TOKENS, StopReason.TERMINATED, StopReason.TERMINATED]
+    episodes = [Episode(TaskItem("own", "1"), 5, stop=stop) for stop in ends]
+    assert measurements(Plays(episodes, [], 0.0), 5)["limited"] == 0.25
+
+
+def test_a_batch_with_more_tasks_than_there_are_raises_config_error(tmp_path, started):
+    started.write(tmp_path / "1.pt")
+    study = Study(question="", recipe="", arms=ARMS, seeds=[1], budget_turns=400, tiny=SETTINGS)
+    config = composed("data.train_batch_size=500")
+    with pytest.raises(ConfigError, match=r"has \d+ tasks, fewer than data\.train_batch_size=500"):
+        TinyRun(tmp_path / "run", tmp_path / "1.pt", config, study, 1).train()
+
+
 def test_a_killed_run_resumes_to_the_same_points(tmp_path, started):
     config = composed("horizon.max_turns=[2,5]", "horizon.steps_per_stage=3")
     warm = tmp_path / "warm/1.pt"
     started.write(warm)
-    arms = {"one": [], "other": []}
-    study = Study(question="", recipe="", arms=arms, seeds=[1], budget_turns=400, points=4, tiny=SETTINGS)
+    study = Study(question="", recipe="", arms=ARMS, seeds=[1], budget_turns=400, points=4, tiny=SETTINGS)
     whole, cut = (TinyRun(tmp_path / name, warm, config, study, 1) for name in ("whole", "cut"))
     whole.train()
     cut.folder.mkdir()
     with pytest.raises(Killed):
         KilledTraining(cut).to_the_end()
+    file = cut.folder / "points.jsonl"
+    lines = file.read_text()
+    file.write_text(lines.partition("\n")[0] + "\n")
+    with pytest.raises(ConfigError, match=r"has 1 of 3 evaluations\. Remove its folder"):
+        cut.train()
+    file.write_text(lines)
     cut.train()
     points = [
         [json.loads(line) for line in (run.folder / "points.jsonl").read_text().splitlines()] for run in (whole, cut)

@@ -13,6 +13,7 @@ from typing_extensions import override
 from verl_agent.agents.base import Agent
 from verl_agent.config.reward_shaping import turn_rewards
 from verl_agent.config.settings import RunEnv
+from verl_agent.errors import ConfigError
 from verl_agent.rollout.engine_policy import EnginePolicy
 from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
 from verl_agent.rollout.seeds import EpisodeSeed
@@ -42,6 +43,21 @@ class Plays:
     episodes: list[Episode]
     rows: list[SegmentRow]
     entropy: float
+
+    @property
+    def valid(self) -> list[Episode]:
+        """The episodes without an environment error.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if not (found := [one for one in self.episodes if one.valid]):
+            one = self.episodes[0]
+            raise ConfigError(
+                f"all {len(self.episodes)} episodes of a step failed, such as that of task {one.item.id}: {one.stop}: "
+                f"{one.error}. Repair the environment; the next start resumes."
+            )
+        return found
 
     @property
     def turns(self) -> int:

@@ -12,6 +12,7 @@ import torch
 
 from verl_agent.config.algorithms import CRITICS
 from verl_agent.config.settings import read_run_env
+from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import DONE, POINTS, Study
@@ -66,6 +67,11 @@ class Training:
         budget = TokenBudget.of(self._env.episode, data["max_prompt_length"], data["max_response_length"])
         self._player = TinyPlayer(self._env, started.words, budget, seed)
         self._train, held_out = (self._env.tasks(one) for one in (self._env.env.train_tasks, self._env.env.eval_tasks))
+        if len(self._train) < data["train_batch_size"]:
+            raise ConfigError(
+                f"env.train_tasks={self._env.env.train_tasks!r} has {len(self._train)} tasks, fewer than "
+                f"data.train_batch_size={data['train_batch_size']}. Lower it, or give more tasks."
+            )
         self._held_out = Random(seed).sample(held_out, min(settings.eval_tasks, len(held_out)))
         self._turn_limits, self._luck = TurnLimits([self._env]), Random(seed)
         self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0, "limit": 0}
@@ -105,7 +111,7 @@ class Training:
         return {**measured, "max_turns": max_turns, **self._learner.update(plays.rows, step)}
 
     def _play(self, items: list[Any], samples: int, max_turns: int, step: int) -> Plays:
-        limits = EpisodeLimits(max_turns, None, 0, self._env.env.on_action_error)
+        limits = EpisodeLimits(max_turns, None, self._env.env.retries, self._env.env.on_action_error)
         return self._player.play(self._policy, items, samples, limits, step)
 
     def _evaluate(self, measured: Mapping[str, float]) -> None:
@@ -136,28 +142,35 @@ class Training:
         self._counts.update(counts)
         file = self._run.folder / POINTS
         lines = file.read_text(encoding="utf-8").splitlines()[: int(counts["points"])]
-        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        if len(lines) < counts["points"]:
+            raise ConfigError(
+                f"{file} has {len(lines)} of {counts['points']} evaluations. Remove its folder; the next start plays "
+                "the run again."
+            )
+        part = file.with_suffix(".part")
+        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        part.replace(file)
 
 
 def solved_within(plays: Plays, turns: int) -> float:
     """Return the share of valid episodes that were solved within a number of turns."""
-    valid = [one for one in plays.episodes if one.valid]
-    return sum(one.success and len(one.turns) <= turns for one in valid) / max(1, len(valid))
+    valid = plays.valid
+    return sum(one.success and len(one.turns) <= turns for one in valid) / len(valid)
 
 
 def measurements(plays: Plays, full: int) -> dict[str, float]:
     """Return the measurements of a step whose replies have at most `full` tokens; most are shares."""
-    episodes = [one for one in plays.episodes if one.valid]
+    episodes = plays.valid
     turns = [turn for one in episodes for turn in one.turns]
     limited = [turn for one in episodes if one.stop is StopReason.TURN_LIMIT for turn in one.turns]
-    tokens, all_turns, all_episodes = sum(one.reply.tokens for one in turns), max(1, len(turns)), max(1, len(episodes))
+    tokens, all_turns = sum(one.reply.tokens for one in turns), max(1, len(turns))
     return {
-        "train_success": sum(one.success for one in episodes) / all_episodes,
-        "limited": sum(one.truncated for one in episodes) / all_episodes,
+        "train_success": sum(one.success for one in episodes) / len(episodes),
+        "limited": sum(one.stop is StopReason.TURN_LIMIT for one in episodes) / len(episodes),
         "limited_tokens": sum(one.reply.tokens for one in limited) / max(1, tokens),
         "invalid": sum(one.info_total("invalid_action") for one in episodes) / all_turns,
         "full_replies": sum(one.reply.tokens >= full for one in turns) / all_turns,
-        "turns_mean": len(turns) / all_episodes,
+        "turns_mean": len(turns) / len(episodes),
         "entropy": plays.entropy,
         "tokens": float(tokens),
     }

@@ -33,11 +33,10 @@ READ_TASKS = 128
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """Tokenizer, weights of the policy, and mean loss of a token in the last tenth of the optimizer steps, in nats."""
+    """Tokenizer and weights of the policy."""
 
     words: Words
     weights: dict[str, Tensor]
-    loss: float
 
     def new_policy(self, settings: TinySettings) -> PreTrainedModel:
         """Return a policy with the weights."""
@@ -48,13 +47,13 @@ class WarmStart:
     def write(self, file: Path) -> None:
         """Write the warm start at once."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_at_once([self.words.pieces, self.weights, self.loss], file)
+        save_at_once([self.words.pieces, self.weights], file)
 
     @classmethod
     def read(cls, file: Path) -> "WarmStart":
         """Read what `write` wrote."""
         saved: list[Any] = torch.load(file)
-        return cls(Words(saved[0]), *saved[1:])
+        return cls(Words(saved[0]), saved[1])
 
 
 def save_at_once(values: list[Any], file: Path) -> None:
@@ -96,7 +95,7 @@ def warm_start(env: RunEnv, settings: TinySettings, seed: int) -> WarmStart:
     luck, train = Random(seed), env.tasks(env.env.train_tasks)
     shown = [demonstrated(item, env) for item in luck.sample(train, min(settings.warm_tasks, len(train)))]
     words = Words.of_texts(message["content"] for episode in [*shown, *others(env)] for message in episode.messages)
-    policy, losses = new_model(words, settings), list[float]()
+    policy = new_model(words, settings)
     optimizer = torch.optim.AdamW(policy.parameters(), settings.warm_rate, weight_decay=0.01)
     segments = list[Segment]()
     for one in shown:
@@ -107,9 +106,7 @@ def warm_start(env: RunEnv, settings: TinySettings, seed: int) -> WarmStart:
         loss = imitation_loss(policy, luck.choices(segments, k=settings.warm_batch))
         loss.backward()
         minimize(policy, optimizer, 1.0)
-        losses.append(loss.item())
-    last = losses[-max(1, len(losses) // 10) :]
-    return WarmStart(words, policy.state_dict(), sum(last) / max(1, len(last)))
+    return WarmStart(words, policy.state_dict())
 
 
 def demonstrated(item: TaskItem, env: RunEnv) -> Episode:
