@@ -20,29 +20,27 @@ MARKS = ("<!-- studies -->", "<!-- end of studies -->")
 HORIZON = "[ScalingInter-RL](https://arxiv.org/abs/2509.08755)"
 CLAIMS = {
     "horizon_guess_number_small": [
-        ("A growing turn limit learns more than the long one, GuessNumber to 12", HORIZON, "staged"),
+        ("A growing turn limit beats the long one, GuessNumber to 12", HORIZON, "staged"),
         ("... so does one that grows by success (in 11 of 16 runs it stayed short)", "ours", "adaptive"),
         ("... so do the same limits in random order", "control", "random"),
         ("... so does a shrinking limit", "control", "long_to_short"),
         ("... so does the short limit alone", "control", "fixed_short"),
     ],
-    "horizon_guess_number": [
-        ("A growing turn limit learns more than the long one, GuessNumber to 36", HORIZON, "staged")
-    ],
+    "horizon_guess_number": [("A growing turn limit beats the long one, GuessNumber to 36", HORIZON, "staged")],
     **{
         f"horizon_{name.lower()}": [
-            (f"A growing turn limit learns more than the long one, {name} of 10 to 12 turns", HORIZON, "staged"),
+            (f"A growing turn limit beats the long one, {name} of 10 to 12 turns", HORIZON, "staged"),
             ("... so does the short limit alone", "control", "fixed_short"),
         ]
         for name in ("TextCraft", "BabyAI")
     },
     "horizon_mixed_textcraft": [
-        ("A growing turn limit learns more than the long one, TextCraft of 4 and 8 turns", HORIZON, "staged"),
+        ("A growing turn limit beats the long one, TextCraft of 4 and 8 turns", HORIZON, "staged"),
         ("... so does a short limit, within which only half of the tasks can be solved", "control", "fixed_short"),
         ("... and this changes success in the end", "control", "fixed_short", "final"),
     ],
     "horizon_smollm2": [
-        ("A growing turn limit learns more than the long one, SmolLM2-135M on TextCraft to 8 turns", HORIZON, "staged")
+        ("A growing turn limit beats the long one, SmolLM2-135M on TextCraft to 8 turns", HORIZON, "staged")
     ],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
@@ -66,7 +64,7 @@ CLAIMS = {
     ],
     **{
         f"algorithms_{study}": [
-            (f"RLOO learns more than GRPO, {game}", "ours", "rloo"),
+            (f"RLOO beats GRPO, {game}", "ours", "rloo"),
             ("... REINFORCE++", "ours", "reinforce_pp"),
             ("... GiGPO", "ours", "gigpo"),
             ("... PPO by token", "ours", "ppo_by_token"),
@@ -78,12 +76,10 @@ CLAIMS = {
             ("babyai", "BabyAI of 10 to 12 turns"),
         )
     },
-    "rloo_textcraft": [
-        ("RLOO learns more than GRPO at GRPO's learning rate, TextCraft of 4 and 8 turns", "ours", "rloo")
-    ],
+    "rloo_textcraft": [("RLOO beats GRPO at its learning rate, TextCraft of 4 and 8 turns", "ours", "rloo")],
     **{
         f"updates_{study}": [
-            (f"Half of the tasks in a step learn more under the long limit, {game}", "ours", "small_batch"),
+            (f"Smaller batches help under the long limit, {game}", "ours", "small_batch"),
             ("... so does the short limit alone", "control", "fixed_short"),
         ]
         for study, game in (("guess_number", "GuessNumber to 12"), ("babyai", "BabyAI of 10 to 12 turns"))

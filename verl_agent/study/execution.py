@@ -65,7 +65,7 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
                 from verl_agent.study.tiny.training import TinyRun
                 from verl_agent.study.tiny.warm_start import warm_start_once
 
-            warm = out / "warm" / run.stratum / f"{run.seed}.pt"
+            warm = run.warm_start(out)
             shared = [*plan.study.strata[run.stratum], f"data.seed={run.seed}"]  # of no arm, so the same for all
             warm_start_once(warm, lambda: compose_training(plan.recipe, shared), study.tiny, run.seed)
             TinyRun(run.folder(out), warm, compose_training(plan.recipe, overrides), study, run.seed).train()
@@ -125,6 +125,8 @@ class Execution:
             while missing or playing:
                 while missing and len(playing) < self._jobs:
                     run = missing.pop(0)
+                    if self._plan.study.runner == "tiny" and not run.warm_start(self._out).is_file():
+                        self._say(f"{run}: imitates the oracle first, which takes minutes if its episodes are long")
                     playing[pool.submit(play_run, self._plan, run, self._out)] = run
                 for future in wait(playing, return_when=FIRST_COMPLETED).done:
                     run = playing.pop(future)

@@ -37,6 +37,10 @@ class Run:
             / str(self.seed)
         )
 
+    def warm_start(self, out: Path) -> Path:
+        """Return the file of the warm start, that of all arms."""
+        return out / "warm" / self.stratum / f"{self.seed}.pt"
+
     def done(self, out: Path) -> bool:
         """Return True if the run has ended."""
         return (self.folder(out) / DONE).is_file()

@@ -49,7 +49,8 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
     out, plan, said, again = tmp_path / "out", make_plan(file), [], []
     Execution(plan, out, 1, said.append).run()
     assert sorted(path.name for path in (out / "warm/small").glob("*.pt")) == ["1.pt", "2.pt"]
-    assert len([line for line in said if "area" in line]) == 4 and "; 3 left, until about" in said[0]
+    assert len([line for line in said if "area" in line]) == 4 and "; 3 left, until about" in said[1]
+    assert [line.partition(": imitates")[0] for line in said[::3]] == ["small, long, seed 1", "small, long, seed 2"]
     Execution(plan, out, 1, again.append).run()
     assert again == ["4 of 4 runs have ended before."]
     paths = {path.name for path in write_study_report(plan, out)}
