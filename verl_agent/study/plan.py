@@ -19,7 +19,7 @@ from verl_agent.study.environments import check_evaluated_alike, evaluation, loa
 from verl_agent.study.inference import first_decision, least_seeds
 from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
 
-OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir")
+OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir", "trainer.val_before_train")
 """Keys that the command sets for each run."""
 FOLLOWING = ("trainer.total_training_steps", "trainer.test_freq", "trainer.save_freq")
 """Keys that may differ besides, because the steps of an arm follow from its turn limits and the budget."""
