@@ -95,10 +95,10 @@ def check_recipe(recipe: Path) -> None:
 
 
 def first_lines(recipe: Path) -> tuple[str, str]:
-    """Return purpose and requirements of a recipe, which its first lines state."""
+    """Return purpose and requirements of a recipe, which its first lines state; what follows a command is not listed."""
     comment = takewhile(lambda line: line.startswith("#"), recipe.read_text(encoding="utf-8").splitlines())
     purpose, _, needs = " ".join(line.strip("# ") for line in comment).partition("Needs: ")
-    return purpose.strip(), needs
+    return purpose.partition(" verl-agent ")[0].strip(), needs
 
 
 def command_of(recipe: Path) -> str:

@@ -40,6 +40,9 @@ def start_study(
     os.environ.setdefault("VERL_PLATFORM", "cpu")
     try:
         Execution(make_plan(file), _folder(file, out), jobs, print_line).run(new_code)
+    except KeyboardInterrupt:
+        print_line("Interrupted. The same command goes on from the last evaluation of each run.")
+        raise
     except ConfigError as error:
         fail(str(error))
     except OSError as error:
@@ -54,8 +57,9 @@ def report_study(file: File, out: Out = None) -> None:
     from verl_agent.study.report import write_study_report
 
     try:
-        for path in write_study_report(make_plan(file), _folder(file, out)):
-            print_line(f"wrote {path}")
+        paths, answers = write_study_report(make_plan(file), _folder(file, out))
+        for line in (*(f"wrote {path}" for path in paths), *answers):
+            print_line(line)
     except ConfigError as error:
         fail(str(error))
     except OSError as error:

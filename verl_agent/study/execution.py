@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,8 +16,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from verl_agent.config.composing import compose_training
-from verl_agent.config.keys import literal
+from verl_agent.config.keys import leaves, literal
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim, read_settings
 from verl_agent.runs.processes import end_with_parent
@@ -42,8 +45,8 @@ LOGGED = {
 }
 """Measurements of training in a point of `runner: train`, and the metrics that hold them: the first that is logged."""
 ADVICE = (
-    "A study whose file changes after the first run is another study: choose another --out, or restore the file from "
-    "study.yaml in the folder. If only the code changed, and that makes no difference, add --new-code."
+    "Choose another --out, or restore what changed. If only the code changed, and that makes no difference, add "
+    "--new-code."
 )
 
 
@@ -74,6 +77,12 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
     return time.monotonic() - begun
 
 
+def begin_worker() -> None:
+    """Let a worker process end with its parent, and silently at Ctrl-C."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Execution:
     """Plays the missing runs of a study into the folder `out`, `jobs` at a time in worker processes."""
 
@@ -89,14 +98,15 @@ class Execution:
         """
         plan, study, out = self._plan, self._plan.study, self._out
         make_folder(out, "--out")
+        check_same_file(plan.file, out)
         claim_study(out, plan.facts, new_code)
         if not (out / "study.yaml").is_file():
             shutil.copyfile(plan.file, out / "study.yaml.part")
             (out / "study.yaml.part").replace(out / "study.yaml")
         try:
-            with ProcessPoolExecutor(
-                self._jobs, get_context("spawn"), end_with_parent
-            ) as pool:  # no run has two writers
+            with ProcessPoolExecutor(self._jobs, get_context("spawn"), begin_worker) as pool:  # no run has two writers
+                if study.runner == "tiny" and not (out / "warm").is_dir():
+                    self._say("Each seed begins with episodes of the oracle to imitate; long ones take minutes.")
                 self._play(pool, search_runs(plan))
                 if study.search is not None:
                     for stratum, arm in plan.changes:
@@ -125,8 +135,8 @@ class Execution:
             while missing or playing:
                 while missing and len(playing) < self._jobs:
                     run = missing.pop(0)
-                    if self._plan.study.runner == "tiny" and not run.warm_start(self._out).is_file():
-                        self._say(f"{run}: imitates the oracle first, which takes minutes if its episodes are long")
+                    if points := run.points(self._out):
+                        self._say(f"{run}: goes on after {points[-1]['turns']:,} turns")
                     playing[pool.submit(play_run, self._plan, run, self._out)] = run
                 for future in wait(playing, return_when=FIRST_COMPLETED).done:
                     run = playing.pop(future)
@@ -146,6 +156,23 @@ class Execution:
         end = f"; {len(left)} left, until about {until:%d %b %H:%M}" if left else ""
         value = measured(run.points(self._out), study.measure, budget)
         self._say(f"{run}: {study.measure} {value:.3f} in {seconds:.0f} s{end}")
+
+
+def check_same_file(file: Path, out: Path) -> None:
+    """Check that a study is the one whose runs a folder holds.
+
+    Raises:
+        ConfigError: its file changed since the first run.
+    """
+    kept = out / "study.yaml"
+    if kept.is_file() and kept.read_bytes() != file.read_bytes():
+        before, now = (dict(leaves(OmegaConf.to_container(OmegaConf.load(one)))) for one in (kept, file))
+        keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        changed = [f"{key} was {before.get(key)}, is now {now.get(key)}" for key in keys] or ["comments or order"]
+        raise ConfigError(
+            f"{out} holds runs of another version of this study: {'; '.join(changed)}. A study that changes after its "
+            f"first run is another one: give it its own --out, or restore the file: cp {kept} {file}"
+        )
 
 
 def claim_study(out: Path, facts: Mapping[str, str], new_code: bool) -> None:

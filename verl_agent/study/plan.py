@@ -63,14 +63,10 @@ class Plan:
 
     def describe(self) -> Iterator[str]:
         """Yield the question, the arms with what they change, and the number of runs, line by line."""
-        study, first = self.study, next(iter(self.study.arms))
+        study = self.study
         yield f"question: {' '.join(study.question.split())}"
         yield f"measure: {study.measure}, the {MEASURES[study.measure]}; margin {study.margin:g}"
-        for arm in study.arms:
-            changed = {key: value for stratum in study.strata for key, value in self.changes[stratum, arm].items()}
-            said = ", ".join(f"{key}={value}" for key, value in changed.items())
-            base = ", ".join(study.arms[first]) or "the recipe as it is"
-            yield f"arm {arm}: {f'{base}; the others are compared with it' if arm == first else said}"
+        yield from self.describe_arms()
         strata, arms, seeds = len(study.strata), len(study.arms), len(study.seeds)
         shown = f"{strata} strata x " if strata > 1 else ""
         yield (
@@ -96,6 +92,15 @@ class Plan:
                 "dropped"
             )
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
+
+    def describe_arms(self) -> Iterator[str]:
+        """Yield the arms with what they change, line by line."""
+        study, first = self.study, next(iter(self.study.arms))
+        for arm in study.arms:
+            changed = {key: value for stratum in study.strata for key, value in self.changes[stratum, arm].items()}
+            said = ", ".join(f"{key}={value}" for key, value in changed.items())
+            base = ", ".join(study.arms[first]) or "the recipe as it is"
+            yield f"arm {arm}: {f'{base}; the others are compared with it' if arm == first else said}"
 
 
 def make_plan(file: Path) -> Plan:

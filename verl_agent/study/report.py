@@ -13,7 +13,15 @@ from verl_agent.errors import ConfigError
 from verl_agent.results.statistics import Estimate
 from verl_agent.runs.identity import read_settings
 from verl_agent.study.execution import RECORD, code_hashes, decisions
-from verl_agent.study.inference import ArmComparison, Pair, bootstrap, interquartile_mean, over_seeds, seeds_for
+from verl_agent.study.inference import (
+    ArmComparison,
+    Pair,
+    bootstrap,
+    interquartile_mean,
+    least_seeds,
+    over_seeds,
+    seeds_for,
+)
 from verl_agent.study.plan import Plan
 from verl_agent.study.runs import Point, Results, chosen_value, search_runs, study_runs
 from verl_agent.study.settings import MEASURES
@@ -50,8 +58,11 @@ WARNINGS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 """Early warnings, from the first to the last point under the last turn limit: a longer one has more invalid actions."""
 
 
-def write_study_report(plan: Plan, out: Path) -> list[Path]:
-    """Write `report.md`, `report.json` and plots into the folder of a study, and return their paths.
+def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
+    """Write `report.md`, `report.json` and plots into the folder of a study.
+
+    Returns:
+        Their paths, and a line on each compared arm.
 
     Raises:
         ConfigError: no run has ended, or the folder is that of another study.
@@ -93,7 +104,9 @@ def write_study_report(plan: Plan, out: Path) -> list[Path]:
     lines += ["\n## All measures", *pairs_tables(results), *measures_tables(results), *why(results)]
     lines += [*searched(plan, out), *(f"\n![{path.stem}]({path.name})" for path in plots)]
     (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return [out / "report.md", out / "report.json", *plots]
+    first = next(iter(plan.study.arms))
+    answers = [f"{arm} minus {first}: {span(one.difference)}, {said}" for arm, (one, _, said) in compared.items()]
+    return [out / "report.md", out / "report.json", *plots], answers
 
 
 def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
@@ -101,6 +114,8 @@ def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
     study, ended = results.plan.study, len(results.points)
     total = len(study.arms) * len(study.seeds) * len(study.strata)
     yield f"# {results.plan.file.stem}\n\n{' '.join(study.question.split())}\n"
+    yield from (f"* {line}" for line in results.plan.describe_arms())
+    yield f"\nRecipe `{Path(study.recipe).name}`, runner `{study.runner}`."
     yield f"{ended} of {total} runs have ended, compared at {study.budget_turns:,} environment turns."
     yield f"Primary measure: {study.measure}, the {MEASURES[study.measure]}. Margin: {study.margin:g}."
     if results.plan.seen_tasks:
@@ -117,7 +132,8 @@ def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
 def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float, str]]) -> Iterator[str]:
     """Yield the table of the primary measure."""
     study, first = results.plan.study, next(iter(results.plan.study.arms))
-    yield f"\n| arm | seeds | {study.measure} | interquartile mean | minus {first} | p (Holm) | better in | verdict |"
+    of_pairs = "better in, of all pairs of runs"
+    yield f"\n| arm | seeds | {study.measure} | interquartile mean | minus {first} | p (Holm) | {of_pairs} | verdict |"
     yield "|---|---|---|---|---|---|---|---|"
     for arm in study.arms:
         if not (seeds := results.seeds(arm)):
@@ -126,7 +142,7 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
         values, rest = results.values(arm, study.measure, seeds), " | | | "
         if arm in compared:
             one, p, said = compared[arm]
-            rest = f"{span(one.difference)} | {p_text(p)} | {one.improvement.mean:.0%} of pairs | **{said}**"
+            rest = f"{span(one.difference)} | {p_text(p)} | {one.improvement.mean:.0%} | **{said}**"
         middle = bootstrap([values], lambda arms: interquartile_mean(arms[0]))
         yield f"| {arm} | {len(seeds)} | {span(over_seeds(values.mean(0)))} | {span(middle)} | {rest} |"
     if all(len(seeds) < 2 for _, seeds in results.shared()):
@@ -134,11 +150,13 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
     elif not results.learned():
         yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
+    if len(study.seeds) < (least := least_seeds(len(study.arms))):
+        yield f"With {len(study.seeds)} seeds no arm can be better or worse; that takes {least}."
     spread = [
         f"{arm} {seeds_for(one.deviation, study.margin)}" for arm, (one, _, _) in compared.items() if one.deviation
     ]
     if spread:
-        yield f"Seeds for intervals of ±{study.margin:g}, from the spread so far: {', '.join(spread)}."
+        yield f"Seeds that an interval of ±{study.margin:g} needs, from the spread so far: {', '.join(spread)}."
 
 
 def told_apart(plan: Plan, decided: Mapping[Pair, str]) -> Iterator[str]:
@@ -181,7 +199,7 @@ def pairs_tables(results: Results) -> Iterator[str]:
     measure = results.plan.study.measure
     if len(results.plan.study.arms) > 2:  # else it is in the table of verdicts
         yield from pairs_table(results, measure, lambda arm, other: results.difference(arm, other, measure))
-    said = "mean success over the training steps of the shortest run of both arms"
+    said = "after equal updates: mean success up to the last training step of the shortest run of both arms"
     yield from pairs_table(results, said, results.at_equal_steps)
 
 

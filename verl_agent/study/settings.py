@@ -53,7 +53,8 @@ class Search:
         shown = [f"{value:g}" for value in self.values]  # names of folders
         if len({*shown}) < len(shown):
             raise ConfigError(
-                f"study.search.values={list(self.values)} has a value twice, in six digits. Give each once."
+                f"study.search.values={list(self.values)} has {max(shown, key=shown.count)} twice; six digits count. "
+                "Give each once."
             )
 
     def turns(self, budget: int) -> int:
@@ -93,7 +94,7 @@ class TinySettings:
     warm_rate: Rate = 2e-3
     """Learning rate of the warm start."""
     eval_tasks: Count = 256
-    """Held-out tasks of an evaluation; the same ones for all arms of a seed."""
+    """Most held-out tasks of an evaluation; the same ones for all arms of a seed."""
     eval_samples: Count = 1
     """Episodes of each of these tasks."""
     beyond_turns: Count | None = None
@@ -171,8 +172,10 @@ class Study:
                 f"study.tiny.fresh_optimizer=true holds for all arms, so {FRESH} of arm {arms[0]} does nothing. Remove "
                 "one of them."
             )
+        if len({*self.seeds}) < seeds:
+            raise ConfigError(f"study.seeds={list(self.seeds)} has a seed twice. Give each once.")
         searched = self.search.seeds if self.search else ()
-        if len({*self.seeds, *searched}) != len(self.seeds) + len(searched):
+        if len({*self.seeds, *searched}) != seeds + len(searched):
             raise ConfigError(
                 f"study.seeds={list(self.seeds)} and study.search.seeds={list(searched)} have a seed twice. Give each "
                 "once: a setting that is chosen and measured on the same seeds looks better than it is."

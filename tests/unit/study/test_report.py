@@ -1,6 +1,7 @@
 """Test the report of a study from the points of its runs."""
 
 import json
+import re
 from random import Random
 
 import pytest
@@ -53,13 +54,15 @@ def test_one_seed_decides_nothing_and_says_nothing_about_learning(plan, tmp_path
 
 def test_a_report_has_the_verdict_of_each_arm(plan, tmp_path):
     play(plan, plan.study.seeds, tmp_path)
-    assert len(write_study_report(plan, tmp_path)) == 4
+    paths, answers = write_study_report(plan, tmp_path)
+    assert len(paths) == 4 and re.fullmatch(r"short minus long: -0.2\d\d \[.*\], worse", answers[1])
     written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     verdicts = {arm: one["verdict"] for arm, one in written["comparisons"].items()}
     assert verdicts == {"same": "equal within the margin", "short": "worse"}
     assert written["comparisons"]["short"]["holm"] == pytest.approx(2 * 2 / 2**10)
     assert list(written["differences"]) == ["same", "short"]
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "* arm short: horizon.max_turns=[4]" in text and "no arm can be" not in text
     assert "30 of 30 runs" in text and "long and short (larger: long)" in text
 
 

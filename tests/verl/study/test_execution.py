@@ -1,6 +1,11 @@
 """Test whole studies: runs in worker processes, resumed and refused, and their report."""
 
 import json
+import os
+import signal
+import sys
+from itertools import takewhile
+from subprocess import PIPE, STDOUT, Popen
 
 import pytest
 import yaml
@@ -50,17 +55,20 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
     Execution(plan, out, 1, said.append).run()
     assert sorted(path.name for path in (out / "warm/small").glob("*.pt")) == ["1.pt", "2.pt"]
     assert len([line for line in said if "area" in line]) == 4 and "; 3 left, until about" in said[1]
-    assert [line.partition(": imitates")[0] for line in said[::3]] == ["small, long, seed 1", "small, long, seed 2"]
+    assert "oracle" in said[0] and len(said) == 5
     Execution(plan, out, 1, again.append).run()
     assert again == ["4 of 4 runs have ended before."]
-    paths = {path.name for path in write_study_report(plan, out)}
+    paths = {path.name for path in write_study_report(plan, out)[0]}
     assert paths == {"report.md", "report.json", "success_small.png", "profiles.png"}
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert "With 2 seeds no arm can be better or worse; that takes 6." in (out / "report.md").read_text(
+        encoding="utf-8"
+    )
     assert len(report["points"]) == 4 and report["comparisons"]["short"]["verdict"].startswith("cannot tell")
     assert "4 of 4 runs" in (out / "report.md").read_text(encoding="utf-8")
     file.write_text(file.read_text(encoding="utf-8") + "margin: 0.2\n", encoding="utf-8")
     changed = make_plan(file)
-    with pytest.raises(ConfigError, match="another version of this study"):
+    with pytest.raises(ConfigError, match=r"another version of this study: margin was None, is now 0\.2\."):
         Execution(changed, out, 1, said.append).run()
     with pytest.raises(ConfigError, match="another version"):
         write_study_report(changed, out)
@@ -121,6 +129,17 @@ def test_a_full_disk_names_the_folder_of_the_study(file, tmp_path):
     result = CliRunner().invoke(app, ["study", "run", str(file), "--out", str(out)])
     assert result.exit_code == 2 and "No space left" in result.stderr and f"Repair {out}" in result.stderr
     assert not (out / "study.yaml").exists()
+
+
+def test_an_interrupted_study_says_how_to_go_on(file, tmp_path):
+    command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "study", "run", str(file)]
+    command += ["--out", str(tmp_path / "out")]
+    with Popen(command, stdout=PIPE, stderr=STDOUT, text=True, start_new_session=True) as process:
+        before = list(takewhile(lambda line: "left, until" not in line, process.stdout))
+        os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C in a terminal does
+        after = process.stdout.read()
+    assert "episodes of the oracle" in before[-1] and process.returncode == 130
+    assert "Interrupted. The same command goes on" in after and "Traceback" not in after
 
 
 def test_a_run_that_fails_is_the_last_one(file, tmp_path):
