@@ -95,7 +95,7 @@ def check_recipe(recipe: Path) -> None:
 
 
 def first_lines(recipe: Path) -> tuple[str, str]:
-    """Return purpose and requirements of a recipe, which its first lines state; what follows a command is not listed."""
+    """Return purpose and requirements of a recipe, which its first lines state; the purpose ends before a command."""
     comment = takewhile(lambda line: line.startswith("#"), recipe.read_text(encoding="utf-8").splitlines())
     purpose, _, needs = " ".join(line.strip("# ") for line in comment).partition("Needs: ")
     return purpose.partition(" verl-agent ")[0].strip(), needs

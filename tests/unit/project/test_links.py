@@ -55,6 +55,18 @@ def test_links_lead_to_existing_files_and_headings():
     assert not broken, "\n".join(broken)
 
 
+def test_pages_of_the_site_link_within_it():
+    site = ROOT / "docs"
+    outside = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in markdown_files()
+        for target in LINK.findall(without_code(page.read_text(encoding="utf-8")))
+        if site in page.parents and not re.match(r"[a-z]+:|#", target)
+        if site not in (page.parent / target).resolve().parents
+    ]
+    assert not outside, "\n".join(outside)
+
+
 def test_broken_links_are_detected(tmp_path):
     (tmp_path / "other.md").write_text("# What `x` is, and why\n```bash\n# no heading\n```\n")
     page = tmp_path / "page.md"
