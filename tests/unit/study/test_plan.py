@@ -48,7 +48,7 @@ def written(tmp_path):
             {"stop": {"rule": "successive"}},
             r"stop\.block=5 can tell no arms apart with 2 seeds.*with these: none.*rule: fixed",
         ),
-        ({"search": {"values": [1e-3, 1.0000001e-3], "seeds": [9]}}, "a value twice, in six digits"),
+        ({"search": {"values": [1e-3, 1.0000001e-3], "seeds": [9]}}, r"has 0\.001 twice; six digits count"),
         ({"arms": {**ARMS, "new": [FRESH]}, "tiny": {"fresh_optimizer": True}}, "of arm new does nothing"),
         ({"runner": "train", "points": 5}, r"study\.points=5 has no effect.*runner='tiny', not 'train'"),
         ({"runner": "train", "tiny": {"layers": 2}}, r"study\.tiny\.layers=2 has no effect.*not 'train'"),
