@@ -8,7 +8,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
-from yaml import MarkedYAMLError
+from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError, YAMLError
 
 from verl_agent.config.checks import check_keys
 from verl_agent.config.explanation import SHARED, explain_failure
@@ -79,3 +80,18 @@ def check_overlays(arguments: Sequence[str]) -> None:
         group = argument.removeprefix("+").partition("=")[0].partition("@")[0]
         if argument.startswith("+overlay") and group not in groups:
             raise ConfigError(f"{argument}: there is no group {group!r}. Groups: {', '.join(sorted(groups))}.")
+
+
+def read_yaml(file: Path, advice: str) -> Any:
+    """Return the plain content of a YAML file.
+
+    Args:
+        advice: what to do, for the error.
+
+    Raises:
+        ConfigError: it cannot be read, is no mapping or list, or a key stands twice.
+    """
+    try:
+        return OmegaConf.to_container(OmegaConf.load(file))
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{file} cannot be read: {error}. {advice}") from error

@@ -16,9 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from verl_agent.config.composing import compose_training
+from verl_agent.config.composing import compose_training, read_yaml
 from verl_agent.config.keys import leaves, literal
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim, read_settings
@@ -166,7 +164,7 @@ def check_same_file(file: Path, out: Path) -> None:
     """
     kept = out / "study.yaml"
     if kept.is_file() and kept.read_bytes() != file.read_bytes():
-        before, now = (dict(leaves(OmegaConf.to_container(OmegaConf.load(one)))) for one in (kept, file))
+        before, now = (dict(leaves(read_yaml(one, ""))) for one in (kept, file))
         keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         changed = [f"{key} was {before.get(key)}, is now {now.get(key)}" for key in keys] or ["comments or order"]
         raise ConfigError(

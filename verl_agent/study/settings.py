@@ -5,13 +5,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from yaml import YAMLError
 
 from verl_agent.config.checks import check_needs
+from verl_agent.config.composing import read_yaml
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import STRICT, Needs, section
 from verl_agent.study.inference import first_decision
@@ -193,10 +191,7 @@ def read_study(file: Path) -> Study:
     if not file.is_file():
         problem = "is a folder" if file.is_dir() else "does not exist"
         raise ConfigError(f"{str(file)!r} {problem}. Give the YAML file of a study, such as one of recipes/studies.")
-    try:
-        values = OmegaConf.to_container(OmegaConf.load(file))  # it refuses a key that stands twice
-    except (OSError, YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
+    values = read_yaml(file, "Give each key once, and check indentation and brackets.")
     study = section("study", Study, values)
     check_needs("study", study)
     return study

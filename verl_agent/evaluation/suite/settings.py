@@ -7,12 +7,12 @@ from pathlib import Path
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from yaml import MarkedYAMLError, YAMLError
+from yaml import MarkedYAMLError
 
 import verl_agent.config
+from verl_agent.config.composing import read_yaml
 from verl_agent.config.explanation import explain_failure
 from verl_agent.config.keys import add_free_keys, leaves
 from verl_agent.config.search_path import register_config
@@ -76,10 +76,7 @@ def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -
     Raises:
         ConfigError: the file is no suite, a recipe does not exist, a name is unknown, or the overrides name a folder.
     """
-    try:
-        content = OmegaConf.to_container(OmegaConf.load(file))
-    except (OSError, YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{file} cannot be read: {error}. Give a suite file such as recipes/paper27.yaml.") from error
+    content = read_yaml(file, "Give a suite file such as recipes/paper27.yaml.")
     evaluations = content.get("evaluations") if isinstance(content, dict) and len(content) == 1 else None
     if not isinstance(evaluations, dict) or not evaluations:
         raise ConfigError(

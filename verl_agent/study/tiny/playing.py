@@ -49,7 +49,7 @@ class Plays:
         """The episodes without an environment error.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: all of them failed.
         """
         if not (found := [one for one in self.episodes if one.valid]):
             one = self.episodes[0]
