@@ -222,9 +222,7 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
         ConfigError: the run failed, or ended before its turns were spent.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipe.parent)]
-    command += ["--config-name", recipe.stem, *overrides, "trainer.val_before_train=true"]  # the gain needs a start
-    command.append(f"trainer.default_local_dir={literal(str(folder / 'train'))}")
+    command = train_command(recipe, overrides, folder / "train")
     with (folder / "output.txt").open("a", encoding="utf-8") as output:
         run = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, preexec_fn=end_with_parent)
     if run.returncode:
@@ -241,6 +239,13 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
         )
     (folder / POINTS).write_text("".join(f"{json.dumps(point)}\n" for point in points), encoding="utf-8")
     (folder / DONE).write_text("{}\n", encoding="utf-8")
+
+
+def train_command(recipe: Path, overrides: Sequence[str], root: Path) -> list[str]:
+    """Return the command of a training run with an evaluation before its first step, which gain and area need."""
+    command = [sys.executable, "-m", "verl_agent.commands.train", "--config-dir", str(recipe.parent)]
+    command += ["--config-name", recipe.stem, *overrides]
+    return [*command, "trainer.val_before_train=true", f"trainer.default_local_dir={literal(str(root))}"]
 
 
 def validations(root: Path) -> list[Point]:

@@ -144,9 +144,10 @@ def test_an_environment_without_an_oracle_raises_config_error(written):
         make_plan(written(recipe=recipe, strata={"all": ["horizon.eval_max_turns=12"]}))
 
 
-def test_an_arm_may_not_set_the_seed(written):
-    with pytest.raises(ConfigError, match=r"data\.seed"):
-        make_plan(written(arms={**ARMS, "other": ["data.seed=3"]}))
+@pytest.mark.parametrize("own", ["data.seed=3", "trainer.val_before_train=false"])
+def test_an_arm_may_not_set_what_the_command_sets(written, own):
+    with pytest.raises(ConfigError, match=f"arm other sets {own.partition('=')[0]}, which the command sets"):
+        make_plan(written(arms={**ARMS, "other": [own]}))
 
 
 def test_an_override_that_does_not_exist_names_arm_and_key(written):

@@ -130,6 +130,14 @@ def test_the_report_names_code_that_came_after_the_first_run(plan, tmp_path):
         assert said in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
+def test_the_report_says_that_the_recipe_has_changed(plan, tmp_path):
+    play(plan, [1], tmp_path)
+    for configs, changed in ((plan.facts["configs"], False), ("0ld", True)):
+        (tmp_path / "study.json").write_text(json.dumps({**plan.facts, "configs": configs}), encoding="utf-8")
+        write_study_report(plan, tmp_path)
+        assert ("defaults have changed since" in (tmp_path / "report.md").read_text(encoding="utf-8")) == changed
+
+
 def test_a_small_p_value_is_not_zero():
     assert p_text(0.0004) == "below 0.001"
 

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from tests import ROOT
 from tests.support.episodes import talk
 from verl_agent.commands.cli import app
+from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
-from verl_agent.study.execution import Execution, claim_study, turns_by_step, validations
+from verl_agent.study.execution import Execution, claim_study, train_command, turns_by_step, validations
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import write_study_report
 
@@ -85,6 +86,14 @@ def test_the_hash_of_the_first_code_is_kept_and_later_ones_are_added(tmp_path):
     assert claimed("b2", new_code=True) == claimed("b2") == ["a1", "b2"]
     (tmp_path / "study.json").write_text('{"file": "f", "configs": "c"}', encoding="utf-8")
     assert claimed("b2") == [None, "b2"]  # --new-code of an earlier version removed the hash
+
+
+def test_a_training_run_is_evaluated_before_its_first_step(tmp_path):
+    recipe = ROOT / "recipes/textcraft/grpo.yaml"
+    command = train_command(recipe, ["data.seed=3"], tmp_path)
+    composed = compose_training(recipe, command[command.index(recipe.stem) + 1 :])
+    assert composed["trainer"]["val_before_train"] and composed["data"]["seed"] == 3
+    assert not compose_training(recipe, [])["trainer"]["val_before_train"]
 
 
 def test_turns_of_a_step_are_those_of_all_workers_of_its_last_start(tmp_path):
