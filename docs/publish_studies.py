@@ -156,10 +156,10 @@ def page(folder: Path) -> Iterator[str]:
     yield "[All measures](report.txt), [every point](points.json), [all studies and their limits](../../index.md)."
 
 
-def columns(points: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Return the values of points by measurement; those of training are missing in the first one."""
+def columns(points: list[dict[str, float]]) -> dict[str, list[float | None]]:
+    """Return the values of points by measurement, None where a point lacks it, as the first one those of training."""
     names = {key: None for point in points for key in point}
-    return {name: [round(point[name], 4) for point in points if name in point] for name in names}
+    return {name: [round(point[name], 4) if name in point else None for point in points] for name in names}
 
 
 def table() -> Iterator[str]:
