@@ -66,10 +66,12 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
                 from verl_agent.study.tiny.training import TinyRun
                 from verl_agent.study.tiny.warm_start import warm_start_once
 
-            warm = run.warm_start(out)
+            warm, config = run.warm_start(out), compose_training(plan.recipe, overrides)
+            small = TinyRun(run.folder(out), warm, config, study, run.seed)
+            small.check()
             shared = [*plan.study.strata[run.stratum], f"data.seed={run.seed}"]  # of no arm, so the same for all
             warm_start_once(warm, lambda: compose_training(plan.recipe, shared), study.tiny, run.seed)
-            TinyRun(run.folder(out), warm, compose_training(plan.recipe, overrides), study, run.seed).train()
+            small.train()
     except OSError as error:
         raise ConfigError(f"{run}: {error}. Repair {out} or free space; the next start resumes.") from error
     return time.monotonic() - begun

@@ -202,14 +202,6 @@ def test_an_episode_that_another_limit_ended_is_not_one_at_the_turn_limit():
     assert measurements(Plays(episodes, [], 0.0), 5)["limited"] == 0.25
 
 
-def test_a_batch_with_more_tasks_than_there_are_raises_config_error(tmp_path, started):
-    started.write(tmp_path / "1.pt")
-    study = Study(question="", recipe="", arms=ARMS, seeds=[1], budget_turns=400, tiny=SETTINGS)
-    config = composed("data.train_batch_size=500")
-    with pytest.raises(ConfigError, match=r"has \d+ tasks, fewer than data\.train_batch_size=500"):
-        TinyRun(tmp_path / "run", tmp_path / "1.pt", config, study, 1).train()
-
-
 def test_a_killed_run_resumes_to_the_same_points(tmp_path, started):
     config = composed("horizon.max_turns=[2,5]", "horizon.steps_per_stage=3")
     warm = tmp_path / "warm/1.pt"

@@ -37,6 +37,20 @@ class TinyRun:
     study: Study
     seed: int
 
+    def check(self) -> None:
+        """Check, before minutes of warm start, that there are tasks for a step.
+
+        Raises:
+            ConfigError: there are fewer than a step has.
+        """
+        env = read_run_env(self.config)
+        source, batch = env.env.train_tasks, self.config["data"]["train_batch_size"]
+        if (tasks := len(env.tasks(source))) < batch:
+            raise ConfigError(
+                f"env.train_tasks={source!r} has {tasks} tasks, fewer than data.train_batch_size={batch}. Lower it, or "
+                "give more tasks."
+            )
+
     def train(self) -> None:
         """Train to the end of the budget, or resume from the last evaluation."""
         torch.set_num_threads(1)
@@ -67,11 +81,6 @@ class Training:
         budget = TokenBudget.of(self._env.episode, data["max_prompt_length"], data["max_response_length"])
         self._player = TinyPlayer(self._env, started.words, budget, seed)
         self._train, held_out = (self._env.tasks(one) for one in (self._env.env.train_tasks, self._env.env.eval_tasks))
-        if len(self._train) < data["train_batch_size"]:
-            raise ConfigError(
-                f"env.train_tasks={self._env.env.train_tasks!r} has {len(self._train)} tasks, fewer than "
-                f"data.train_batch_size={data['train_batch_size']}. Lower it, or give more tasks."
-            )
         self._held_out = Random(seed).sample(held_out, min(settings.eval_tasks, len(held_out)))
         self._turn_limits, self._luck = TurnLimits([self._env]), Random(seed)
         self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0, "limit": 0}
