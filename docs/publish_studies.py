@@ -95,6 +95,14 @@ CLAIMS = {
     "transfer_valid_guess_number": [
         ("... on other ranges, for valid actions alone", "control", "valid_only"),
     ],
+    "transfer_textcraft": [
+        ("Training on goals of 4 turns teaches goals of 8, TextCraft, as training on these does", "ours", "four_turns"),
+        ("... training on both does", "ours", "both"),
+    ],
+    "transfer_babyai": [
+        ("Training on one level of BabyAI teaches another, as training on this does", "ours", "other_level"),
+        ("... training on both does", "ours", "both"),
+    ],
     "from_scratch_guess_number": [
         ("Training from random weights reaches 0.5, GuessNumber to 12, long limit", HORIZON, "fixed_long"),
         ("... with a limit of 4, then 8", HORIZON, "staged"),
