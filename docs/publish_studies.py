@@ -96,12 +96,12 @@ CLAIMS = {
         ("... on other ranges, for valid actions alone", "control", "valid_only"),
     ],
     "transfer_textcraft": [
-        ("Training on goals of 4 turns teaches goals of 8, TextCraft, as training on these does", "ours", "four_turns"),
-        ("... training on both does", "ours", "both"),
+        ("Training on goals of 4 turns gains as much on goals of 8 as these do, TextCraft", "ours", "four_turns"),
+        ("... training on both does, in the same turns", "ours", "both"),
     ],
     "transfer_babyai": [
-        ("Training on one level of BabyAI teaches another, as training on this does", "ours", "other_level"),
-        ("... training on both does", "ours", "both"),
+        ("Training on BlockedUnlockPickup gains as much on UnlockPickupDist as this does", "ours", "other_level"),
+        ("... training on both does, in the same turns", "ours", "both"),
     ],
     "from_scratch_guess_number": [
         ("Training from random weights reaches 0.5, GuessNumber to 12, long limit", HORIZON, "fixed_long"),

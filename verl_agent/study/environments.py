@@ -41,6 +41,21 @@ def study_env(config: Mapping[str, Any]) -> RunEnv:
     return read_run_env(resolved(config, ("env", *ENTRY_SECTIONS)))
 
 
+def check_batch(config: Mapping[str, Any]) -> None:
+    """Check that the training tasks of a composed config fill a step of the small runner.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    env, batch = read_run_env(config), config["data"]["train_batch_size"]
+    source = env.env.train_tasks
+    if (count := len(env.tasks(source))) < batch:
+        raise ConfigError(
+            f"env.train_tasks={source!r} has {count} tasks, fewer than data.train_batch_size={batch}. Lower it, or "
+            "give more tasks."
+        )
+
+
 def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:
     """Check that arms, given with their `evaluation`, are evaluated on the same tasks within the same turns.
 

@@ -21,10 +21,11 @@ from verl_agent.config.keys import leaves, literal
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim, read_settings
 from verl_agent.runs.processes import end_with_parent
+from verl_agent.study.environments import check_batch
 from verl_agent.study.inference import decided_pairs, hopeless
 from verl_agent.study.plan import Plan
 from verl_agent.study.runs import Point, Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
-from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS
+from verl_agent.study.settings import DONE, FRESH, LOWER_IS_BETTER, POINTS
 from verl_agent.system.resources import make_folder
 from verl_agent.trace.metrics_log import ENTROPY, read_metrics, validation_scores
 from verl_agent.trace.record_files import read_records
@@ -66,12 +67,10 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
                 from verl_agent.study.tiny.training import TinyRun
                 from verl_agent.study.tiny.warm_start import warm_start_once
 
-            warm, config = run.warm_start(out), compose_training(plan.recipe, overrides)
-            small = TinyRun(run.folder(out), warm, config, study, run.seed)
-            small.check()
+            warm = run.warm_start(out)
             shared = [*plan.study.strata[run.stratum], f"data.seed={run.seed}"]  # of no arm, so the same for all
             warm_start_once(warm, lambda: compose_training(plan.recipe, shared), study.tiny, run.seed)
-            small.train()
+            TinyRun(run.folder(out), warm, compose_training(plan.recipe, overrides), study, run.seed).train()
     except OSError as error:
         raise ConfigError(f"{run}: {error}. Repair {out} or free space; the next start resumes.") from error
     return time.monotonic() - begun
@@ -94,9 +93,14 @@ class Execution:
         """Play the search, and then the runs of the study by its stopping rule.
 
         Raises:
-            ConfigError: the file or the code changed since the first run, the folder is in use, or a run fails.
+            ConfigError: the file or the code changed since the first run, the folder is in use, an arm has too few
+                tasks, or a run fails.
         """
         plan, study, out = self._plan, self._plan.study, self._out
+        if study.runner == "tiny":
+            for stratum, arm in plan.changes:
+                own = [one for one in study.arms[arm] if one != FRESH]
+                check_batch(compose_training(plan.recipe, [*study.strata[stratum], *own]))
         make_folder(out, "--out")
         check_same_file(plan.file, out)
         claim_study(out, plan.facts, new_code)

@@ -16,10 +16,9 @@ from tests.support.episodes import talk
 from verl_agent.commands.cli import app
 from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
-from verl_agent.study.execution import Execution, claim_study, play_run, train_command, turns_by_step, validations
+from verl_agent.study.execution import Execution, claim_study, train_command, turns_by_step, validations
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import write_study_report
-from verl_agent.study.runs import Run
 
 SMALL = [
     *("env.train_tasks=small_train", "env.eval_tasks=small_test", "env.options.ranges=null", "horizon.max_turns=[5]"),
@@ -76,11 +75,13 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
         write_study_report(changed, out)
 
 
-def test_a_batch_with_more_tasks_than_there_are_is_refused_before_the_warm_start(file, tmp_path):
-    file.write_text(file.read_text(encoding="utf-8").replace("data.train_batch_size=4", "data.train_batch_size=500"))
+def test_a_batch_with_more_tasks_than_there_are_is_refused_before_the_first_run(file, tmp_path):
+    values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    values["arms"]["large"] = ["data.train_batch_size=500"]
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"'small_train' has \d+ tasks, fewer than data\.train_batch_size=500"):
-        play_run(make_plan(file), Run("small", "long", 1), tmp_path)
-    assert not (tmp_path / "warm").exists()
+        Execution(make_plan(file), tmp_path / "out", 1, print).run()
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_hash_of_the_first_code_is_kept_and_later_ones_are_added(tmp_path):

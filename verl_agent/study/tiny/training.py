@@ -37,20 +37,6 @@ class TinyRun:
     study: Study
     seed: int
 
-    def check(self) -> None:
-        """Check, before minutes of warm start, that there are tasks for a step.
-
-        Raises:
-            ConfigError: there are fewer than a step has.
-        """
-        env = read_run_env(self.config)
-        source, batch = env.env.train_tasks, self.config["data"]["train_batch_size"]
-        if (tasks := len(env.tasks(source))) < batch:
-            raise ConfigError(
-                f"env.train_tasks={source!r} has {tasks} tasks, fewer than data.train_batch_size={batch}. Lower it, or "
-                "give more tasks."
-            )
-
     def train(self) -> None:
         """Train to the end of the budget, or resume from the last evaluation."""
         torch.set_num_threads(1)
