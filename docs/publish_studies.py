@@ -34,6 +34,12 @@ CLAIMS = {
         ]
         for name in ("TextCraft", "BabyAI")
     },
+    **{
+        f"staged_{name.lower()}": [
+            (f"A growing turn limit beats the long one, {name} of 10 to 12 turns, new seeds", HORIZON, "staged")
+        ]
+        for name in ("TextCraft", "BabyAI")
+    },
     "horizon_mixed_textcraft": [
         ("A growing turn limit beats the long one, TextCraft of 4 and 8 turns", HORIZON, "staged"),
         ("... so does a short limit, within which only half of the tasks can be solved", "control", "fixed_short"),
