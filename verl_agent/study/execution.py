@@ -25,7 +25,7 @@ from verl_agent.study.environments import check_batch
 from verl_agent.study.inference import decided_pairs, hopeless
 from verl_agent.study.plan import Plan
 from verl_agent.study.runs import Point, Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
-from verl_agent.study.settings import DONE, FRESH, LOWER_IS_BETTER, POINTS
+from verl_agent.study.settings import DONE, LOWER_IS_BETTER, POINTS
 from verl_agent.system.resources import make_folder
 from verl_agent.trace.metrics_log import ENTROPY, read_metrics, validation_scores
 from verl_agent.trace.record_files import read_records
@@ -98,9 +98,10 @@ class Execution:
         """
         plan, study, out = self._plan, self._plan.study, self._out
         if study.runner == "tiny":
-            for stratum, arm in plan.changes:
-                own = [one for one in study.arms[arm] if one != FRESH]
-                check_batch(compose_training(plan.recipe, [*study.strata[stratum], *own]))
+            first = search_runs(plan) or study_runs(plan, study.seeds, self._arms)
+            for run in first:
+                if run.seed == first[0].seed:
+                    check_batch(compose_training(plan.recipe, run_overrides(plan, run, out)))
         make_folder(out, "--out")
         check_same_file(plan.file, out)
         claim_study(out, plan.facts, new_code)

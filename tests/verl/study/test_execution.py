@@ -75,9 +75,17 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
         write_study_report(changed, out)
 
 
-def test_a_batch_with_more_tasks_than_there_are_is_refused_before_the_first_run(file, tmp_path):
-    values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    values["arms"]["large"] = ["data.train_batch_size=500"]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"arms": {"long": [], "large": ["data.train_batch_size=500"]}},
+        {"search": {"key": "data.train_batch_size", "values": [4, 500], "seeds": [9]}},
+    ],
+    ids=["arm", "search"],
+)
+def test_a_batch_with_more_tasks_than_there_are_is_refused_before_the_first_run(changes, file, tmp_path):
+    values = yaml.safe_load(file.read_text(encoding="utf-8")) | changes
+    values["strata"] = {"small": SMALL[:3] + SMALL[4:5] + SMALL[6:]}
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"'small_train' has \d+ tasks, fewer than data\.train_batch_size=500"):
         Execution(make_plan(file), tmp_path / "out", 1, print).run()
