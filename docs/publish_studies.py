@@ -101,6 +101,9 @@ CLAIMS = {
     "transfer_valid_guess_number": [
         ("... on other ranges, for valid actions alone", "control", "valid_only"),
     ],
+    "shuffled_guess_number": [
+        ("... on other ranges, with returns that change places", "control", "shuffled"),
+    ],
     "transfer_textcraft": [
         ("Training on goals of 4 turns gains as much on goals of 8 as these do, TextCraft", "ours", "four_turns"),
         ("... training on both does, in the same turns", "ours", "both"),
@@ -124,6 +127,7 @@ ABSOLUTE = {
     "transfer_guess_number": ("gain", 0.05),
     "transfer_drop_guess_number": ("gain", 0.05),
     "transfer_valid_guess_number": ("gain", 0.05),
+    "shuffled_guess_number": ("gain", 0.05),
 }
 """Studies whose claim is about an arm alone: its measure, and the value that the claim names."""
 
@@ -166,8 +170,17 @@ def page(folder: Path) -> Iterator[str]:
     """Yield the lines of the page of a published study: its report up to the first heading, plots and links."""
     yield (folder / "report.txt").read_text(encoding="utf-8").partition("\n## ")[0]
     yield from (f"![{plot.stem}]({plot.name})\n" for plot in sorted(folder.glob("success_*.png")))
-    yield f"```bash\nverl-agent study run recipes/studies/{folder.name}.yaml\n```\n"
+    yield f"```bash\nverl-agent study run {study_file(folder.name)}\n```\n"
     yield "[All measures](report.txt), [every point](points.json), [all studies and their limits](../../index.md)."
+
+
+def study_file(name: str) -> Path:
+    """Return the file of a study, relative to the repository."""
+    root = RESULTS.parent.parent
+    found = (
+        path for folder in ("recipes/studies", "examples/*/recipes") for path in root.glob(f"{folder}/{name}.yaml")
+    )
+    return next(found).relative_to(root)
 
 
 def columns(points: list[dict[str, float]]) -> dict[str, list[float | None]]:
@@ -186,7 +199,7 @@ def table() -> Iterator[str]:
             content = json.loads(file.read_text(encoding="utf-8"))
             for claim, source, arm, *measure in claims:
                 if answer := answered(name, content, arm, *measure):
-                    link = f"[`recipes/studies/{name}.yaml`](studies/{name}/index.md)"
+                    link = f"[`{study_file(name)}`](studies/{name}/index.md)"
                     yield f"| {claim} | {source} | {answer} | {link} |"
 
 

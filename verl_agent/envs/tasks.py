@@ -43,9 +43,7 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
     if not path.is_file():
         splits = ", ".join(env.splits)
         raise ConfigError(f"{given} does not exist in {Path.cwd()}. Choose a file of task ids, or a split: {splits}.")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    ids = [line for raw in lines if (line := re.split(r"(?:^|\s)#", raw)[0].strip())]
-    if not ids:
+    if not (ids := ids_in(path)):
         raise ConfigError(f"{given} holds no task ids. Write one id a line.")
     known: dict[str, TaskItem] = {}
     for split in env.splits:
@@ -57,6 +55,12 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
     if len(set(ids)) != len(ids):
         raise ConfigError(f"{source}: {len(ids) - len(set(ids))} task ids occur more than once.")
     return [known[task_id] for task_id in ids]
+
+
+def ids_in(file: Path) -> list[str]:
+    """Return the ids in a file of tasks, without comments."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    return [line for raw in lines if (line := re.split(r"(?:^|\s)#", raw)[0].strip())]
 
 
 def sample_tasks(tasks: Sequence[TaskItem], count: int) -> list[TaskItem]:

@@ -1,6 +1,7 @@
 """Environments of the arms of a study, and on what the arms are compared."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from verl_agent.config.composing import resolved
@@ -8,6 +9,7 @@ from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
+from verl_agent.envs.tasks import ids_in
 from verl_agent.errors import ConfigError
 from verl_agent.training.splits import holds_out
 
@@ -41,19 +43,32 @@ def study_env(config: Mapping[str, Any]) -> RunEnv:
     return read_run_env(resolved(config, ("env", *ENTRY_SECTIONS)))
 
 
-def check_batch(config: Mapping[str, Any]) -> None:
-    """Check that the training tasks of a composed config fill a step of the small runner.
+def check_batch(config: Mapping[str, Any], later_tasks: str | None) -> None:
+    """Check that the training tasks of a composed config, and those of `tiny.later_tasks`, fill a step.
 
     Raises:
         ConfigError: they do not.
     """
     env, batch = read_run_env(config), config["data"]["train_batch_size"]
-    source = env.env.train_tasks
-    if (count := len(env.tasks(source))) < batch:
-        raise ConfigError(
-            f"env.train_tasks={source!r} has {count} tasks, fewer than data.train_batch_size={batch}. Lower it, or "
-            "give more tasks."
-        )
+    for key, source in (("env.train_tasks", env.env.train_tasks), ("tiny.later_tasks", later_tasks)):
+        if source is not None and (count := len(env.tasks(source, key))) < batch:
+            raise ConfigError(
+                f"{key}={source!r} has {count} tasks, fewer than data.train_batch_size={batch}. Lower it, or give more "
+                "tasks."
+            )
+
+
+def trains_on_tested(config: Mapping[str, Any], later_tasks: str | None) -> bool:
+    """Return True if training and evaluation of a composed config share a split, or the id of a task in two files."""
+    trained = {*named_tasks(config["env"]["train_tasks"]), *named_tasks(later_tasks)}
+    return not trained.isdisjoint(named_tasks(config["env"]["eval_tasks"]))
+
+
+def named_tasks(source: str | None) -> list[str]:
+    """Return the ids in a file of tasks, or the name of a split."""
+    if source is None:
+        return []
+    return ids_in(Path(source)) if Path(source).is_file() else [source]
 
 
 def check_evaluated_alike(arms: Mapping[str, Mapping[str, Any]]) -> None:

@@ -15,9 +15,15 @@ from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon
-from verl_agent.study.environments import check_evaluated_alike, evaluation, load_environment, study_env
+from verl_agent.study.environments import (
+    check_evaluated_alike,
+    evaluation,
+    load_environment,
+    study_env,
+    trains_on_tested,
+)
 from verl_agent.study.inference import first_decision, least_seeds
-from verl_agent.study.settings import FRESH, MEASURES, Study, read_study
+from verl_agent.study.settings import MEASURES, OF_ARMS, Study, read_study
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir", "trainer.val_before_train")
 """Keys that the command sets for each run."""
@@ -33,7 +39,7 @@ OBEYED = (
     *(f"actor_rollout_ref.actor.{name}" for name in ("loss_agg_mode", "loss_scale_factor", "grad_clip")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
     *(f"actor_rollout_ref.actor.{name}" for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "entropy_coeff")),
-    *("critic.optim.lr", "critic.cliprange_value", "tiny.fresh_optimizer"),
+    *("critic.optim.lr", "critic.cliprange_value", *(f"tiny.{name}" for name in OF_ARMS)),
 )
 """Keys that the small runner obeys, with those below them."""
 OF_TRAINING = (
@@ -56,8 +62,8 @@ class Plan:
     """Dotted keys and values in which each arm differs from the first one, by stratum and arm."""
     facts: dict[str, str]
     """Hashes of the file, of the composed configs with their lists of tasks, and of the code."""
-    seen_tasks: bool
-    """True if training and evaluation of all arms take their tasks from the same split or file."""
+    seen: Sequence[str]
+    """Arms that are evaluated on tasks that they train on."""
     ignored: Sequence[str]
     """Keys with values that the recipe sets, and that the small runner ignores."""
 
@@ -77,8 +83,7 @@ class Plan:
             yield f"no arm can be better or worse: that takes {least} seeds with {arms} arms"
         if self.ignored:
             yield f"the small runner ignores of the recipe: {', '.join(self.ignored)}"
-        if self.seen_tasks:
-            yield "evaluated on its training tasks: success is no measure of generalization"
+        yield from self.describe_seen()
         if study.search is not None:
             values = ", ".join(f"{value:g}" for value in study.search.values)
             yield (
@@ -92,6 +97,13 @@ class Plan:
                 "dropped"
             )
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
+
+    def describe_seen(self) -> Iterator[str]:
+        """Yield a line if arms are evaluated on tasks that they train on."""
+        if len(self.seen) == len(self.study.arms):
+            yield "evaluated on its training tasks: success is no measure of generalization"
+        elif self.seen:
+            yield f"evaluated on training tasks, so no measure of generalization: {', '.join(self.seen)}"
 
     def describe_arms(self) -> Iterator[str]:
         """Yield the arms with what they change, line by line."""
@@ -119,15 +131,15 @@ def make_plan(file: Path) -> Plan:
     first, changes = next(iter(study.arms)), dict[tuple[str, str], dict[str, Any]]()
     searched = [f"{study.search.key}={value:g}" for value in study.search.values] if study.search else []
     for stratum, shared in study.strata.items():
-        for arm, own in study.arms.items():
-            own = [one for one in own if one != FRESH or study.runner != "tiny"]
+        for arm in study.arms:
+            own, tiny = study.of_recipe(arm), study.tiny_of(arm)
             if taken := {named(one) for one in (*shared, *own)} & {*OWN_KEYS, study.search.key if study.search else ""}:
                 raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 env = study_env(configs[stratum, arm])
                 evaluations.setdefault(stratum, {})[arm] = evaluation(env, study.runner)
-                if FRESH in study.arms[arm]:
+                if tiny.fresh_optimizer:
                     check_has_stages(env.horizon)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 for one in searched if arm == first else searched[:1]:  # it may have no effect in one arm alone
@@ -136,8 +148,10 @@ def make_plan(file: Path) -> Plan:
                 raise ConfigError(f"arm {arm}, stratum {stratum}: {error}") from error
     for (stratum, arm), config in configs.items():
         changes[stratum, arm] = differing(configs[stratum, first], config)
-        if (FRESH in study.arms[arm]) != (FRESH in study.arms[first]):
-            changes[stratum, arm]["tiny.fresh_optimizer"] = FRESH in study.arms[arm]
+        tiny, of_first = study.tiny_of(arm), study.tiny_of(first)
+        changes[stratum, arm] |= {
+            f"tiny.{name}": now for name in OF_ARMS if (now := getattr(tiny, name)) != getattr(of_first, name)
+        }
         check_says_all(arm, changes[stratum, arm], [*study.arms[first], *study.arms[arm]])
     for one, other in combinations(study.arms, 2):
         if all(changes[stratum, one] == changes[stratum, other] for stratum in study.strata):
@@ -146,15 +160,17 @@ def make_plan(file: Path) -> Plan:
         check_evaluated_alike(evaluated)
     ignored = check_small_runner(study, recipe, changes) if study.runner == "tiny" else []
     modules = {load_environment(config["env"]["name"], study.runner) for config in configs.values()}
+    later = {arm: study.tiny_of(arm).later_tasks for arm in study.arms}
     tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
+    tasks |= {one for one in later.values() if one}
     listed = b"".join(Path(one).read_bytes() for one in sorted(tasks) if Path(one).is_file())
     facts = {
         "file": short_hash(file.read_bytes()),
         "configs": short_hash(json.dumps([*configs.values()], sort_keys=True, default=str).encode() + listed),
         "code": source_digest(sorted(modules)),
     }
-    seen_tasks = all(config["env"]["train_tasks"] == config["env"]["eval_tasks"] for config in configs.values())
-    return Plan(study, file.resolve(), recipe, changes, facts, seen_tasks, ignored)
+    seen = {arm: None for (_, arm), config in configs.items() if trains_on_tested(config, later[arm])}
+    return Plan(study, file.resolve(), recipe, changes, facts, [*seen], ignored)
 
 
 def check_small_runner(study: Study, recipe: Path, changes: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
@@ -192,8 +208,8 @@ def check_has_stages(horizon: Horizon) -> None:
     """
     if len(set(horizon.stages)) == 1 and not horizon.schedule:
         raise ConfigError(
-            f"{FRESH} has no effect: horizon.max_turns={list(horizon.max_turns)} is one stage. Leave it out, or give "
-            "several limits."
+            f"tiny.fresh_optimizer=true has no effect: horizon.max_turns={list(horizon.max_turns)} is one stage. Leave "
+            "it out, or give several limits."
         )
 
 

@@ -84,7 +84,7 @@ def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
             **{name: getattr(plan.study, name) for name in ("measure", "margin", "budget_turns")},
             "runs": len(runs),
             "seeds": len(plan.study.seeds),
-            "seen_tasks": plan.seen_tasks,
+            "seen": [*plan.seen],
         },
         "hashes": recorded,
         "changes": {"/".join(key): changed for key, changed in plan.changes.items()},
@@ -118,8 +118,7 @@ def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
     yield f"\nRecipe `{Path(study.recipe).name}`, runner `{study.runner}`."
     yield f"{ended} of {total} runs have ended, compared at {study.budget_turns:,} environment turns."
     yield f"Primary measure: {study.measure}, the {MEASURES[study.measure]}. Margin: {study.margin:g}."
-    if results.plan.seen_tasks:
-        yield "Evaluated on its training tasks: success is no measure of generalization."
+    yield from (f"{line[0].upper()}{line[1:]}." for line in results.plan.describe_seen())
     first, *later = code_hashes(recorded)
     hashes = {name: recorded[name] for name in ("file", "configs")} | {"code": first or "unknown"}
     yield f"Hashes before the first run: {', '.join(f'{name} `{value}`' for name, value in hashes.items())}."

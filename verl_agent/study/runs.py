@@ -12,7 +12,7 @@ from verl_agent.results.significance import holm
 from verl_agent.results.statistics import Estimate
 from verl_agent.study.inference import ArmComparison, Pair, Values, compare_arms, over_seeds, verdict
 from verl_agent.study.plan import Plan
-from verl_agent.study.settings import DONE, FRESH, LOWER_IS_BETTER, MEASURES, POINTS, Study
+from verl_agent.study.settings import DONE, LOWER_IS_BETTER, MEASURES, POINTS, Study
 
 Point = dict[str, float]
 """Evaluation of a run: `turns`, `success` and further measurements."""
@@ -69,8 +69,7 @@ def study_runs(plan: Plan, seeds: Sequence[int], arms: Sequence[str]) -> list[Ru
 
 def run_overrides(plan: Plan, run: Run, out: Path) -> list[str]:
     """Return the overrides of a run: those of stratum and arm, the searched setting, and its seed."""
-    own = [one for one in plan.study.arms[run.arm] if one != FRESH]
-    overrides = [*plan.study.strata[run.stratum], *own, f"data.seed={run.seed}"]
+    overrides = [*plan.study.strata[run.stratum], *plan.study.of_recipe(run.arm), f"data.seed={run.seed}"]
     if plan.study.search is not None:
         value = chosen_value(plan, run.stratum, run.arm, out) if run.value is None else run.value
         overrides.append(f"{plan.study.search.key}={value:g}")
@@ -78,9 +77,9 @@ def run_overrides(plan: Plan, run: Run, out: Path) -> list[str]:
 
 
 def run_study(study: Study, run: Run) -> Study:
-    """Return the study as one run sees it: an arm may have a fresh optimizer, and the search has its own budget."""
-    if FRESH in study.arms[run.arm]:
-        study = replace(study, tiny=replace(study.tiny, fresh_optimizer=True))
+    """Return the study as one run sees it: an arm may have keys of `tiny`, and the search has its own budget."""
+    if study.runner == "tiny":
+        study = replace(study, tiny=study.tiny_of(run.arm))
     if run.value is not None and study.search is not None:
         study = replace(study, budget_turns=study.search.turns(study.budget_turns))
     return study

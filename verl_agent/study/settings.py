@@ -1,10 +1,11 @@
 """File of a study: its question, arms, seeds, budget and rules, as one frozen object."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from omegaconf import OmegaConf
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -28,8 +29,8 @@ MEASURES = {
 }
 """Measures of a run."""
 LOWER_IS_BETTER = ("fall",)
-FRESH = "tiny.fresh_optimizer=true"
-"""The only override of an arm that is not one of the recipe."""
+OF_ARMS = ("fresh_optimizer", "later_tasks")
+"""Keys of `tiny` that an arm may set, with overrides like `tiny.fresh_optimizer=true`."""
 POINTS, DONE = "points.jsonl", "done.json"
 """Files of a run: its evaluations, and a mark that it has ended."""
 
@@ -100,6 +101,9 @@ class TinySettings:
     fresh_optimizer: bool = False
     """Begin each stage of the turn limit with a new optimizer, and with the present policy as reference of the KL loss
     (ProRL, arXiv 2507.17512). An arm may set it: `tiny.fresh_optimizer=true`."""
+    later_tasks: str | None = None
+    """Split or file of the training tasks of the second half of the budget, in place of `env.train_tasks`; null for no
+    change. An arm may set it."""
 
     def __post_init__(self) -> None:
         if self.width % (2 * self.heads):
@@ -165,11 +169,6 @@ class Study:
                 f"{stop.alpha:g}. Allowed with these: {', '.join(allowed) or 'none'}. Change it, add seeds, or "
                 "set stop.rule: fixed, for example to play one seed."
             )
-        if self.tiny.fresh_optimizer and (arms := [arm for arm, own in self.arms.items() if FRESH in own]):
-            raise ConfigError(
-                f"study.tiny.fresh_optimizer=true holds for all arms, so {FRESH} of arm {arms[0]} does nothing. Remove "
-                "one of them."
-            )
         if len({*self.seeds}) < seeds:
             raise ConfigError(f"study.seeds={list(self.seeds)} has a seed twice. Give each once.")
         searched = self.search.seeds if self.search else ()
@@ -180,6 +179,25 @@ class Study:
             )
         if wrong := [one for one in (*self.arms, *self.strata) if not one.replace("_", "").replace("-", "").isalnum()]:
             raise ConfigError(f"the name {wrong[0]!r} is not allowed. Allowed: letters, digits, _ and -.")
+
+    def of_recipe(self, arm: str) -> list[str]:
+        """Return the overrides of an arm that are those of the recipe."""
+        return [one for one in self.arms[arm] if self.runner == "train" or not one.startswith("tiny.")]
+
+    def tiny_of(self, arm: str) -> TinySettings:
+        """Return the settings of the small model of an arm.
+
+        Raises:
+            ConfigError: the arm sets a key or a value that is not allowed, or that of all arms.
+        """
+        own = OmegaConf.from_dotlist([one for one in self.arms[arm] if one.startswith("tiny.")]).get("tiny", {})
+        for key, value in own.items():
+            if key not in OF_ARMS:
+                allowed = ", ".join(f"tiny.{name}" for name in OF_ARMS)
+                raise ConfigError(f"arm {arm} sets tiny.{key}, which is not allowed in an arm. Allowed: {allowed}.")
+            if getattr(self.tiny, key) == value:
+                raise ConfigError(f"tiny.{key}={value} holds for all arms, so it does nothing in arm {arm}. Remove it.")
+        return section("study.tiny", TinySettings, {**asdict(self.tiny), **own})
 
 
 def read_study(file: Path) -> Study:

@@ -5,6 +5,7 @@ import torch
 from own_algorithms.estimator import leave_one_out
 from own_algorithms.loss import plain_gradient
 from own_algorithms.schedule import waves
+from own_algorithms.shuffled import shuffled_returns
 from verl.workers.config import ActorConfig
 
 from verl_agent import EstimatorBatch, check_estimator
@@ -35,6 +36,29 @@ def test_bad_episodes_count_less():
     ]
     batch = EstimatorBatch(turns, torch.ones(3, 2), None, RewardShaping())
     assert leave_one_out(batch, below=0.5)[:, 0].tolist() == [0.75, -0.375, 0.0]
+
+
+def test_shuffled_advantages_are_those_of_grpo_for_other_episodes():
+    returns = {"a": [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], "b": [1.0, 1.0]}
+    turns = [
+        TurnSpan(
+            row=8 * (group == "b") + at,
+            start=0,
+            end=1,
+            group=group,
+            episode=f"{group}{at}",
+            number=0,
+            reward=one,
+            anchor="",
+        )
+        for group, values in returns.items()
+        for at, one in enumerate(values)
+    ]
+    found = shuffled_returns(EstimatorBatch(turns, torch.ones(10, 1), None, RewardShaping()))[:, 0]
+    first = torch.tensor(returns["a"])
+    grpo = (first - first.mean()) / (first.std() + 1e-6)
+    assert torch.allclose(found[:8].sort().values, grpo.sort().values) and not torch.allclose(found[:8], grpo)
+    assert found[8:].tolist() == [0.0, 0.0]
 
 
 def test_the_limit_rises_and_falls_back():

@@ -9,8 +9,8 @@ from tests import ROOT
 from tests.support.composing import STUDIES
 from verl_agent.errors import ConfigError
 from verl_agent.study.plan import make_plan, source_digest
-from verl_agent.study.runs import Run, measured, run_overrides, search_runs
-from verl_agent.study.settings import FRESH, read_study
+from verl_agent.study.runs import Run, measured, run_overrides, run_study, search_runs
+from verl_agent.study.settings import read_study
 
 RECIPE = str(ROOT / "recipes/studies/guess_number.yaml")
 ONE_EACH = {path.parent.name: path for path in sorted(ROOT.glob("recipes/*/grpo*_cpu.yaml"))}
@@ -49,7 +49,6 @@ def written(tmp_path):
             r"stop\.block=5 can tell no arms apart with 2 seeds.*with these: none.*rule: fixed",
         ),
         ({"search": {"values": [1e-3, 1.0000001e-3], "seeds": [9]}}, r"has 0\.001 twice; six digits count"),
-        ({"arms": {**ARMS, "new": [FRESH]}, "tiny": {"fresh_optimizer": True}}, "of arm new does nothing"),
         ({"runner": "train", "points": 5}, r"study\.points=5 has no effect.*runner='tiny', not 'train'"),
         ({"runner": "train", "tiny": {"layers": 2}}, r"study\.tiny\.layers=2 has no effect.*not 'train'"),
         ({"search": {"values": [1, 2], "seeds": [9], "budget_turns": 2000}}, r"budget_turns=2000 is not allowed"),
@@ -93,6 +92,31 @@ def test_a_fresh_optimizer_in_an_arm_with_one_stage_raises_config_error(written)
     arms = {"kept": ["horizon.max_turns=[12]"], "new": ["horizon.max_turns=[12]", "tiny.fresh_optimizer=true"]}
     with pytest.raises(ConfigError, match=r"arm new.*tiny\.fresh_optimizer=true has no effect.*is one stage"):
         make_plan(written(arms=arms))
+
+
+@pytest.mark.parametrize(
+    ("own", "tiny", "said"),
+    [
+        ("tiny.fresh_optimizer=true", {"fresh_optimizer": True}, "fresh_optimizer=True .* does nothing in arm new"),
+        ("tiny.width=64", {}, r"arm new sets tiny\.width.*Allowed: tiny\.fresh_optimizer, tiny\.later_tasks"),
+        ("tiny.later_tasks=3", {}, r"tiny\.later_tasks=3"),
+    ],
+)
+def test_settings_of_the_small_model_that_an_arm_may_not_have_raise_config_error(written, own, tiny, said):
+    stages = ["horizon.max_turns=[4,12]"]
+    with pytest.raises(ConfigError, match=said):
+        make_plan(written(arms={"kept": stages, "new": [*stages, own]}, tiny=tiny))
+
+
+def test_a_run_has_the_settings_of_the_small_model_that_its_arm_sets(written):
+    stages = ["horizon.max_turns=[4,12]"]
+    new = [*stages, "tiny.fresh_optimizer=true", "tiny.later_tasks=small_train"]
+    plan = make_plan(written(arms={"kept": stages, "new": new}))
+    kept, new = (run_study(plan.study, Run("all", arm, 1)).tiny for arm in plan.study.arms)
+    assert (kept.fresh_optimizer, kept.later_tasks) == (False, None)
+    assert (new.fresh_optimizer, new.later_tasks) == (True, "small_train")
+    assert not any("tiny" in one for one in run_overrides(plan, Run("all", "new", 1), ROOT))
+    assert plan.changes["all", "new"] == {"tiny.fresh_optimizer": True, "tiny.later_tasks": "small_train"}
 
 
 def test_a_plan_names_what_the_small_runner_ignores_of_the_recipe(written, tmp_path):
@@ -202,6 +226,23 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
     seen = make_plan(written(strata={"seen": ["env.train_tasks=small_train", "env.eval_tasks=small_train"]}))
     assert any("evaluated on its training tasks" in line for line in seen.describe())
     assert make_plan(written(margin=0.1)).facts["file"] != plan.facts["file"]
+
+
+def test_a_plan_names_the_arms_that_are_evaluated_on_training_tasks(written, tmp_path):
+    (tmp_path / "two.txt").write_text("5:1\n6:2\n", encoding="utf-8")
+    (tmp_path / "one.txt").write_text("6:2  # held out\n", encoding="utf-8")
+    (tmp_path / "other.txt").write_text("8:3\n", encoding="utf-8")
+    options = ["env.options.ranges=null", f"env.eval_tasks={tmp_path}/one.txt"]
+    arms = {
+        "other": [f"env.train_tasks={tmp_path}/other.txt"],
+        "both": [f"env.train_tasks={tmp_path}/two.txt"],
+        "later": [f"env.train_tasks={tmp_path}/other.txt", f"tiny.later_tasks={tmp_path}/one.txt"],
+    }
+    plan = make_plan(written(arms=arms, strata={"all": options}))
+    assert "evaluated on training tasks, so no measure of generalization: both, later" in [*plan.describe()]
+    (tmp_path / "one.txt").write_text("6:3\n", encoding="utf-8")
+    changed = make_plan(plan.file)
+    assert changed.seen == ["later"] and changed.facts["configs"] != plan.facts["configs"]
 
 
 def test_a_first_arm_with_a_fresh_optimizer_differs_from_the_others_by_that(written):

@@ -75,19 +75,26 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
         write_study_report(changed, out)
 
 
+BATCH = "data.train_batch_size"
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "said"),
     [
-        {"arms": {"long": [], "large": ["data.train_batch_size=500"]}},
-        {"search": {"key": "data.train_batch_size", "values": [4, 500], "seeds": [9]}},
+        ({"arms": {"long": [], "large": [f"{BATCH}=500"]}}, "env.train_tasks='small_train' has 51 tasks"),
+        (
+            {"arms": {"long": [f"{BATCH}=20"], "moved": [f"{BATCH}=20", "tiny.later_tasks=small_test"]}},
+            "tiny.later_tasks='small_test' has 17 tasks",
+        ),
+        ({"search": {"key": BATCH, "values": [4, 500], "seeds": [9]}}, "env.train_tasks='small_train' has 51 tasks"),
     ],
-    ids=["arm", "search"],
+    ids=["arm", "later tasks", "search"],
 )
-def test_a_batch_with_more_tasks_than_there_are_is_refused_before_the_first_run(changes, file, tmp_path):
+def test_a_batch_with_more_tasks_than_there_are_is_refused_before_the_first_run(changes, said, file, tmp_path):
     values = yaml.safe_load(file.read_text(encoding="utf-8")) | changes
     values["strata"] = {"small": SMALL[:3] + SMALL[4:5] + SMALL[6:]}
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"'small_train' has \d+ tasks, fewer than data\.train_batch_size=500"):
+    with pytest.raises(ConfigError, match=rf"{said}, fewer than data\.train_batch_size"):
         Execution(make_plan(file), tmp_path / "out", 1, print).run()
     assert not (tmp_path / "out").exists()
 

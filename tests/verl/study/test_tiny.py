@@ -1,6 +1,7 @@
 """Test the small runner: replies with a cache, updates, warm starts and resumed runs."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -200,6 +201,27 @@ def test_an_episode_that_another_limit_ended_is_not_one_at_the_turn_limit():
     ends = [StopReason.TURN_LIMIT, StopReason.TURN_TOKENS, StopReason.TERMINATED, StopReason.TERMINATED]
     episodes = [Episode(TaskItem("own", "1"), 5, stop=stop) for stop in ends]
     assert measurements(Plays(episodes, [], 0.0), 5)["limited"] == 0.25
+
+
+class RecordingTraining(Training):
+    """Training that keeps the tasks of each step with the turns before it."""
+
+    def _play(self, items, samples, max_turns, step):
+        if step:
+            self.played = [*getattr(self, "played", []), (self._counts["turns"], {item.id for item in items})]
+        return super()._play(items, samples, max_turns, step)
+
+
+def test_the_second_half_of_the_budget_has_the_later_tasks(tmp_path, started):
+    started.write(tmp_path / "1.pt")
+    tiny = replace(SETTINGS, later_tasks="small_test")
+    study = Study(question="", recipe="", arms=ARMS, seeds=[1], budget_turns=400, points=2, tiny=tiny)
+    training = RecordingTraining(TinyRun(tmp_path, tmp_path / "1.pt", composed(), study, 1))
+    training.to_the_end()
+    env = read_run_env(composed())
+    early, late = ({item.id for item in env.tasks(split)} for split in ("small_train", "small_test"))
+    assert {before >= 200 for before, _ in training.played} == {False, True}
+    assert all(tasks <= (early if before < 200 else late) for before, tasks in training.played)
 
 
 def test_a_killed_run_resumes_to_the_same_points(tmp_path, started):

@@ -67,6 +67,7 @@ class Training:
         budget = TokenBudget.of(self._env.episode, data["max_prompt_length"], data["max_response_length"])
         self._player = TinyPlayer(self._env, started.words, budget, seed)
         self._train, held_out = (self._env.tasks(one) for one in (self._env.env.train_tasks, self._env.env.eval_tasks))
+        self._later = self._env.tasks(settings.later_tasks) if settings.later_tasks else self._train
         self._held_out = Random(seed).sample(held_out, min(settings.eval_tasks, len(held_out)))
         self._turn_limits, self._luck = TurnLimits([self._env]), Random(seed)
         self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0, "limit": 0}
@@ -96,7 +97,8 @@ class Training:
         if self._run.study.tiny.fresh_optimizer and max_turns != counts["limit"] > 0:
             self._learner.begin_stage()
         counts["limit"] = max_turns
-        items = self._luck.sample(self._train, config["data"]["train_batch_size"])
+        tasks = self._train if 2 * counts["turns"] < self._run.study.budget_turns else self._later
+        items = self._luck.sample(tasks, config["data"]["train_batch_size"])
         plays = self._play(items, config["actor_rollout_ref"]["rollout"]["n"], max_turns, step)
         measured = measurements(plays, config["episode"]["max_tokens_per_turn"])
         metrics = {"episode/success_rate": measured["train_success"], "stop/turn_limit": measured["limited"]}
