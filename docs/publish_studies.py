@@ -94,15 +94,15 @@ CLAIMS = {
         ("Training on some ranges of GuessNumber gains at least 0.05 on two others", "ours", "other_ranges"),
         ("... training on these themselves does", "control", "own_ranges"),
     ],
+    "shuffled_guess_number": [
+        ("... on other ranges, with returns that change places", "control", "shuffled"),
+    ],
     "transfer_drop_guess_number": [
         ("... on other ranges, without truncated episodes", "ours", "other_ranges"),
         ("... on these themselves, without truncated episodes", "control", "own_ranges"),
     ],
     "transfer_valid_guess_number": [
         ("... on other ranges, for valid actions alone", "control", "valid_only"),
-    ],
-    "shuffled_guess_number": [
-        ("... on other ranges, with returns that change places", "control", "shuffled"),
     ],
     "transfer_textcraft": [
         ("Training on goals of 4 turns gains as much on goals of 8 as these do, TextCraft", "ours", "four_turns"),
@@ -180,7 +180,9 @@ def study_file(name: str) -> Path:
     found = (
         path for folder in ("recipes/studies", "examples/*/recipes") for path in root.glob(f"{folder}/{name}.yaml")
     )
-    return next(found).relative_to(root)
+    if not (file := next(found, None)):
+        raise SystemExit(f"no study {name}.yaml in recipes/studies or examples/*/recipes. Restore it.")
+    return file.relative_to(root)
 
 
 def columns(points: list[dict[str, float]]) -> dict[str, list[float | None]]:

@@ -11,6 +11,7 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import ids_in
 from verl_agent.errors import ConfigError
+from verl_agent.study.settings import TinySettings
 from verl_agent.training.splits import holds_out
 
 EVALUATED = {
@@ -56,6 +57,25 @@ def check_batch(config: Mapping[str, Any], later_tasks: str | None) -> None:
                 f"{key}={source!r} has {count} tasks, fewer than data.train_batch_size={batch}. Lower it, or give more "
                 "tasks."
             )
+
+
+def check_small_model(of_all: TinySettings, own: TinySettings, env: RunEnv) -> None:
+    """Check that what an arm sets of the small model has an effect.
+
+    Raises:
+        ConfigError: a new optimizer at each stage, but the turn limit never changes; or later tasks that are no others.
+    """
+    horizon, changed = env.horizon, own.later_tasks != of_all.later_tasks
+    if changed and own.later_tasks == env.env.train_tasks:
+        raise ConfigError(
+            f"tiny.later_tasks={own.later_tasks} has no effect: env.train_tasks is the same. Leave it out, or give "
+            "other tasks."
+        )
+    if own.fresh_optimizer > of_all.fresh_optimizer and len(set(horizon.stages)) == 1 and not horizon.schedule:
+        raise ConfigError(
+            f"tiny.fresh_optimizer=true has no effect: horizon.max_turns={list(horizon.max_turns)} is one stage. Leave "
+            "it out, or give several limits."
+        )
 
 
 def trains_on_tested(config: Mapping[str, Any], later_tasks: str | None) -> bool:

@@ -101,9 +101,8 @@ class Execution:
             first = search_runs(plan) or study_runs(plan, study.seeds, self._arms)
             for run in first:
                 if run.seed == first[0].seed:
-                    check_batch(
-                        compose_training(plan.recipe, run_overrides(plan, run, out)), study.tiny_of(run.arm).later_tasks
-                    )
+                    config = compose_training(plan.recipe, run_overrides(plan, run, out))
+                    check_batch(config, study.tiny_of(run.arm).later_tasks)
         make_folder(out, "--out")
         check_same_file(plan.file, out)
         claim_study(out, plan.facts, new_code)

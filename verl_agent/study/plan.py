@@ -9,14 +9,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from verl_agent.config.algorithms import find_estimator
+from verl_agent.config.algorithms import find_estimator, find_loss
 from verl_agent.config.checks import changed_keys
 from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
 from verl_agent.errors import ConfigError
-from verl_agent.horizon import Horizon
 from verl_agent.study.environments import (
     check_evaluated_alike,
+    check_small_model,
     evaluation,
     load_environment,
     study_env,
@@ -63,7 +63,7 @@ class Plan:
     facts: dict[str, str]
     """Hashes of the file, of the composed configs with their lists of tasks, and of the code."""
     seen: Sequence[str]
-    """Arms that are evaluated on tasks that they train on."""
+    """Arms whose training shares a split, or the id of a task in two files, with their evaluation."""
     ignored: Sequence[str]
     """Keys with values that the recipe sets, and that the small runner ignores."""
 
@@ -129,18 +129,18 @@ def make_plan(file: Path) -> Plan:
     if not recipe.is_file():
         raise ConfigError(f"study.recipe={study.recipe!r} does not exist: {recipe}. The path is relative to {file}.")
     first, changes = next(iter(study.arms)), dict[tuple[str, str], dict[str, Any]]()
+    tiny = {arm: study.tiny_of(arm) for arm in study.arms}
     searched = [f"{study.search.key}={value:g}" for value in study.search.values] if study.search else []
     for stratum, shared in study.strata.items():
         for arm in study.arms:
-            own, tiny = study.of_recipe(arm), study.tiny_of(arm)
+            own = study.of_recipe(arm)
             if taken := {named(one) for one in (*shared, *own)} & {*OWN_KEYS, study.search.key if study.search else ""}:
                 raise ConfigError(f"arm {arm} sets {min(taken)}, which the command sets for each run. Leave it out.")
             try:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 env = study_env(configs[stratum, arm])
                 evaluations.setdefault(stratum, {})[arm] = evaluation(env, study.runner)
-                if tiny.fresh_optimizer:
-                    check_has_stages(env.horizon)
+                check_small_model(study.tiny, tiny[arm], env)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 for one in searched if arm == first else searched[:1]:  # it may have no effect in one arm alone
                     study_env(compose_training(recipe, [*shared, *own, one], resolve=False))
@@ -148,9 +148,8 @@ def make_plan(file: Path) -> Plan:
                 raise ConfigError(f"arm {arm}, stratum {stratum}: {error}") from error
     for (stratum, arm), config in configs.items():
         changes[stratum, arm] = differing(configs[stratum, first], config)
-        tiny, of_first = study.tiny_of(arm), study.tiny_of(first)
         changes[stratum, arm] |= {
-            f"tiny.{name}": now for name in OF_ARMS if (now := getattr(tiny, name)) != getattr(of_first, name)
+            f"tiny.{name}": now for name in OF_ARMS if (now := getattr(tiny[arm], name)) != getattr(tiny[first], name)
         }
         check_says_all(arm, changes[stratum, arm], [*study.arms[first], *study.arms[arm]])
     for one, other in combinations(study.arms, 2):
@@ -160,16 +159,16 @@ def make_plan(file: Path) -> Plan:
         check_evaluated_alike(evaluated)
     ignored = check_small_runner(study, recipe, changes) if study.runner == "tiny" else []
     modules = {load_environment(config["env"]["name"], study.runner) for config in configs.values()}
-    later = {arm: study.tiny_of(arm).later_tasks for arm in study.arms}
+    modules |= {name for config in configs.values() for name in own_algorithms(config)}
     tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
-    tasks |= {one for one in later.values() if one}
+    tasks |= {one.later_tasks for one in tiny.values() if one.later_tasks}
     listed = b"".join(Path(one).read_bytes() for one in sorted(tasks) if Path(one).is_file())
     facts = {
         "file": short_hash(file.read_bytes()),
         "configs": short_hash(json.dumps([*configs.values()], sort_keys=True, default=str).encode() + listed),
         "code": source_digest(sorted(modules)),
     }
-    seen = {arm: None for (_, arm), config in configs.items() if trains_on_tested(config, later[arm])}
+    seen = {arm: None for (_, arm), config in configs.items() if trains_on_tested(config, tiny[arm].later_tasks)}
     return Plan(study, file.resolve(), recipe, changes, facts, [*seen], ignored)
 
 
@@ -200,17 +199,14 @@ def ignored_keys(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def check_has_stages(horizon: Horizon) -> None:
-    """Check that an optimizer that is new at each stage has an effect.
-
-    Raises:
-        ConfigError: the turn limit never changes.
-    """
-    if len(set(horizon.stages)) == 1 and not horizon.schedule:
-        raise ConfigError(
-            f"tiny.fresh_optimizer=true has no effect: horizon.max_turns={list(horizon.max_turns)} is one stage. Leave "
-            "it out, or give several limits."
-        )
+def own_algorithms(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the modules of an estimator and a policy loss of other packages that a composed config names."""
+    actor = config["actor_rollout_ref"]["actor"]
+    found = (
+        find_estimator(config["algorithm"]["adv_estimator"]).function,
+        find_loss(actor["policy_loss"]["loss_mode"]),
+    )
+    yield from (one.__module__ for one in found if one is not None)
 
 
 def check_obeyed(keys: Mapping[str, str]) -> None:

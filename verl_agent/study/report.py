@@ -84,7 +84,6 @@ def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
             **{name: getattr(plan.study, name) for name in ("measure", "margin", "budget_turns")},
             "runs": len(runs),
             "seeds": len(plan.study.seeds),
-            "seen": [*plan.seen],
         },
         "hashes": recorded,
         "changes": {"/".join(key): changed for key, changed in plan.changes.items()},
@@ -100,7 +99,8 @@ def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
     }
     (out / "report.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     plots = plot(results, out)
-    lines = [*head(results, recorded), *verdicts(results, compared), *told_apart(plan, decided)]
+    lines = [*head(results, recorded), *verdicts(results, compared)]
+    lines += [*strata_table(results), *told_apart(plan, decided)]
     lines += ["\n## All measures", *pairs_tables(results), *measures_tables(results), *why(results)]
     lines += [*searched(plan, out), *(f"\n![{path.stem}]({path.name})" for path in plots)]
     (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -156,6 +156,19 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
     ]
     if spread:
         yield f"Seeds that an interval of ±{study.margin:g} needs, from the spread so far: {', '.join(spread)}."
+
+
+def strata_table(results: Results) -> Iterator[str]:
+    """Yield the primary measure in each of several strata: an arm may gain in one and lose in another."""
+    study, (first, *_) = results.plan.study, results.plan.study.arms
+    if len(study.strata) > 1:
+        yield f"\n{study.measure} in each stratum; minus {first} over paired seeds, not corrected:\n"
+        yield f"| arm | {' | '.join(study.strata)} |\n{'|---' * (len(study.strata) + 1)}|"
+        for arm, _ in results.shared():
+            own, base = (results.values(one, study.measure, results.seeds(first, arm)) for one in (arm, first))
+            pairs = zip(own, own - base, strict=True)
+            cells = [f"{span(over_seeds(value))}; {span(over_seeds(minus))}" for value, minus in pairs]
+            yield f"| {arm} | {' | '.join(cells)} |"
 
 
 def told_apart(plan: Plan, decided: Mapping[Pair, str]) -> Iterator[str]:

@@ -78,8 +78,7 @@ def run_overrides(plan: Plan, run: Run, out: Path) -> list[str]:
 
 def run_study(study: Study, run: Run) -> Study:
     """Return the study as one run sees it: an arm may have keys of `tiny`, and the search has its own budget."""
-    if study.runner == "tiny":
-        study = replace(study, tiny=study.tiny_of(run.arm))
+    study = replace(study, tiny=study.tiny_of(run.arm))
     if run.value is not None and study.search is not None:
         study = replace(study, budget_turns=study.search.turns(study.budget_turns))
     return study

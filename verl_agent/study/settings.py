@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from omegaconf import OmegaConf
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -29,8 +28,8 @@ MEASURES = {
 }
 """Measures of a run."""
 LOWER_IS_BETTER = ("fall",)
-OF_ARMS = ("fresh_optimizer", "later_tasks")
-"""Keys of `tiny` that an arm may set, with overrides like `tiny.fresh_optimizer=true`."""
+OF_ARMS = {"fresh_optimizer": "true", "later_tasks": "SPLIT_OR_FILE"}
+"""Keys of `tiny` that an arm may set, with values for messages."""
 POINTS, DONE = "points.jsonl", "done.json"
 """Files of a run: its evaluations, and a mark that it has ended."""
 
@@ -101,7 +100,7 @@ class TinySettings:
     fresh_optimizer: bool = False
     """Begin each stage of the turn limit with a new optimizer, and with the present policy as reference of the KL loss
     (ProRL, arXiv 2507.17512). An arm may set it: `tiny.fresh_optimizer=true`."""
-    later_tasks: str | None = None
+    later_tasks: Annotated[str, Field(min_length=1)] | None = None
     """Split or file of the training tasks of the second half of the budget, in place of `env.train_tasks`; null for no
     change. An arm may set it."""
 
@@ -182,22 +181,31 @@ class Study:
 
     def of_recipe(self, arm: str) -> list[str]:
         """Return the overrides of an arm that are those of the recipe."""
-        return [one for one in self.arms[arm] if self.runner == "train" or not one.startswith("tiny.")]
+        return [one for one in self.arms[arm] if not is_of_tiny(one)]
 
     def tiny_of(self, arm: str) -> TinySettings:
         """Return the settings of the small model of an arm.
 
         Raises:
-            ConfigError: the arm sets a key or a value that is not allowed, or that of all arms.
+            ConfigError: the arm sets a key or a value that is not allowed or holds for all arms, or has another runner.
         """
-        own = OmegaConf.from_dotlist([one for one in self.arms[arm] if one.startswith("tiny.")]).get("tiny", {})
-        for key, value in own.items():
-            if key not in OF_ARMS:
-                allowed = ", ".join(f"tiny.{name}" for name in OF_ARMS)
-                raise ConfigError(f"arm {arm} sets tiny.{key}, which is not allowed in an arm. Allowed: {allowed}.")
-            if getattr(self.tiny, key) == value:
-                raise ConfigError(f"tiny.{key}={value} holds for all arms, so it does nothing in arm {arm}. Remove it.")
-        return section("study.tiny", TinySettings, {**asdict(self.tiny), **own})
+        own = dict[str, Any]()
+        for override in filter(is_of_tiny, self.arms[arm]):
+            key, _, text = override.removeprefix("tiny.").partition("=")
+            if self.runner != "tiny":
+                raise ConfigError(f"arm {arm} sets {override}, which has no effect with study.runner={self.runner!r}.")
+            if key not in OF_ARMS or not text:
+                allowed = " and ".join(f"tiny.{name}={value}" for name, value in OF_ARMS.items())
+                raise ConfigError(f"arm {arm} sets {override}, which is not allowed. Allowed of tiny: {allowed}.")
+            own[key] = {"true": True, "false": False, "null": None}.get(text, text)
+            if getattr(self.tiny, key) == own[key]:
+                raise ConfigError(f"arm {arm} sets {override}, which holds for all arms. Remove it.")
+        return section(f"arm {arm}: study.tiny", TinySettings, {**asdict(self.tiny), **own})
+
+
+def is_of_tiny(override: str) -> bool:
+    """Return True if an override is one of the small model."""
+    return override.lstrip("+~").startswith("tiny.")
 
 
 def read_study(file: Path) -> Study:

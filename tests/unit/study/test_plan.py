@@ -7,6 +7,7 @@ import yaml
 
 from tests import ROOT
 from tests.support.composing import STUDIES
+from tests.support.packages import install_example
 from verl_agent.errors import ConfigError
 from verl_agent.study.plan import make_plan, source_digest
 from verl_agent.study.runs import Run, measured, run_overrides, run_study, search_runs
@@ -97,15 +98,24 @@ def test_a_fresh_optimizer_in_an_arm_with_one_stage_raises_config_error(written)
 @pytest.mark.parametrize(
     ("own", "tiny", "said"),
     [
-        ("tiny.fresh_optimizer=true", {"fresh_optimizer": True}, "fresh_optimizer=True .* does nothing in arm new"),
-        ("tiny.width=64", {}, r"arm new sets tiny\.width.*Allowed: tiny\.fresh_optimizer, tiny\.later_tasks"),
-        ("tiny.later_tasks=3", {}, r"tiny\.later_tasks=3"),
+        ("tiny.fresh_optimizer=true", {"fresh_optimizer": True}, "optimizer=true, which holds for all arms"),
+        ("tiny.width=64", {}, r"sets tiny\.width=64, .*Allowed of tiny: tiny\.fresh_optimizer=true and tiny\.later_ta"),
+        ("tiny.later_tasks", {}, r"sets tiny\.later_tasks, which is not allowed"),
+        ("+tiny.later_tasks=small_test", {}, r"sets \+tiny\.later_tasks=small_test, which is not allowed"),
+        ("tiny.fresh_optimizer=often", {}, r"arm new: study\.tiny\.fresh_optimizer='often' is not allowed"),
+        ("tiny.later_tasks=train", {}, r"arm new.*tiny\.later_tasks=train has no effect: env\.train_tasks is the same"),
     ],
 )
 def test_settings_of_the_small_model_that_an_arm_may_not_have_raise_config_error(written, own, tiny, said):
     stages = ["horizon.max_turns=[4,12]"]
     with pytest.raises(ConfigError, match=said):
         make_plan(written(arms={"kept": stages, "new": [*stages, own]}, tiny=tiny))
+
+
+def test_an_arm_of_verl_may_not_set_the_small_model(written):
+    arms = {"kept": [], "new": ["tiny.fresh_optimizer=true"]}
+    with pytest.raises(ConfigError, match=r"arm new sets tiny\.fresh.* has no effect with study\.runner='train'"):
+        make_plan(written(arms=arms, runner="train"))
 
 
 def test_a_run_has_the_settings_of_the_small_model_that_its_arm_sets(written):
@@ -214,6 +224,15 @@ def test_the_hash_of_the_code_covers_modules_beside_the_package_of_an_adapter(tm
     before = source_digest(["own_adapters.game.adapter"])
     shared.write_text("LIMIT = 2\n", encoding="utf-8")
     assert source_digest(["own_adapters.game.adapter"]) != before
+
+
+def test_the_hash_of_the_code_covers_an_estimator_of_another_package(tmp_path, monkeypatch):
+    for folder in install_example("own_algorithms", tmp_path):
+        monkeypatch.syspath_prepend(folder)
+    own = make_plan(ROOT / "examples/own_algorithms/recipes/shuffled_guess_number.yaml")
+    assert own.changes["ranges_7_and_10", "shuffled"] == {"algorithm.adv_estimator": "shuffled_grpo"}
+    same_environment = make_plan(ROOT / "recipes/studies/transfer_guess_number.yaml")
+    assert own.facts["code"] != same_environment.facts["code"]
 
 
 def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(written):

@@ -74,6 +74,31 @@ def test_an_arm_that_stopping_dropped_is_worse_though_its_seeds_are_few(plan, tm
     assert written["comparisons"]["short"]["verdict"] == "worse by successive stopping"
 
 
+def test_an_arm_that_gains_in_one_stratum_and_loses_in_another_is_told_by_stratum(tmp_path):
+    file, out = tmp_path / "own.yaml", tmp_path / "out"
+    values = {
+        "question": "Which order?",
+        "recipe": str(ROOT / "recipes/studies/guess_number.yaml"),
+        "arms": {"long": [], "short": ["horizon.max_turns=[4]"]},
+        "strata": {"near": ["env.eval_tasks=train"], "far": ["env.eval_tasks=test"]},
+        "seeds": [1, 2],
+        "budget_turns": 1000,
+        "measure": "final",
+    }
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    plan = make_plan(file)
+    for run in study_runs(plan, [1, 2], ["long", "short"]):
+        end = 0.5 + 0.1 * (run.arm == "short") * (1 if run.stratum == "near" else -1) + 0.1 * run.seed
+        points = [{"turns": 0, "success": 0.0}, {"turns": 1000, "success": end}]
+        run.folder(out).mkdir(parents=True)
+        (run.folder(out) / "points.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in points))
+        (run.folder(out) / "done.json").write_text("{}")
+    write_study_report(plan, out)
+    text = (out / "report.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"\| short \| ([^|]*; [^|]*) \| ([^|]*; [^|]*) \|\n", text)
+    assert [re.sub(r" \[.*?\]", "", cell) for cell in row] == ["0.550; -0.100", "0.750; 0.100"]  # far, near
+
+
 def test_arms_that_do_not_learn_are_not_called_equal(plan, tmp_path):
     play(plan, plan.study.seeds, tmp_path, ends=(0.0, 0.0))
     write_study_report(plan, tmp_path)

@@ -119,10 +119,11 @@ def test_an_update_changes_the_policy(started, overrides):
     assert any(not torch.equal(now, started.weights[name]) for name, now in policy.state_dict().items())
 
 
-def test_an_estimator_of_another_package_trains(started, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["leave_one_out", "shuffled_grpo"])
+def test_an_estimator_of_another_package_trains(name, started, tmp_path, monkeypatch):
     for folder in install_example("own_algorithms", tmp_path):
         monkeypatch.syspath_prepend(folder)
-    config = composed("algorithm.adv_estimator=leave_one_out")
+    config = composed(f"algorithm.adv_estimator={name}")
     policy = started.new_policy(SETTINGS)
     learner = Learner(config, read_run_env(config).credit, policy, None, None, 1)
     assert learner.update(played(config, started, policy).rows, 1)["grad_norm"] > 0
