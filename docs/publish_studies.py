@@ -79,7 +79,7 @@ CLAIMS = {
         for study, game in (
             ("guess_number", "GuessNumber to 12"),
             ("textcraft", "TextCraft of 4 and 8 turns"),
-            ("babyai", "BabyAI of 10 to 12 turns"),
+            ("babyai_new", "BabyAI of 10 to 12 turns"),
         )
     },
     "rloo_textcraft": [("RLOO beats GRPO at its learning rate, TextCraft of 4 and 8 turns", "ours", "rloo")],
@@ -111,6 +111,10 @@ CLAIMS = {
     "transfer_babyai": [
         ("Training on BlockedUnlockPickup gains as much on UnlockPickupDist as this does", "ours", "other_level"),
         ("... training on both does, in the same turns", "ours", "both"),
+    ],
+    "sequential_babyai": [
+        ("Training on two levels in turn ends as well as on both, BabyAI (UnlockPickupDist last)", "ours", "dist_last"),
+        ("... (BlockedUnlockPickup last)", "ours", "unlock_last"),
     ],
     "from_scratch_guess_number": [
         ("Training from random weights reaches 0.5, GuessNumber to 12, long limit", HORIZON, "fixed_long"),
@@ -170,7 +174,9 @@ def page(folder: Path) -> Iterator[str]:
     """Yield the lines of the page of a published study: its report up to the first heading, plots and links."""
     yield (folder / "report.txt").read_text(encoding="utf-8").partition("\n## ")[0]
     yield from (f"![{plot.stem}]({plot.name})\n" for plot in sorted(folder.glob("success_*.png")))
-    yield f"```bash\nverl-agent study run {study_file(folder.name)}\n```\n"
+    file = study_file(folder.name)
+    install = f"pip install -e {file.parents[1]}\n" if file.is_relative_to("examples") else ""
+    yield f"```bash\n{install}verl-agent study run {file}\n```\n"
     yield "[All measures](report.txt), [every point](points.json), [all studies and their limits](../../index.md)."
 
 
