@@ -131,7 +131,8 @@ test-envs: setup ## Run the unit tests of the environments and of their hosts an
 .PHONY: test-sites
 test-sites: setup ## Test the embedded web sites and solve a task on each (four minutes, five the first time)
 	WEB_TASKS=sites pytest --timeout 900 tests/sites/test_sites.py tests/sites/test_rewards.py tests/sites/test_oracles.py \
-	    tests/sites/test_random_walks.py -k "test_sites or test_rewards or test_random_walks or solves or at_once"
+	    tests/sites/test_random_walks.py tests/sites/test_demonstrations.py \
+	    -k "test_sites or test_rewards or test_random_walks or solves or at_once or fit"
 
 .PHONY: test-web
 test-web: setup ## Solve a web task of each template in a browser; all tasks with WEB_TASKS=all
