@@ -26,28 +26,26 @@ CLAIMS = {
         ("... so does a shrinking limit", "control", "long_to_short"),
         ("... so does the short limit alone", "control", "fixed_short"),
     ],
-    "horizon_guess_number": [("A growing turn limit beats the long one, GuessNumber to 36", HORIZON, "staged")],
+    "horizon_guess_number": [("Growing beats the long limit, GuessNumber to 36", HORIZON, "staged")],
     **{
         f"horizon_{name.lower()}": [
-            (f"A growing turn limit beats the long one, {name} of 10 to 12 turns", HORIZON, "staged"),
+            (f"Growing beats the long limit, {name} of 10 to 12 turns", HORIZON, "staged"),
             ("... so does the short limit alone", "control", "fixed_short"),
         ]
         for name in ("TextCraft", "BabyAI")
     },
     **{
         f"staged_{name.lower()}": [
-            (f"A growing turn limit beats the long one, {name} of 10 to 12 turns, new seeds", HORIZON, "staged")
+            (f"Growing beats the long limit, {name} of 10 to 12 turns, new seeds", HORIZON, "staged")
         ]
         for name in ("TextCraft", "BabyAI")
     },
     "horizon_mixed_textcraft": [
-        ("A growing turn limit beats the long one, TextCraft of 4 and 8 turns", HORIZON, "staged"),
+        ("Growing beats the long limit, TextCraft of 4 and 8 turns", HORIZON, "staged"),
         ("... so does a short limit, within which only half of the tasks can be solved", "control", "fixed_short"),
         ("... and this changes success in the end", "control", "fixed_short", "final"),
     ],
-    "horizon_smollm2": [
-        ("A growing turn limit beats the long one, SmolLM2-135M on TextCraft to 8 turns", HORIZON, "staged")
-    ],
+    "horizon_smollm2": [("Growing beats the long limit, SmolLM2-135M on TextCraft to 8 turns", HORIZON, "staged")],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
     ],
