@@ -164,7 +164,7 @@ def strata_table(results: Results) -> Iterator[str]:
     if len(study.strata) > 1:
         yield f"\n{study.measure} in each stratum; minus {first} over paired seeds, not corrected:\n"
         yield f"| arm | {' | '.join(study.strata)} |\n{'|---' * (len(study.strata) + 1)}|"
-        for arm, _ in results.shared():
+        for arm in (arm for arm in study.arms if results.seeds(first, arm)):
             own, base = (results.values(one, study.measure, results.seeds(first, arm)) for one in (arm, first))
             pairs = zip(own, own - base, strict=True)
             cells = [f"{span(over_seeds(value))}; {span(over_seeds(minus))}" for value, minus in pairs]

@@ -193,7 +193,10 @@ class Study:
         for override in filter(is_of_tiny, self.arms[arm]):
             key, _, text = override.removeprefix("tiny.").partition("=")
             if self.runner != "tiny":
-                raise ConfigError(f"arm {arm} sets {override}, which has no effect with study.runner={self.runner!r}.")
+                raise ConfigError(
+                    f"arm {arm} sets {override}, which has no effect with study.runner={self.runner!r}. Leave it out, or "
+                    "set study.runner: tiny."
+                )
             if key not in OF_ARMS or not text:
                 allowed = " and ".join(f"tiny.{name}={value}" for name, value in OF_ARMS.items())
                 raise ConfigError(f"arm {arm} sets {override}, which is not allowed. Allowed of tiny: {allowed}.")

@@ -251,17 +251,18 @@ def test_a_plan_names_the_arms_that_are_evaluated_on_training_tasks(written, tmp
     (tmp_path / "two.txt").write_text("5:1\n6:2\n", encoding="utf-8")
     (tmp_path / "one.txt").write_text("6:2  # held out\n", encoding="utf-8")
     (tmp_path / "other.txt").write_text("8:3\n", encoding="utf-8")
+    (tmp_path / "later.txt").write_text("6:2\n8:4\n", encoding="utf-8")
     options = ["env.options.ranges=null", f"env.eval_tasks={tmp_path}/one.txt"]
     arms = {
         "other": [f"env.train_tasks={tmp_path}/other.txt"],
         "both": [f"env.train_tasks={tmp_path}/two.txt"],
-        "later": [f"env.train_tasks={tmp_path}/other.txt", f"tiny.later_tasks={tmp_path}/one.txt"],
+        "later": [f"env.train_tasks={tmp_path}/other.txt", f"tiny.later_tasks={tmp_path}/later.txt"],
     }
     plan = make_plan(written(arms=arms, strata={"all": options}))
     assert "evaluated on training tasks, so no measure of generalization: both, later" in [*plan.describe()]
-    (tmp_path / "one.txt").write_text("6:3\n", encoding="utf-8")
+    (tmp_path / "later.txt").write_text("8:4\n", encoding="utf-8")
     changed = make_plan(plan.file)
-    assert changed.seen == ["later"] and changed.facts["configs"] != plan.facts["configs"]
+    assert changed.seen == ["both"] and changed.facts["configs"] != plan.facts["configs"]
 
 
 def test_a_first_arm_with_a_fresh_optimizer_differs_from_the_others_by_that(written):

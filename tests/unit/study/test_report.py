@@ -74,8 +74,10 @@ def test_an_arm_that_stopping_dropped_is_worse_though_its_seeds_are_few(plan, tm
     assert written["comparisons"]["short"]["verdict"] == "worse by successive stopping"
 
 
-def test_an_arm_that_gains_in_one_stratum_and_loses_in_another_is_told_by_stratum(tmp_path):
-    file, out = tmp_path / "own.yaml", tmp_path / "out"
+@pytest.fixture
+def two_strata(tmp_path):
+    """Return the plan of a study with two strata."""
+    file = tmp_path / "own.yaml"
     values = {
         "question": "Which order?",
         "recipe": str(ROOT / "recipes/studies/guess_number.yaml"),
@@ -86,17 +88,35 @@ def test_an_arm_that_gains_in_one_stratum_and_loses_in_another_is_told_by_stratu
         "measure": "final",
     }
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
-    plan = make_plan(file)
-    for run in study_runs(plan, [1, 2], ["long", "short"]):
+    return make_plan(file)
+
+
+def play_strata(plan, runs, out):
+    """Write the points of runs, in which the short limit gains near and loses far."""
+    for run in runs:
         end = 0.5 + 0.1 * (run.arm == "short") * (1 if run.stratum == "near" else -1) + 0.1 * run.seed
         points = [{"turns": 0, "success": 0.0}, {"turns": 1000, "success": end}]
         run.folder(out).mkdir(parents=True)
         (run.folder(out) / "points.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in points))
         (run.folder(out) / "done.json").write_text("{}")
-    write_study_report(plan, out)
+
+
+def test_an_arm_that_gains_in_one_stratum_and_loses_in_another_is_told_by_stratum(two_strata, tmp_path):
+    out = tmp_path / "out"
+    play_strata(two_strata, study_runs(two_strata, [1, 2], ["long", "short"]), out)
+    write_study_report(two_strata, out)
     text = (out / "report.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"\| short \| ([^|]*; [^|]*) \| ([^|]*; [^|]*) \|\n", text)
     assert [re.sub(r" \[.*?\]", "", cell) for cell in row] == ["0.550; -0.100", "0.750; 0.100"]  # far, near
+
+
+def test_arms_that_share_no_seed_yet_have_no_row_by_stratum(two_strata, tmp_path):
+    out = tmp_path / "out"
+    runs = [*study_runs(two_strata, [1], ["long"]), *study_runs(two_strata, [2], ["short"])]
+    play_strata(two_strata, runs, out)
+    write_study_report(two_strata, out)
+    text = (out / "report.md").read_text(encoding="utf-8")
+    assert re.search(r"\| long \| [^|]*; [^|]* \|", text) and not re.search(r"\| short \| [^|]*; [^|]* \|", text)
 
 
 def test_arms_that_do_not_learn_are_not_called_equal(plan, tmp_path):
