@@ -21,16 +21,16 @@ HORIZON = "[ScalingInter-RL](https://arxiv.org/abs/2509.08755)"
 CLAIMS = {
     "horizon_guess_number_small": [
         ("A growing turn limit beats the long one, GuessNumber to 12", HORIZON, "staged"),
-        ("... so does one that grows by success (in 11 of 16 runs it stayed short)", "ours", "adaptive"),
-        ("... so do the same limits in random order", "control", "random"),
-        ("... so does a shrinking limit", "control", "long_to_short"),
-        ("... so does the short limit alone", "control", "fixed_short"),
+        ("... one that grows by success (in 11 of 16 runs it stayed short)", "ours", "adaptive"),
+        ("... the same limits in random order", "control", "random"),
+        ("... a shrinking limit", "control", "long_to_short"),
+        ("... the short limit alone", "control", "fixed_short"),
     ],
     "horizon_guess_number": [("Growing beats the long limit, GuessNumber to 36", HORIZON, "staged")],
     **{
         f"horizon_{name.lower()}": [
             (f"Growing beats the long limit, {name} of 10 to 12 turns", HORIZON, "staged"),
-            ("... so does the short limit alone", "control", "fixed_short"),
+            ("... the short limit alone", "control", "fixed_short"),
         ]
         for name in ("TextCraft", "BabyAI")
     },
@@ -42,8 +42,8 @@ CLAIMS = {
     },
     "horizon_mixed_textcraft": [
         ("Growing beats the long limit, TextCraft of 4 and 8 turns", HORIZON, "staged"),
-        ("... so does a short limit, within which only half of the tasks can be solved", "control", "fixed_short"),
-        ("... and this changes success in the end", "control", "fixed_short", "final"),
+        ("... a short limit, within which only half of the tasks can be solved", "control", "fixed_short"),
+        ("... its success in the end", "control", "fixed_short", "final"),
     ],
     "horizon_smollm2": [("Growing beats the long limit, SmolLM2-135M on TextCraft to 8 turns", HORIZON, "staged")],
     "fresh_optimizer_guess_number": [
@@ -84,7 +84,7 @@ CLAIMS = {
     **{
         f"updates_{study}": [
             (f"Smaller batches help under the long limit, {game}", "ours", "small_batch"),
-            ("... so does the short limit alone", "control", "fixed_short"),
+            ("... the short limit alone", "control", "fixed_short"),
         ]
         for study, game in (("guess_number", "GuessNumber to 12"), ("babyai", "BabyAI of 10 to 12 turns"))
     },
