@@ -20,19 +20,19 @@ MARKS = ("<!-- studies -->", "<!-- end of studies -->")
 HORIZON = "[ScalingInter-RL](https://arxiv.org/abs/2509.08755)"
 CLAIMS = {
     "horizon_guess_number_small": [
-        ("A growing turn limit beats the long one, GuessNumber to 12", HORIZON, "staged"),
-        ("... one that grows by success (in 11 of 16 runs it stayed short)", "ours", "adaptive"),
+        ("A growing turn limit (4, 8, 12) beats the long one (12), GuessNumber to 12", HORIZON, "staged"),
+        ("... one that grows by success (in 11 of 16 runs it stayed at 4)", "ours", "adaptive"),
         ("... the same limits in random order", "control", "random"),
         ("... a shrinking limit", "control", "long_to_short"),
-        ("... the short limit alone", "control", "fixed_short"),
+        ("... the short limit (4) alone", "control", "fixed_short"),
     ],
-    "horizon_guess_number": [("Growing beats the long limit, GuessNumber to 36", HORIZON, "staged")],
+    "horizon_guess_number": [("Growing (4, 8, 12) beats the long limit (12), GuessNumber to 36", HORIZON, "staged")],
     **{
         f"horizon_{name.lower()}": [
-            (f"Growing beats the long limit, {name} of 10 to 12 turns", HORIZON, "staged"),
-            ("... the short limit alone", "control", "fixed_short"),
+            (f"Growing ({limits}) beats the long limit ({limits[-2:]}), {name} of 10 to 12 turns", HORIZON, "staged"),
+            ("... the short limit (12) alone", "control", "fixed_short"),
         ]
-        for name in ("TextCraft", "BabyAI")
+        for name, limits in (("TextCraft", "12, 18, 24"), ("BabyAI", "12, 20, 32"))
     },
     **{
         f"staged_{name.lower()}": [
@@ -41,11 +41,11 @@ CLAIMS = {
         for name in ("TextCraft", "BabyAI")
     },
     "horizon_mixed_textcraft": [
-        ("Growing beats the long limit, TextCraft of 4 and 8 turns", HORIZON, "staged"),
-        ("... a short limit, within which only half of the tasks can be solved", "control", "fixed_short"),
-        ("... its success in the end", "control", "fixed_short", "final"),
+        ("Growing (5, 10, 16) beats the long limit (16), TextCraft of 4 and 8 turns", HORIZON, "staged"),
+        ("... a short limit (5), within which only half of the tasks can be solved", "control", "fixed_short"),
+        ("... success of the short limit in the end", "control", "fixed_short", "final"),
     ],
-    "horizon_smollm2": [("Growing beats the long limit, SmolLM2-135M on TextCraft to 8 turns", HORIZON, "staged")],
+    "horizon_smollm2": [("Growing (4, 6, 8) beats the long limit (8), SmolLM2-135M on TextCraft", HORIZON, "staged")],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
     ],
@@ -93,7 +93,7 @@ CLAIMS = {
         ("... training on these themselves does", "control", "own_ranges"),
     ],
     "shuffled_guess_number": [
-        ("... on other ranges, with returns that change places", "control", "shuffled"),
+        ("... on other ranges, with returns shuffled within a task", "control", "shuffled"),
     ],
     "transfer_drop_guess_number": [
         ("... on other ranges, without truncated episodes", "ours", "other_ranges"),
@@ -103,11 +103,19 @@ CLAIMS = {
         ("... on other ranges, for valid actions alone", "control", "valid_only"),
     ],
     "transfer_textcraft": [
-        ("Training on goals of 4 turns gains as much on goals of 8 as these do, TextCraft", "ours", "four_turns"),
+        (
+            "Training on goals of 4 turns gains as much on those of 8 as training on these, TextCraft",
+            "ours",
+            "four_turns",
+        ),
         ("... training on both does, in the same turns", "ours", "both"),
     ],
     "transfer_babyai": [
-        ("Training on BlockedUnlockPickup gains as much on UnlockPickupDist as this does", "ours", "other_level"),
+        (
+            "Training on BlockedUnlockPickup gains as much on UnlockPickupDist as its own training",
+            "ours",
+            "other_level",
+        ),
         ("... training on both does, in the same turns", "ours", "both"),
     ],
     "sequential_babyai": [
@@ -116,7 +124,7 @@ CLAIMS = {
     ],
     "from_scratch_guess_number": [
         ("Training from random weights reaches 0.5, GuessNumber to 12, long limit", HORIZON, "fixed_long"),
-        ("... with a limit of 4, then 8", HORIZON, "staged"),
+        ("... with limits of 4, 8, 12", HORIZON, "staged"),
     ],
     "from_scratch_babyai": [
         ("Training from random weights reaches 0.5, easy tasks of BabyAI (no arm learned)", HORIZON, "staged"),

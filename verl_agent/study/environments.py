@@ -44,6 +44,14 @@ def study_env(config: Mapping[str, Any]) -> RunEnv:
     return read_run_env(resolved(config, ("env", *ENTRY_SECTIONS)))
 
 
+def training_amount(config: Mapping[str, Any], env: RunEnv, budget_turns: int) -> tuple[int, float]:
+    """Return the training steps of a budget if no episode ends before the longest turn limit, and the learning rate."""
+    sections = resolved(config, ("data", "actor_rollout_ref"))
+    actor, rollout = (sections["actor_rollout_ref"][name] for name in ("actor", "rollout"))
+    episodes = sections["data"]["train_batch_size"] * rollout["n"]
+    return budget_turns // (episodes * max(env.horizon.stages)), float(actor["optim"]["lr"])
+
+
 def check_batch(config: Mapping[str, Any], later_tasks: str | None) -> None:
     """Check that the training tasks of a composed config, and those of `tiny.later_tasks`, fill a step.
 

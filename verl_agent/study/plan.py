@@ -3,13 +3,11 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from importlib import import_module
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from verl_agent.config.algorithms import find_estimator, find_loss
+from verl_agent.config.algorithms import find_estimator
 from verl_agent.config.checks import changed_keys
 from verl_agent.config.composing import compose_training
 from verl_agent.config.keys import leaves
@@ -20,8 +18,10 @@ from verl_agent.study.environments import (
     evaluation,
     load_environment,
     study_env,
+    training_amount,
     trains_on_tested,
 )
+from verl_agent.study.hashes import own_algorithms, short_hash, source_digest
 from verl_agent.study.inference import first_decision, least_seeds
 from verl_agent.study.settings import MEASURES, OF_ARMS, Study, read_study
 
@@ -49,6 +49,8 @@ OF_TRAINING = (
 """Keys of a recipe that matter to training, with those below them; but for those of engines and devices."""
 TECHNICAL = ("_per_gpu", "fsdp", "megatron", "strategy", "data.val_")
 """Parts of the names of keys of engines and devices."""
+FEW_STEPS, LOW_RATE = 10, 2.0e-5
+"""Training steps and a learning rate below which the small runner hardly learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Plan:
     """Arms whose training shares a split, or the id of a task in two files, with their evaluation."""
     ignored: Sequence[str]
     """Keys with values that the recipe sets, and that the small runner ignores."""
+    amounts: Sequence[tuple[int, float]]
+    """`training_amount` of each arm in each stratum."""
 
     def describe(self) -> Iterator[str]:
         """Yield the question, the arms with what they change, and the number of runs, line by line."""
@@ -79,6 +83,7 @@ class Plan:
             f"{shown}{arms} arms x {seeds} seeds = {strata * arms * seeds} runs, "
             f"{study.budget_turns:,} environment turns each, runner {study.runner}"
         )
+        yield from self.describe_amounts()
         if seeds < (least := least_seeds(arms)):
             yield f"no arm can be better or worse: that takes {least} seeds with {arms} arms"
         if self.ignored:
@@ -98,6 +103,17 @@ class Plan:
             )
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
 
+    def describe_amounts(self) -> Iterator[str]:
+        """Yield the least training steps of a run and the learning rates, and whether they are low."""
+        study, steps, rates = self.study, min(self.amounts)[0], sorted({rate for _, rate in self.amounts})
+        searched = study.search is not None and study.search.key.endswith("actor.optim.lr")
+        said = "chosen by the search" if searched else ", ".join(f"{rate:g}" for rate in rates)
+        yield f"at least {steps} training steps a run, more if episodes end early; learning rate {said}"
+        if study.runner == "tiny" and steps < FEW_STEPS:
+            yield "a small policy hardly learns in so few steps: raise budget_turns, or lower data.train_batch_size"
+        if study.runner == "tiny" and not searched and rates[0] < LOW_RATE:
+            yield "a rate for pretrained models: a small policy needs about 1e-4 to 1e-3; add search, or set it"
+
     def describe_seen(self) -> Iterator[str]:
         """Yield a line if arms are evaluated on tasks that they train on."""
         if len(self.seen) == len(self.study.arms):
@@ -106,13 +122,14 @@ class Plan:
             yield f"evaluated on training tasks, so no measure of generalization: {', '.join(self.seen)}"
 
     def describe_arms(self) -> Iterator[str]:
-        """Yield the arms with what they change, line by line."""
+        """Yield the arms with what they change, and the strata with what they set, line by line."""
         study, first = self.study, next(iter(self.study.arms))
         for arm in study.arms:
             changed = {key: value for stratum in study.strata for key, value in self.changes[stratum, arm].items()}
             said = ", ".join(f"{key}={value}" for key, value in changed.items())
             base = ", ".join(study.arms[first]) or "the recipe as it is"
             yield f"arm {arm}: {f'{base}; the others are compared with it' if arm == first else said}"
+        yield from (f"stratum {name}: {', '.join(shared)}" for name, shared in study.strata.items() if shared)
 
 
 def make_plan(file: Path) -> Plan:
@@ -123,7 +140,7 @@ def make_plan(file: Path) -> Plan:
             arms are the same, or are evaluated differently; or the small runner ignores what an arm, a stratum or the
             search changes.
     """
-    study, configs = read_study(file), {}
+    study, configs, amounts = read_study(file), {}, list[tuple[int, float]]()
     evaluations: dict[str, dict[str, dict[str, Any]]] = {}
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
@@ -140,6 +157,7 @@ def make_plan(file: Path) -> Plan:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 env = study_env(configs[stratum, arm])
                 evaluations.setdefault(stratum, {})[arm] = evaluation(env, study.runner)
+                amounts.append(training_amount(configs[stratum, arm], env, study.budget_turns))
                 check_small_model(study.tiny, tiny[arm], env)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 for one in searched if arm == first else searched[:1]:  # it may have no effect in one arm alone
@@ -169,7 +187,7 @@ def make_plan(file: Path) -> Plan:
         "code": source_digest(sorted(modules)),
     }
     seen = {arm: None for (_, arm), config in configs.items() if trains_on_tested(config, tiny[arm].later_tasks)}
-    return Plan(study, file.resolve(), recipe, changes, facts, [*seen], ignored)
+    return Plan(study, file.resolve(), recipe, changes, facts, [*seen], ignored, amounts)
 
 
 def check_small_runner(study: Study, recipe: Path, changes: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
@@ -197,16 +215,6 @@ def ignored_keys(config: Mapping[str, Any]) -> list[str]:
         and not any(is_within(key, one) for one in OBEYED)
         and not any(part in key for part in TECHNICAL)
     ]
-
-
-def own_algorithms(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the modules of an estimator and a policy loss of other packages that a composed config names."""
-    actor = config["actor_rollout_ref"]["actor"]
-    found = (
-        find_estimator(config["algorithm"]["adv_estimator"]).function,
-        find_loss(actor["policy_loss"]["loss_mode"]),
-    )
-    yield from (one.__module__ for one in found if one is not None)
 
 
 def check_obeyed(keys: Mapping[str, str]) -> None:
@@ -268,22 +276,3 @@ def check_says_all(arm: str, changed: Mapping[str, Any], overrides: Sequence[str
             f"arm {arm} differs from the first arm in more than it says: {', '.join(silent[:5])}. Name each key in its "
             "overrides, or in those of the first arm, so that a reader of the file sees it."
         )
-
-
-def source_digest(adapters: Sequence[str]) -> str:
-    """Return the hash of the sources of this package and of adapters, given by their modules.
-
-    Those of an adapter are all files of its package, and the modules beside that package, which it may import.
-    """
-    listed = [(Path(str(import_module("verl_agent").__file__)).parent, "**/*")]
-    for module in adapters:
-        folder, names = Path(str(import_module(module).__file__)).parent, module.split(".")
-        listed += [(folder, "**/*" if len(names) > 1 else Path(f"{names[-1]}.py").name)]
-        listed += [(folder.parents[depth], "*") for depth in range(len(names) - 2)]
-    paths = sorted({path for folder, glob in listed for path in folder.glob(glob) if path.suffix in (".py", ".yaml")})
-    return short_hash(b"".join(path.name.encode() + path.read_bytes() for path in paths))
-
-
-def short_hash(content: bytes) -> str:
-    """Return a short hash."""
-    return sha256(content).hexdigest()[:16]

@@ -150,11 +150,9 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
         yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
     if len(study.seeds) < (least := least_seeds(len(study.arms))):
-        yield f"With {len(study.seeds)} seeds no arm can be better or worse; that takes {least}."
-    spread = [
-        f"{arm} {seeds_for(one.deviation, study.margin)}" for arm, (one, _, _) in compared.items() if one.deviation
-    ]
-    if spread:
+        yield f"No arm can be better or worse with fewer than {least} seeds."
+    known = {arm: one.deviation for arm, (one, _, _) in compared.items() if one.deviation and one.difference.tasks > 4}
+    if spread := [f"{arm} {seeds_for(deviation, study.margin)}" for arm, deviation in known.items()]:
         yield f"Seeds that an interval of ±{study.margin:g} needs, from the spread so far: {', '.join(spread)}."
 
 
@@ -210,7 +208,7 @@ def pairs_tables(results: Results) -> Iterator[str]:
     """Yield the differences of all pairs of arms, in the primary measure and after equal training steps."""
     measure = results.plan.study.measure
     if len(results.plan.study.arms) > 2:  # else it is in the table of verdicts
-        yield from pairs_table(results, measure, lambda arm, other: results.difference(arm, other, measure))
+        yield from pairs_table(results, measure, lambda row, column: results.difference(row, column, measure))
     said = "after equal updates: mean success up to the last training step of the shortest run of both arms"
     yield from pairs_table(results, said, results.at_equal_steps)
 
@@ -218,13 +216,13 @@ def pairs_tables(results: Results) -> Iterator[str]:
 def pairs_table(results: Results, said: str, difference: Callable[[str, str], Estimate | None]) -> Iterator[str]:
     """Yield a difference of all pairs of arms, for a reader who asks what lies between two of them."""
     arms = list(results.plan.study.arms)
-    found = {pair: one for pair in combinations(arms, 2) if (one := difference(*pair))}
+    found = {(row, column): one for column, row in combinations(arms, 2) if (one := difference(row, column))}
     if found:
         yield f"\nRow minus column, {said}, means over paired seeds, not corrected:\n"
-        yield f"| | {' | '.join(arms[1:])} |\n{'|---' * len(arms)}|"
-        for arm in arms[:-1]:
-            cells = [span(found[arm, other]) if (arm, other) in found else "" for other in arms[1:]]
-            yield f"| {arm} | {' | '.join(cells)} |"
+        yield f"| | {' | '.join(arms[:-1])} |\n{'|---' * len(arms)}|"
+        for row in arms[1:]:
+            cells = [span(found[row, column]) if (row, column) in found else "" for column in arms[:-1]]
+            yield f"| {row} | {' | '.join(cells)} |"
 
 
 def why(results: Results) -> Iterator[str]:

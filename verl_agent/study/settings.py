@@ -194,8 +194,8 @@ class Study:
             key, _, text = override.removeprefix("tiny.").partition("=")
             if self.runner != "tiny":
                 raise ConfigError(
-                    f"arm {arm} sets {override}, which has no effect with study.runner={self.runner!r}. Leave it out, or "
-                    "set study.runner: tiny."
+                    f"arm {arm} sets {override}, which has no effect with study.runner={self.runner!r}. Leave it out, "
+                    "or set study.runner: tiny."
                 )
             if key not in OF_ARMS or not text:
                 allowed = " and ".join(f"tiny.{name}={value}" for name, value in OF_ARMS.items())

@@ -9,7 +9,8 @@ from tests import ROOT
 from tests.support.composing import STUDIES
 from tests.support.packages import install_example
 from verl_agent.errors import ConfigError
-from verl_agent.study.plan import make_plan, source_digest
+from verl_agent.study.hashes import source_digest
+from verl_agent.study.plan import make_plan
 from verl_agent.study.runs import Run, measured, run_overrides, run_study, search_runs
 from verl_agent.study.settings import read_study
 
@@ -245,6 +246,28 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
     seen = make_plan(written(strata={"seen": ["env.train_tasks=small_train", "env.eval_tasks=small_train"]}))
     assert any("evaluated on its training tasks" in line for line in seen.describe())
     assert make_plan(written(margin=0.1)).facts["file"] != plan.facts["file"]
+
+
+def test_a_plan_tells_the_least_steps_and_the_rate_of_a_run(written):
+    batch = ["data.train_batch_size=4", "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.actor.optim.lr=1.0e-3"]
+    few, *warned = amounts(written(strata={"small": batch}, budget_turns=1000))
+    assert few == "at least 5 training steps a run, more if episodes end early; learning rate 0.001"  # 1000 / (4 4 12)
+    assert ["raise budget_turns" in line for line in warned] == [True]
+    low = [*batch[:2], "actor_rollout_ref.actor.optim.lr=1.0e-6"]
+    many, *warned = amounts(written(strata={"low": low}, budget_turns=2000))
+    assert many.startswith("at least 10 ") and ["add search" in line for line in warned] == [True]
+    search = {"values": [1e-3, 2e-3], "seeds": [9]}
+    (chosen,) = amounts(written(strata={"small": batch[:2]}, search=search, budget_turns=2000))
+    assert chosen.endswith("learning rate chosen by the search")
+
+
+def amounts(file):
+    return [*make_plan(file).describe_amounts()]
+
+
+def test_a_plan_names_what_strata_set(written):
+    lines = [*make_plan(written(strata={"all": [], "costly": ["credit.step_cost=0.1"]})).describe()]
+    assert "stratum costly: credit.step_cost=0.1" in lines and not any(line.startswith("stratum all") for line in lines)
 
 
 def test_a_plan_names_the_arms_that_are_evaluated_on_training_tasks(written, tmp_path):

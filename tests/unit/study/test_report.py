@@ -119,6 +119,14 @@ def test_arms_that_share_no_seed_yet_have_no_row_by_stratum(two_strata, tmp_path
     assert re.search(r"\| long \| [^|]*; [^|]* \|", text) and not re.search(r"\| short \| [^|]*; [^|]* \|", text)
 
 
+def test_differences_of_pairs_have_the_sign_of_those_to_the_first_arm(plan, tmp_path):
+    play(plan, plan.study.seeds, tmp_path)
+    _, answers = write_study_report(plan, tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"\| \| long \| same \|\n[-|]*\n\| same \| [^|]* \|  \|\n\| short \| ([^|]*) \|", text)
+    assert row.startswith("-0.2") and answers[1].startswith(f"short minus long: {row}")
+
+
 def test_arms_that_do_not_learn_are_not_called_equal(plan, tmp_path):
     play(plan, plan.study.seeds, tmp_path, ends=(0.0, 0.0))
     write_study_report(plan, tmp_path)
