@@ -29,10 +29,14 @@ CLAIMS = {
     "horizon_guess_number": [("Growing (4, 8, 12) beats the long limit (12), GuessNumber to 36", HORIZON, "staged")],
     **{
         f"horizon_{name.lower()}": [
-            (f"Growing ({limits}) beats the long limit ({limits[-2:]}), {name} of 10 to 12 turns", HORIZON, "staged"),
+            (
+                f"Growing (12, {middle}, {long}) beats the long limit ({long}), {name} of 10 to 12 turns",
+                HORIZON,
+                "staged",
+            ),
             ("... the short limit (12) alone", "control", "fixed_short"),
         ]
-        for name, limits in (("TextCraft", "12, 18, 24"), ("BabyAI", "12, 20, 32"))
+        for name, middle, long in (("TextCraft", 18, 24), ("BabyAI", 20, 32))
     },
     **{
         f"staged_{name.lower()}": [
@@ -112,7 +116,7 @@ CLAIMS = {
     ],
     "transfer_babyai": [
         (
-            "Training on BlockedUnlockPickup gains as much on UnlockPickupDist as its own training",
+            "Training on BlockedUnlockPickup gains as much on UnlockPickupDist as training on that",
             "ours",
             "other_level",
         ),

@@ -1,10 +1,13 @@
 """Environments of the arms of a study, and on what the arms are compared."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_agent.config.algorithms import find_estimator, find_loss
 from verl_agent.config.composing import resolved
+from verl_agent.config.keys import leaves
 from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.envs.base import EnvAdapter
@@ -44,12 +47,42 @@ def study_env(config: Mapping[str, Any]) -> RunEnv:
     return read_run_env(resolved(config, ("env", *ENTRY_SECTIONS)))
 
 
-def training_amount(config: Mapping[str, Any], env: RunEnv, budget_turns: int) -> tuple[int, float]:
-    """Return the training steps of a budget if no episode ends before the longest turn limit, and the learning rate."""
+def least_steps(config: Mapping[str, Any], env: RunEnv, budget_turns: int) -> int:
+    """Return the training steps of a budget if each episode lasts until the longest turn limit.
+
+    Raises:
+        ConfigError: a step has no episodes.
+    """
     sections = resolved(config, ("data", "actor_rollout_ref"))
-    actor, rollout = (sections["actor_rollout_ref"][name] for name in ("actor", "rollout"))
-    episodes = sections["data"]["train_batch_size"] * rollout["n"]
-    return budget_turns // (episodes * max(env.horizon.stages)), float(actor["optim"]["lr"])
+    episodes = 1
+    for section, key in (("data", "train_batch_size"), ("actor_rollout_ref", "rollout.n")):
+        value = dict(leaves(sections[section])).get(key)
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{section}.{key}={value!r} is not allowed. Allowed: a whole number from 1.")
+        episodes *= value
+    return math.ceil(budget_turns / (episodes * max(env.horizon.stages)))
+
+
+def learning_rate(config: Mapping[str, Any]) -> float:
+    """Return the learning rate of the policy.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    value = resolved(config, ("actor_rollout_ref",))["actor_rollout_ref"]["actor"]["optim"]["lr"]
+    if not isinstance(value, int | float):
+        raise ConfigError(f"actor_rollout_ref.actor.optim.lr={value!r} is not allowed. Allowed: a number.")
+    return value
+
+
+def own_algorithms(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the modules of an estimator and a policy loss of other packages that a composed config names."""
+    actor = config["actor_rollout_ref"]["actor"]
+    found = (
+        find_estimator(config["algorithm"]["adv_estimator"]).function,
+        find_loss(actor["policy_loss"]["loss_mode"]),
+    )
+    yield from (one.__module__ for one in found if one is not None)
 
 
 def check_batch(config: Mapping[str, Any], later_tasks: str | None) -> None:

@@ -176,8 +176,8 @@ def check_same_file(file: Path, out: Path) -> None:
         keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         changed = [f"{key} was {before.get(key)}, is now {now.get(key)}" for key in keys] or ["comments or order"]
         raise ConfigError(
-            f"{out} holds runs of another study of this name: {'; '.join(changed)}. A study that changes after its "
-            f"first run is another one: give it its own --out. {kept} is the file of these runs."
+            f"{out} holds runs of another version of this study: {'; '.join(changed)}. A study that changes after its "
+            f"first run is another one: give it its own --out. To go on with the old one, copy {kept} beside {file}."
         )
 
 

@@ -1,22 +1,9 @@
 """Hashes of what the result of a study depends on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
-from typing import Any
-
-from verl_agent.config.algorithms import find_estimator, find_loss
-
-
-def own_algorithms(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the modules of an estimator and a policy loss of other packages that a composed config names."""
-    actor = config["actor_rollout_ref"]["actor"]
-    found = (
-        find_estimator(config["algorithm"]["adv_estimator"]).function,
-        find_loss(actor["policy_loss"]["loss_mode"]),
-    )
-    yield from (one.__module__ for one in found if one is not None)
 
 
 def source_digest(adapters: Sequence[str]) -> str:

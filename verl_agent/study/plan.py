@@ -16,12 +16,14 @@ from verl_agent.study.environments import (
     check_evaluated_alike,
     check_small_model,
     evaluation,
+    learning_rate,
+    least_steps,
     load_environment,
+    own_algorithms,
     study_env,
-    training_amount,
     trains_on_tested,
 )
-from verl_agent.study.hashes import own_algorithms, short_hash, source_digest
+from verl_agent.study.hashes import short_hash, source_digest
 from verl_agent.study.inference import first_decision, least_seeds
 from verl_agent.study.settings import MEASURES, OF_ARMS, Study, read_study
 
@@ -49,8 +51,8 @@ OF_TRAINING = (
 """Keys of a recipe that matter to training, with those below them; but for those of engines and devices."""
 TECHNICAL = ("_per_gpu", "fsdp", "megatron", "strategy", "data.val_")
 """Parts of the names of keys of engines and devices."""
-FEW_STEPS, LOW_RATE = 10, 2.0e-5
-"""Training steps and a learning rate below which the small runner hardly learns."""
+FEW_STEPS, LOW_RATE = 10, 1.0e-4
+"""Training steps and a learning rate below those of all studies of the small runner in which an arm learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,10 @@ class Plan:
     """Arms whose training shares a split, or the id of a task in two files, with their evaluation."""
     ignored: Sequence[str]
     """Keys with values that the recipe sets, and that the small runner ignores."""
-    amounts: Sequence[tuple[int, float]]
-    """`training_amount` of each arm in each stratum."""
+    steps: Mapping[str, int]
+    """`least_steps` of each arm, of the stratum with the fewest."""
+    rates: Sequence[float]
+    """Learning rates of the actor, in ascending order."""
 
     def describe(self) -> Iterator[str]:
         """Yield the question, the arms with what they change, and the number of runs, line by line."""
@@ -83,8 +87,9 @@ class Plan:
             f"{shown}{arms} arms x {seeds} seeds = {strata * arms * seeds} runs, "
             f"{study.budget_turns:,} environment turns each, runner {study.runner}"
         )
-        yield from self.describe_amounts()
-        if seeds < (least := least_seeds(arms)):
+        if study.runner == "tiny":
+            yield from self.describe_training()
+        if seeds < (least := least_seeds(arms)) and study.stop.rule == "fixed":
             yield f"no arm can be better or worse: that takes {least} seeds with {arms} arms"
         if self.ignored:
             yield f"the small runner ignores of the recipe: {', '.join(self.ignored)}"
@@ -103,16 +108,25 @@ class Plan:
             )
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
 
-    def describe_amounts(self) -> Iterator[str]:
-        """Yield the least training steps of a run and the learning rates, and whether they are low."""
-        study, steps, rates = self.study, min(self.amounts)[0], sorted({rate for _, rate in self.amounts})
-        searched = study.search is not None and study.search.key.endswith("actor.optim.lr")
-        said = "chosen by the search" if searched else ", ".join(f"{rate:g}" for rate in rates)
-        yield f"at least {steps} training steps a run, more if episodes end early; learning rate {said}"
-        if study.runner == "tiny" and steps < FEW_STEPS:
-            yield "a small policy hardly learns in so few steps: raise budget_turns, or lower data.train_batch_size"
-        if study.runner == "tiny" and not searched and rates[0] < LOW_RATE:
-            yield "a rate for pretrained models: a small policy needs about 1e-4 to 1e-3; add search, or set it"
+    def describe_training(self) -> Iterator[str]:
+        """Yield the training steps and learning rates of the small runner, and whether they are low."""
+        search, ordered = self.study.search, sorted(self.steps, key=lambda arm: self.steps[arm])
+        least, most = ordered[0], ordered[-1]
+        steps, searched = f"{self.steps[least]}", search is not None and search.key.endswith("actor.optim.lr")
+        if self.steps[least] < self.steps[most]:
+            steps = f"{steps} ({least}) to {self.steps[most]} ({most})"
+        rate = "by the search" if searched else " and ".join(f"{one:g}" for one in self.rates)
+        before = "" if searched or search is None else " before the search"
+        yield (
+            f"at least {steps} training steps a run{before}, more if episodes end early or early limits are short; "
+            f"learning rate {rate}"
+        )
+        if self.steps[least] < FEW_STEPS:
+            yield (
+                f"{self.steps[least]} steps may be too few to learn: raise budget_turns, or lower data.train_batch_size"
+            )
+        if not searched and self.rates[0] < LOW_RATE:
+            yield f"a learning rate of {self.rates[0]:g} is low for the small policy: add search, or set 1e-4 or more"
 
     def describe_seen(self) -> Iterator[str]:
         """Yield a line if arms are evaluated on tasks that they train on."""
@@ -140,7 +154,8 @@ def make_plan(file: Path) -> Plan:
             arms are the same, or are evaluated differently; or the small runner ignores what an arm, a stratum or the
             search changes.
     """
-    study, configs, amounts = read_study(file), {}, list[tuple[int, float]]()
+    study, configs = read_study(file), {}
+    steps, rates = dict[str, int](), set[float]()
     evaluations: dict[str, dict[str, dict[str, Any]]] = {}
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
@@ -157,7 +172,9 @@ def make_plan(file: Path) -> Plan:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 env = study_env(configs[stratum, arm])
                 evaluations.setdefault(stratum, {})[arm] = evaluation(env, study.runner)
-                amounts.append(training_amount(configs[stratum, arm], env, study.budget_turns))
+                count = least_steps(configs[stratum, arm], env, study.budget_turns)
+                steps[arm] = min(count, steps.get(arm, count))
+                rates.add(learning_rate(configs[stratum, arm]))
                 check_small_model(study.tiny, tiny[arm], env)
                 find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
                 for one in searched if arm == first else searched[:1]:  # it may have no effect in one arm alone
@@ -187,7 +204,7 @@ def make_plan(file: Path) -> Plan:
         "code": source_digest(sorted(modules)),
     }
     seen = {arm: None for (_, arm), config in configs.items() if trains_on_tested(config, tiny[arm].later_tasks)}
-    return Plan(study, file.resolve(), recipe, changes, facts, [*seen], ignored, amounts)
+    return Plan(study, file.resolve(), recipe, changes, facts, [*seen], ignored, steps, sorted(rates))
 
 
 def check_small_runner(study: Study, recipe: Path, changes: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:

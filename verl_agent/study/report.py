@@ -149,10 +149,10 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
     elif not results.learned():
         yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
-    if len(study.seeds) < (least := least_seeds(len(study.arms))):
+    if len(study.seeds) < (least := least_seeds(len(study.arms))) and study.stop.rule == "fixed":
         yield f"No arm can be better or worse with fewer than {least} seeds."
-    known = {arm: one.deviation for arm, (one, _, _) in compared.items() if one.deviation and one.difference.tasks > 4}
-    if spread := [f"{arm} {seeds_for(deviation, study.margin)}" for arm, deviation in known.items()]:
+    known = {arm: one for arm, (one, _, _) in compared.items() if one.deviation and not one.difference.too_few}
+    if spread := [f"{arm} {seeds_for(one.deviation, study.margin)}" for arm, one in known.items()]:
         yield f"Seeds that an interval of ±{study.margin:g} needs, from the spread so far: {', '.join(spread)}."
 
 
@@ -162,8 +162,10 @@ def strata_table(results: Results) -> Iterator[str]:
     if len(study.strata) > 1:
         yield f"\n{study.measure} in each stratum; minus {first} over paired seeds, not corrected:\n"
         yield f"| arm | {' | '.join(study.strata)} |\n{'|---' * (len(study.strata) + 1)}|"
-        for arm in (arm for arm in study.arms if results.seeds(first, arm)):
-            own, base = (results.values(one, study.measure, results.seeds(first, arm)) for one in (arm, first))
+        for arm in study.arms:
+            if not (seeds := results.seeds(first, arm)):
+                continue
+            own, base = (results.values(one, study.measure, seeds) for one in (arm, first))
             pairs = zip(own, own - base, strict=True)
             cells = [f"{span(over_seeds(value))}; {span(over_seeds(minus))}" for value, minus in pairs]
             yield f"| {arm} | {' | '.join(cells)} |"

@@ -248,21 +248,63 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
     assert make_plan(written(margin=0.1)).facts["file"] != plan.facts["file"]
 
 
-def test_a_plan_tells_the_least_steps_and_the_rate_of_a_run(written):
-    batch = ["data.train_batch_size=4", "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.actor.optim.lr=1.0e-3"]
-    few, *warned = amounts(written(strata={"small": batch}, budget_turns=1000))
-    assert few == "at least 5 training steps a run, more if episodes end early; learning rate 0.001"  # 1000 / (4 4 12)
-    assert ["raise budget_turns" in line for line in warned] == [True]
-    low = [*batch[:2], "actor_rollout_ref.actor.optim.lr=1.0e-6"]
-    many, *warned = amounts(written(strata={"low": low}, budget_turns=2000))
-    assert many.startswith("at least 10 ") and ["add search" in line for line in warned] == [True]
-    search = {"values": [1e-3, 2e-3], "seeds": [9]}
-    (chosen,) = amounts(written(strata={"small": batch[:2]}, search=search, budget_turns=2000))
-    assert chosen.endswith("learning rate chosen by the search")
+BATCH = ["data.train_batch_size=4", "actor_rollout_ref.rollout.n=4"]
+RATE = "actor_rollout_ref.actor.optim.lr"
 
 
-def amounts(file):
-    return [*make_plan(file).describe_amounts()]
+@pytest.mark.parametrize(
+    ("changed", "steps", "rate"),
+    [
+        ({"strata": {"one": [*BATCH, f"{RATE}=1e-3"]}}, "6 (long) to 16 (short)", "0.001"),  # 1000 / (4 4 12 or 4)
+        ({"strata": {"one": [*BATCH, f"{RATE}=1e-3"]}, "budget_turns": 50}, "1", "0.001"),
+        (
+            {"strata": {"one": [*BATCH, f"{RATE}=1e-3"], "two": [*BATCH, f"{RATE}=1e-4"]}},
+            "6 (long) to 16 (short)",
+            "0.0001 and 0.001",
+        ),
+        (
+            {
+                "arms": {
+                    "grown": ["horizon.max_turns=[4]", "horizon.grow_by=8", "horizon.up_to=12"],
+                    "short": ARMS["short"],
+                }
+            },
+            "6 (grown) to 16 (short)",
+            "0.0001",
+        ),
+        (
+            {"strata": {"one": BATCH}, "search": {"values": [1e-3, 2e-3], "seeds": [9]}},
+            "6 (long) to 16 (short)",
+            "by the search",
+        ),
+    ],
+    ids=["arms", "less than a step", "strata", "growing limit", "search"],
+)
+def test_a_plan_tells_the_least_steps_and_the_rates(changed, steps, rate, written):
+    values = {"strata": {"one": [*BATCH, f"{RATE}=1e-4"]}} | changed
+    line, *_ = make_plan(written(**values)).describe_training()
+    assert line.startswith(f"at least {steps} training steps a run, ") and line.endswith(f"learning rate {rate}")
+
+
+@pytest.mark.parametrize(
+    ("strata", "budget", "warnings"),
+    [
+        ([f"{RATE}=1e-4"], 2000, []),
+        ([f"{RATE}=2e-5"], 2000, ["a learning rate of 2e-05 is low"]),
+        ([f"{RATE}=1e-4"], 1000, ["6 steps may be too few"]),
+    ],
+)
+def test_a_plan_warns_of_few_steps_and_of_a_low_rate(strata, budget, warnings, written):
+    plan = make_plan(written(strata={"one": [*BATCH, *strata]}, budget_turns=budget))
+    _, *said = plan.describe_training()
+    assert [line.startswith(warning) for line, warning in zip(said, warnings, strict=True)] == [True] * len(warnings)
+    assert {*said} < {*plan.describe()}
+
+
+@pytest.mark.parametrize("override", ["data.train_batch_size=0", "actor_rollout_ref.rollout.n=0"])
+def test_a_step_without_episodes_raises_config_error(override, written):
+    with pytest.raises(ConfigError, match=rf"stratum one: {override} is not allowed"):
+        make_plan(written(strata={"one": [override]}))
 
 
 def test_a_plan_names_what_strata_set(written):
@@ -286,6 +328,9 @@ def test_a_plan_names_the_arms_that_are_evaluated_on_training_tasks(written, tmp
     (tmp_path / "later.txt").write_text("8:4\n", encoding="utf-8")
     changed = make_plan(plan.file)
     assert changed.seen == ["both"] and changed.facts["configs"] != plan.facts["configs"]
+    (tmp_path / "one.txt").write_text("6:3\n", encoding="utf-8")
+    again = make_plan(plan.file)
+    assert not again.seen and again.facts["configs"] != changed.facts["configs"]
 
 
 def test_a_first_arm_with_a_fresh_optimizer_differs_from_the_others_by_that(written):

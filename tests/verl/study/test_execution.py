@@ -69,7 +69,7 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
     assert "4 of 4 runs" in written
     file.write_text(file.read_text(encoding="utf-8") + "margin: 0.2\n", encoding="utf-8")
     changed = make_plan(file)
-    with pytest.raises(ConfigError, match=r"another study of this name: margin was None, is now 0\.2\."):
+    with pytest.raises(ConfigError, match=r"another version of this study: margin was None, is now 0\.2\."):
         Execution(changed, out, 1, said.append).run()
     with pytest.raises(ConfigError, match="another version"):
         write_study_report(changed, out)
