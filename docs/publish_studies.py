@@ -80,11 +80,10 @@ CLAIMS = {
         ]
         for study, game in (
             ("guess_number", "GuessNumber to 12"),
-            ("textcraft", "TextCraft of 4 and 8 turns"),
+            ("textcraft_new", "TextCraft of 4 and 8 turns"),
             ("babyai_new", "BabyAI of 10 to 12 turns"),
         )
     },
-    "rloo_textcraft": [("RLOO beats GRPO at its learning rate, TextCraft of 4 and 8 turns", "ours", "rloo")],
     **{
         f"updates_{study}": [
             (f"Smaller batches help under the long limit, {game}", "ours", "small_batch"),
