@@ -7,7 +7,7 @@ from typing import Any
 
 from verl_agent.config.algorithms import find_estimator, find_loss
 from verl_agent.config.composing import resolved
-from verl_agent.config.keys import leaves
+from verl_agent.config.keys import value_at
 from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.envs.base import EnvAdapter
@@ -55,10 +55,9 @@ def least_steps(config: Mapping[str, Any], env: RunEnv, budget_turns: int) -> in
     """
     sections = resolved(config, ("data", "actor_rollout_ref"))
     episodes = 1
-    for section, key in (("data", "train_batch_size"), ("actor_rollout_ref", "rollout.n")):
-        value = dict(leaves(sections[section])).get(key)
-        if not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{section}.{key}={value!r} is not allowed. Allowed: a whole number from 1.")
+    for key in ("data.train_batch_size", "actor_rollout_ref.rollout.n"):
+        if not isinstance(value := value_at(sections, key), int) or value < 1:
+            raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number from 1.")
         episodes *= value
     return math.ceil(budget_turns / (episodes * max(env.horizon.stages)))
 
@@ -69,9 +68,9 @@ def learning_rate(config: Mapping[str, Any]) -> float:
     Raises:
         ConfigError: it is no number.
     """
-    value = resolved(config, ("actor_rollout_ref",))["actor_rollout_ref"]["actor"]["optim"]["lr"]
+    value = value_at(resolved(config, ("actor_rollout_ref",)), key := "actor_rollout_ref.actor.optim.lr")
     if not isinstance(value, int | float):
-        raise ConfigError(f"actor_rollout_ref.actor.optim.lr={value!r} is not allowed. Allowed: a number.")
+        raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a number.")
     return value
 
 

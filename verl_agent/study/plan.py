@@ -89,8 +89,7 @@ class Plan:
         )
         if study.runner == "tiny":
             yield from self.describe_training()
-        if seeds < (least := least_seeds(arms)) and study.stop.rule == "fixed":
-            yield f"no arm can be better or worse: that takes {least} seeds with {arms} arms"
+        yield from self.describe_least_seeds()
         if self.ignored:
             yield f"the small runner ignores of the recipe: {', '.join(self.ignored)}"
         yield from self.describe_seen()
@@ -127,6 +126,12 @@ class Plan:
             )
         if not searched and self.rates[0] < LOW_RATE:
             yield f"a learning rate of {self.rates[0]:g} is low for the small policy: add search, or set 1e-4 or more"
+
+    def describe_least_seeds(self) -> Iterator[str]:
+        """Yield a line if the study has too few seeds for a verdict of better or worse."""
+        least = least_seeds(len(self.study.arms))
+        if len(self.study.seeds) < least and self.study.stop.rule == "fixed":
+            yield f"no arm can be better or worse with fewer than {least} seeds"
 
     def describe_seen(self) -> Iterator[str]:
         """Yield a line if arms are evaluated on tasks that they train on."""

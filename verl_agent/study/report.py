@@ -18,7 +18,6 @@ from verl_agent.study.inference import (
     Pair,
     bootstrap,
     interquartile_mean,
-    least_seeds,
     over_seeds,
     seeds_for,
 )
@@ -149,8 +148,7 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
     elif not results.learned():
         yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
-    if len(study.seeds) < (least := least_seeds(len(study.arms))) and study.stop.rule == "fixed":
-        yield f"No arm can be better or worse with fewer than {least} seeds."
+    yield from (f"{line[0].upper()}{line[1:]}." for line in results.plan.describe_least_seeds())
     known = {arm: one for arm, (one, _, _) in compared.items() if one.deviation and not one.difference.too_few}
     if spread := [f"{arm} {seeds_for(one.deviation, study.margin)}" for arm, one in known.items()]:
         yield f"Seeds that an interval of ±{study.margin:g} needs, from the spread so far: {', '.join(spread)}."

@@ -240,7 +240,7 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
     plan = make_plan(written())
     assert plan.changes["all", "short"] == {"horizon.max_turns": [4]}
     lines = "\n".join(plan.describe())
-    assert "2 arms x 2 seeds" in lines and "that takes 6 seeds with 2 arms" in lines
+    assert "2 arms x 2 seeds" in lines and "no arm can be better or worse with fewer than 6 seeds" in lines
     assert "training tasks" not in lines
     assert "arm long: horizon.max_turns=[12]; the others are compared with it" in lines
     seen = make_plan(written(strata={"seen": ["env.train_tasks=small_train", "env.eval_tasks=small_train"]}))
@@ -250,6 +250,7 @@ def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(writte
 
 BATCH = ["data.train_batch_size=4", "actor_rollout_ref.rollout.n=4"]
 RATE = "actor_rollout_ref.actor.optim.lr"
+SAME = ["horizon.max_turns=[11]"]
 
 
 @pytest.mark.parametrize(
@@ -305,6 +306,11 @@ def test_a_plan_warns_of_few_steps_and_of_a_low_rate(strata, budget, warnings, w
 def test_a_step_without_episodes_raises_config_error(override, written):
     with pytest.raises(ConfigError, match=rf"stratum one: {override} is not allowed"):
         make_plan(written(strata={"one": [override]}))
+
+
+def test_successive_stopping_can_tell_arms_apart_with_fewer_seeds(written):
+    plan = make_plan(written(seeds=[1, 2, 3, 4, 5], stop={"rule": "successive"}, arms={**ARMS, "same": SAME}))
+    assert not [*plan.describe_least_seeds()]
 
 
 def test_a_plan_names_what_strata_set(written):

@@ -127,6 +127,13 @@ def test_differences_of_pairs_have_the_sign_of_those_to_the_first_arm(plan, tmp_
     assert row.startswith("-0.2") and answers[1].startswith(f"short minus long: {row}")
 
 
+@pytest.mark.parametrize(("seeds", "told"), [(4, False), (5, True)])
+def test_needed_seeds_are_told_from_five_seeds_on(seeds, told, plan, tmp_path):
+    play(plan, plan.study.seeds[:seeds], tmp_path)
+    write_study_report(plan, tmp_path)
+    assert ("Seeds that an interval" in (tmp_path / "report.md").read_text(encoding="utf-8")) == told
+
+
 def test_arms_that_do_not_learn_are_not_called_equal(plan, tmp_path):
     play(plan, plan.study.seeds, tmp_path, ends=(0.0, 0.0))
     write_study_report(plan, tmp_path)
