@@ -14,7 +14,7 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import ids_in
 from verl_agent.errors import ConfigError
-from verl_agent.study.settings import TinySettings
+from verl_agent.study.settings import Study, TinySettings
 from verl_agent.training.splits import holds_out
 
 EVALUATED = {
@@ -47,19 +47,26 @@ def study_env(config: Mapping[str, Any]) -> RunEnv:
     return read_run_env(resolved(config, ("env", *ENTRY_SECTIONS)))
 
 
-def least_steps(config: Mapping[str, Any], env: RunEnv, budget_turns: int) -> int:
+def least_steps(config: Mapping[str, Any], env: RunEnv, study: Study) -> int:
     """Return the training steps of a budget if each episode lasts until the longest turn limit.
 
     Raises:
-        ConfigError: a step has no episodes.
+        ConfigError: a step has no episodes, or a run of `verl-agent train` has fewer steps.
     """
-    sections = resolved(config, ("data", "actor_rollout_ref"))
+    sections = resolved(config, ("data", "actor_rollout_ref", "trainer"))
     episodes = 1
     for key in ("data.train_batch_size", "actor_rollout_ref.rollout.n"):
         if not isinstance(value := value_at(sections, key), int) or value < 1:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number from 1.")
         episodes *= value
-    return math.ceil(budget_turns / (episodes * max(env.horizon.stages)))
+    least = math.ceil(study.budget_turns / (episodes * max(env.horizon.stages)))
+    total = value_at(sections, "trainer.total_training_steps")
+    if study.runner == "train" and isinstance(total, int) and total < least:
+        raise ConfigError(
+            f"trainer.total_training_steps={total} cannot spend study.budget_turns={study.budget_turns:,}. Allowed: "
+            f"{least} steps or more, since one plays {episodes} episodes of at most {max(env.horizon.stages)} turns."
+        )
+    return least
 
 
 def learning_rate(config: Mapping[str, Any]) -> float:

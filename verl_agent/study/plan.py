@@ -177,7 +177,7 @@ def make_plan(file: Path) -> Plan:
                 configs[stratum, arm] = compose_training(recipe, [*shared, *own], resolve=False)
                 env = study_env(configs[stratum, arm])
                 evaluations.setdefault(stratum, {})[arm] = evaluation(env, study.runner)
-                count = least_steps(configs[stratum, arm], env, study.budget_turns)
+                count = least_steps(configs[stratum, arm], env, study)
                 steps[arm] = min(count, steps.get(arm, count))
                 rates.add(learning_rate(configs[stratum, arm]))
                 check_small_model(study.tiny, tiny[arm], env)

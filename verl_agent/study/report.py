@@ -28,12 +28,12 @@ from verl_agent.study.settings import MEASURES
 FALL = 0.2
 """Fall of success after which a run has collapsed."""
 TRAINING = {
-    "signal": "groups with a signal",
-    "uniform": "groups without a signal, a step",
-    "limited": "episodes at the turn limit",
-    "limited_tokens": "tokens in them",
+    "signal": "share of groups whose returns differ",
+    "uniform": "groups of equal returns, a step",
+    "limited": "share of episodes at the turn limit",
+    "limited_tokens": "share of tokens in them",
     "turns_mean": "turns of an episode",
-    "noise_first": "squared gradient of logits, first third of turns",
+    "noise_first": "squared gradient of the loss by a token's logits, first third of turns",
     "noise_middle": "second third",
     "noise_last": "last third",
     "grad_norm": "gradient norm",

@@ -127,6 +127,14 @@ def test_differences_of_pairs_have_the_sign_of_those_to_the_first_arm(plan, tmp_
     assert row.startswith("-0.2") and answers[1].startswith(f"short minus long: {row}")
 
 
+def test_a_pair_that_shares_no_seed_has_no_difference(plan, tmp_path):
+    for seeds, arms in (([1, 2], ["long", "same"]), ([3, 4], ["long", "short"])):
+        play(plan, seeds, tmp_path, arms)
+    write_study_report(plan, tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert re.search(r"\n\| short \| -0\.\d+ [^|]* \|  \|\n", text)
+
+
 @pytest.mark.parametrize(("seeds", "told"), [(4, False), (5, True)])
 def test_needed_seeds_are_told_from_five_seeds_on(seeds, told, plan, tmp_path):
     play(plan, plan.study.seeds[:seeds], tmp_path)
