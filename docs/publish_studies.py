@@ -214,10 +214,11 @@ def table() -> Iterator[str]:
         file = RESULTS / "studies" / name / "points.json"
         if file.is_file():
             content = json.loads(file.read_text(encoding="utf-8"))
+            link = f"[`{study_file(name)}`](studies/{name}/index.md)"
             for claim, source, arm, *measure in claims:
                 if answer := answered(name, content, arm, *measure):
-                    link = f"[`{study_file(name)}`](studies/{name}/index.md)"
                     yield f"| {claim} | {source} | {answer} | {link} |"
+                    link = ""
 
 
 def answered(name: str, content: dict[str, Any], arm: str, measure: str = "") -> str:

@@ -53,18 +53,19 @@ def least_steps(config: Mapping[str, Any], env: RunEnv, study: Study) -> int:
     Raises:
         ConfigError: a step has no episodes, or a run of `verl-agent train` has fewer steps.
     """
-    sections = resolved(config, ("data", "actor_rollout_ref", "trainer"))
+    sections = resolved(config, ("data", "actor_rollout_ref", "trainer", "algorithm"))
     episodes = 1
     for key in ("data.train_batch_size", "actor_rollout_ref.rollout.n"):
         if not isinstance(value := value_at(sections, key), int) or value < 1:
             raise ConfigError(f"{key}={value!r} is not allowed. Allowed: a whole number from 1.")
         episodes *= value
-    least = math.ceil(study.budget_turns / (episodes * max(env.horizon.stages)))
-    total = value_at(sections, "trainer.total_training_steps")
-    if study.runner == "train" and isinstance(total, int) and total < least:
+    budget, longest = study.budget_turns, max(env.horizon.stages)
+    least, total = math.ceil(budget / (episodes * longest)), value_at(sections, "trainer.total_training_steps")
+    plays_more = value_at(sections, "algorithm.filter_groups.enable")  # it replaces groups of equal returns
+    if study.runner == "train" and isinstance(total, int) and total < least and not plays_more:
         raise ConfigError(
-            f"trainer.total_training_steps={total} cannot spend study.budget_turns={study.budget_turns:,}. Allowed: "
-            f"{least} steps or more, since one plays {episodes} episodes of at most {max(env.horizon.stages)} turns."
+            f"trainer.total_training_steps={total} cannot spend study.budget_turns={budget}. Allowed: {least} or more, "
+            f"since a step plays {episodes} episodes of at most {longest} turns; or a lower budget."
         )
     return least
 

@@ -33,7 +33,7 @@ TRAINING = {
     "limited": "share of episodes at the turn limit",
     "limited_tokens": "share of tokens in them",
     "turns_mean": "turns of an episode",
-    "noise_first": "squared gradient of the loss by a token's logits, first third of turns",
+    "noise_first": "squared policy gradient at a token's logits, first third of turns",
     "noise_middle": "second third",
     "noise_last": "last third",
     "grad_norm": "gradient norm",
