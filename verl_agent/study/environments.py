@@ -10,6 +10,7 @@ from verl_agent.config.composing import resolved
 from verl_agent.config.keys import value_at
 from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.config.settings import RunEnv, read_run_env
+from verl_agent.envs.arena import Arena
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import ids_in
@@ -62,6 +63,7 @@ def least_steps(config: Mapping[str, Any], env: RunEnv, study: Study) -> int:
     budget, longest = study.budget_turns, max(env.horizon.stages)
     least, total = math.ceil(budget / (episodes * longest)), value_at(sections, "trainer.total_training_steps")
     plays_more = value_at(sections, "algorithm.filter_groups.enable")  # it replaces groups of equal returns
+    plays_more |= issubclass(load_adapter(env.env.name), Arena)  # the limit is that of each seat
     if study.runner == "train" and isinstance(total, int) and total < least and not plays_more:
         raise ConfigError(
             f"trainer.total_training_steps={total} cannot spend study.budget_turns={budget}. Allowed: {least} or more, "

@@ -317,6 +317,12 @@ def test_an_arm_of_verl_whose_steps_cannot_spend_the_budget_raises_config_error(
     assert make_plan(written(strata={"one": BATCH}, arms=arms)).steps["short"] == 16  # played until the budget is spent
 
 
+def test_each_seat_of_an_arena_spends_the_budget(written):
+    recipe = str(ROOT / "recipes/openspiel/rae_cpu.yaml")
+    arms = {"one": ["trainer.total_training_steps=1"], "two": ["trainer.total_training_steps=1", f"{RATE}=7e-5"]}
+    assert make_plan(written(recipe=recipe, arms=arms, runner="train", budget_turns=100000)).steps["one"] > 1
+
+
 def test_successive_stopping_can_tell_arms_apart_with_fewer_seeds(written):
     plan = make_plan(written(seeds=[1, 2, 3, 4, 5], stop={"rule": "successive"}, arms={**ARMS, "same": SAME}))
     assert not [*plan.describe_least_seeds()]
