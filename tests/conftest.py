@@ -11,7 +11,9 @@ from env_adapters.web_sites.folders import Home, sites_home
 from env_adapters.web_sites.install import fossil_program
 from env_adapters.web_sites.world import DEFAULT_SEED
 from verl_agent.errors import ConfigError
+from verl_agent.platform.worker_environment import thread_waiting
 
+os.environ.update(thread_waiting())  # before the import of torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup` and cron start pytest, and so its children, without
 
 

@@ -2,16 +2,19 @@
 
     AgentError
     ├── ConfigError          the run must not start or cannot continue; a person has to change something
-    │   └── EnvErrorLimitError  too many episodes failed in their environment
+    │   ├── EnvErrorLimitError  too many episodes failed in their environment
+    │   └── ContractError       an environment returned a value that `EnvAdapter` does not allow
     ├── ReplyUnavailableError  an API or an engine gave no reply; the episode is not recorded and stays pending
     └── EpisodeEndError      ends one episode, which records the message and the stop reason of its class
         ├── OverlongPromptError  the prompt does not fit
+        ├── RequestRefusedError  a server refuses the request of its turn
         ├── OperatorEndError     a person ended it
         ├── ActionError          its action raises the same error in every fresh session
         └── EnvError             a call into the environment failed
             ├── EnvCrashError
             ├── EnvTimeoutError
             ├── HostLostError
+            ├── ConnectionLostError
             ├── UnknownSessionError
             └── PoolFullError
 
@@ -39,8 +42,24 @@ class EnvErrorLimitError(ConfigError):
     """A larger share of episodes failed in their environment than `env.max_env_error_rate` allows."""
 
 
+class ContractError(ConfigError):
+    """An environment returned a value that `EnvAdapter` does not allow.
+
+    It stops the run: another session would return it again, and neither the action nor the policy is its reason.
+    """
+
+
 class ReplyUnavailableError(AgentError):
-    """An API gave no reply, also after retries, or an engine ended; the episode is not recorded and stays pending."""
+    """An API gave no reply, also after retries, or an engine ended; the episode is not recorded and stays pending.
+
+    Attributes:
+        unsure: True for a refusal before any reply, whose reason may be a setting or the episode: it is played again
+            after the others.
+    """
+
+    def __init__(self, message: str, unsure: bool = False) -> None:
+        super().__init__(message)
+        self.unsure = unsure
 
 
 class EpisodeEndError(AgentError):
@@ -54,6 +73,12 @@ class OverlongPromptError(EpisodeEndError):
     """A prompt exceeds `data.max_prompt_length`."""
 
     stop = "overlong_prompt"
+
+
+class RequestRefusedError(EpisodeEndError):
+    """A server of a model refuses the request of a turn twice; the message begins with the kind of the refusal."""
+
+    stop = "request_refused"
 
 
 class OperatorEndError(EpisodeEndError):
@@ -87,6 +112,18 @@ class EnvTimeoutError(EnvError):
 
 class HostLostError(EnvError):
     """The host process of a session ended or does not respond; its sessions are lost."""
+
+
+LOST_CONNECTION = "lost connection"
+"""First words of the message of each `ConnectionLostError`, by which they are counted among recorded errors."""
+
+
+class ConnectionLostError(EnvError):
+    """The connection between a session and its server has ended, and the session with it."""
+
+    def __init__(self, reason: str) -> None:
+        # An error that comes from another process has the words already.
+        super().__init__(reason if reason.startswith(LOST_CONNECTION) else f"{LOST_CONNECTION}: {reason}")
 
 
 class UnknownSessionError(EnvError):

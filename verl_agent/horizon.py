@@ -1,30 +1,80 @@
-"""ScalingInter-RL: the turn limit of an episode as a function of the training step, or of what training measured.
+"""ScalingInter-RL and other schedules: the turn limit of a group of episodes, by step, task and what training has seen.
 
 ScalingInter-RL (arXiv 2509.08755, section 3.3) lengthens the horizon in stages: h_{t+1} = h_t + delta every
-Delta steps. Fixed and staged schedules are pure functions of the step, so resuming from a checkpoint needs no state.
-The adaptive schedule has a state, which the trainer owns and saves. A package registers a schedule of its own, a
-function of the step, with an entry point:
+Delta steps. `verl_agent.training.turn_limits` has the schedules that learn from episodes. A package registers one of
+its own, a subclass of `Schedule`, with an entry point:
 
-    entry_points={"verl_agent.schedules": ["my_schedule = my_package.schedule:turn_limit"]}
+    entry_points={"verl_agent.schedules": ["my_schedule = my_package.schedule:MySchedule"]}
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from typing_extensions import override
 
-from verl_agent import registry
-from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.errors import ConfigError
 from verl_agent.sections import Needs, OnResume, settings
+from verl_agent.types import TaskItem
 
 SCHEDULE_GROUP = "verl_agent.schedules"
 Count = Annotated[int, Field(ge=1)]
 """Number of turns or of training steps."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 """Share of the episodes of a training step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Valid episode of a training step, as a schedule sees it.
+
+    Attributes:
+        task: id of its task.
+        category: category of its task.
+        limit: its turn limit.
+        turns: turns that it took.
+        solved: True if it solved the task.
+        limited: True if the turn limit ended it.
+    """
+
+    task: str
+    category: str
+    limit: int
+    turns: int
+    solved: bool
+    limited: bool
+
+
+class Schedule:
+    """Turn limits of one environment over training: a function of the step, the task and the outcomes so far.
+
+    All episodes of a group have the same limit, so estimators may compare them.
+
+    Args:
+        stages: limits of `horizon.max_turns`, growing; the last one is the highest that `limit` may return.
+        options: `horizon.options`.
+    """
+
+    def __init__(self, stages: Sequence[int], **options: Any) -> None:
+        self.stages = list(stages)
+        if options:
+            raise ConfigError(f"horizon.options has {', '.join(options)}, which {type(self).__name__} does not take.")
+
+    def limit(self, step: int, item: TaskItem) -> int:
+        """Return the turn limit of the groups of a task at a training step, from 1."""
+        raise NotImplementedError
+
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """Learn from the valid episodes of a training step."""
+
+    def saved(self) -> dict[str, Any]:
+        """Return the state in values that JSON keeps, for a checkpoint; empty without a state."""
+        return {}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Restore the state that `saved` returned."""
 
 
 @settings("horizon.adaptive")
@@ -45,6 +95,25 @@ class Adaptive:
             )
 
 
+@settings("horizon.per_task")
+class PerTask:
+    """A turn limit for each task, one of the limits of `horizon.max_turns`, from the latest episodes of the task."""
+
+    rule: Literal["signal", "ladder"] = "signal"
+    """`signal`: the limit with the most learning signal per turn. `ladder`: a higher limit after groups without a
+    success that the limit ended, a lower one when the task is solved in fewer turns."""
+    window: Count = 32
+    """Latest episodes of a task from which its limit follows."""
+    explore: Annotated[Share, Needs("horizon.per_task.rule", "signal")] = 0.1
+    """Share of the groups of a task that play at the next higher limit."""
+    prior: Annotated[float, Field(ge=0), Needs("horizon.per_task.rule", "signal")] = 4.0
+    """Episodes that the other tasks of the category count together, where the task has few of its own, >= 0."""
+    patience: Annotated[Count, Needs("horizon.per_task.rule", "ladder")] = 2
+    """Groups in a row without a success that the limit ended, after which the limit grows."""
+    slack: Annotated[float, Field(ge=1), Needs("horizon.per_task.rule", "ladder")] = 1.5
+    """The limit is at least this many times the median turns of the latest solved episodes, >= 1."""
+
+
 @settings("horizon")
 class Horizon:
     """Turn limits of training and of validation, in growing stages."""
@@ -62,9 +131,13 @@ class Horizon:
     """Turn limit of the last stage that `grow_by` makes."""
     adaptive: Adaptive | None = None
     """Conditions under which the next stage begins, instead of the step; null for the step alone."""
+    per_task: PerTask | None = None
+    """A turn limit for each task instead of one by step; null for none."""
+    deepen: bool = False
+    """A group plays up to the first limit. While none of its episodes has solved the task and the limit has ended at
+    least one, those go on to the next limit."""
     schedule: str | None = None
-    """Registered name of a schedule of another package: a function `(step, stages, **options)` of the training step,
-    from 1, and the limits of the stages, which returns a turn limit up to the last of them."""
+    """Registered name of a schedule of another package, a subclass of `verl_agent.Schedule`."""
     options: Annotated[Mapping[str, Any], Needs("horizon.schedule")] = Field(default_factory=dict)
     """Keyword arguments of the schedule."""
     order: Literal["growing", "shrinking", "random"] = "growing"
@@ -73,28 +146,32 @@ class Horizon:
 
     def __post_init__(self) -> None:
         limits = list(self.max_turns)
-        if self.schedule and (self.adaptive or self.steps_per_stage != 1 or self.order != "growing"):
-            raise ConfigError(
-                f"horizon.schedule={self.schedule!r} chooses the limit of every step, so horizon.adaptive, "
-                "horizon.steps_per_stage and horizon.order have no effect. Leave them out, or leave out the schedule."
-            )
         if limits != sorted(limits):
             raise ConfigError(f"horizon.max_turns must not shrink, got {limits}. Sort it, or fix the typing error.")
         self._check_growth()
+        self._check_schedule()
         if isinstance(self.steps_per_stage, Sequence) and len(self.steps_per_stage) != len(self.stages) - 1:
             raise ConfigError(
                 f"horizon.steps_per_stage={list(self.steps_per_stage)} must have one value for each stage but the "
                 f"last: {len(self.stages) - 1} for the limits {self.stages}."
             )
-        if self.order != "growing" and (self.adaptive or len(self.stages) < 2):
+
+    def _check_schedule(self) -> None:
+        """Check that one schedule decides, reads its settings, and has several limits to choose from."""
+        chosen = [name for name in ("adaptive", "per_task", "deepen", "schedule") if getattr(self, name)]
+        ordered = [] if self.order == "growing" else ["order"]
+        if len(chosen) + len(ordered) > 1:
+            names = " and ".join(f"horizon.{name}" for name in (*chosen, *ordered))
+            raise ConfigError(f"{names} each decide the turn limit. Keep one of them.")
+        if chosen and chosen != ["adaptive"] and self.steps_per_stage != 1:
             raise ConfigError(
-                f"horizon.order={self.order} needs several limits and no horizon.adaptive. Give horizon.max_turns "
-                "several limits, or leave horizon.order at growing."
+                f"horizon.steps_per_stage={self.steps_per_stage} has no effect with horizon.{chosen[0]}, which does "
+                "not follow the step. Leave it out."
             )
-        if self.adaptive and len(self.stages) < 2:
+        if chosen + ordered not in ([], ["schedule"]) and len(self.stages) < 2:
             raise ConfigError(
-                f"horizon.adaptive cannot grow from {self.stages}. Give horizon.max_turns several limits, or set "
-                "horizon.grow_by and horizon.up_to."
+                f"horizon.{(chosen + ordered)[0]} cannot choose between the limits {self.stages}. Give "
+                "horizon.max_turns several limits, or set horizon.grow_by and horizon.up_to."
             )
 
     def _check_growth(self) -> None:
@@ -131,12 +208,10 @@ class Horizon:
         """Return the turn limit at training step `step`, counted from 1.
 
         Raises:
-            ValueError: the horizon is adaptive, so its limit is not a function of the step.
+            ValueError: the limit is not a function of the step alone.
         """
-        if self.adaptive:
-            raise ValueError("the turn limit of an adaptive horizon is not a function of the step.")
-        if self.schedule:
-            return self._scheduled(self.schedule, step)
+        if self.adaptive or self.per_task or self.deepen or self.schedule:
+            raise ValueError("the turn limit of this horizon is not a function of the step alone.")
         stages, end = self.stages, 0
         if self.order == "random":
             block, place = divmod(step - 1, len(stages))
@@ -149,80 +224,18 @@ class Horizon:
                 return stages[stage]
         return stages[-1]
 
-    def _scheduled(self, name: str, step: int) -> int:
-        """Return the limit of a schedule of another package."""
-        schedule = registry.load_registered(SCHEDULE_GROUP, name, "horizon.schedule", callable, "a function")
-        try:
-            limit = schedule(step, self.stages, **self.options)
-        except Exception as error:  # boundary: the schedule is the author's code
-            raise ConfigError(
-                f"horizon.schedule={name!r} failed at step {step}: {describe_exception(error)}"
-            ) from error
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self.stages[-1]:
-            raise ConfigError(
-                f"horizon.schedule={name!r} returned {limit!r} at step {step}. Allowed: a whole number from 1 to "
-                f"{self.stages[-1]}, the last limit of horizon.max_turns. Raise that one, or bound the schedule."
-            )
-        return limit
-
     def turns_for_evaluation(self) -> int:
         """Return the turn limit of validation and evaluation."""
         return self.eval_max_turns or self.stages[-1]
 
 
-@dataclass(slots=True)
-class AdaptiveState:
-    """State of an adaptive horizon, updated with one measurement a training step.
+class Staged(Schedule):
+    """Limits by the step alone: fixed, growing in stages, or in another order. It has no state."""
 
-    Attributes:
-        horizon: horizon with `adaptive` set.
-        measured: success share and turn-limit share of each step of this stage, oldest first.
-    """
+    def __init__(self, horizon: Horizon) -> None:
+        super().__init__(horizon.stages)
+        self._horizon = horizon
 
-    horizon: Horizon
-    stage: int = 0
-    measured: list[tuple[float, float]] = field(default_factory=list)
-
-    @property
-    def max_turns(self) -> int:
-        """Present turn limit."""
-        return self.horizon.stages[self.stage]
-
-    def observe(self, success: float, turn_limit: float) -> None:
-        """Add the measurements of a step, and begin the next stage if its conditions are met.
-
-        Args:
-            success: share of valid episodes that solved their task, 0 to 1.
-            turn_limit: share of valid episodes that the turn limit ended, 0 to 1.
-        """
-        rule = self.horizon.adaptive
-        assert rule is not None  # the trainer creates states for adaptive horizons only
-        if self.stage == len(self.horizon.stages) - 1:
-            return
-        self.measured.append((success, turn_limit))
-        latest = self.measured[-rule.window :]
-        if len(self.measured) < max(rule.window, self.horizon.steps_of(self.stage)):
-            return
-        solved, limited = fmean(share for share, _ in latest), fmean(share for _, share in latest)
-        can_more = rule.success_above is not None and solved > rule.success_above
-        needs_more = rule.turn_limit_above is not None and limited > rule.turn_limit_above
-        if can_more or needs_more:
-            self.stage, self.measured = self.stage + 1, []
-
-    def saved(self) -> dict[str, Any]:
-        """Return the state in plain values, for a checkpoint."""
-        return {"stage": self.stage, "measured": [list(pair) for pair in self.measured]}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Restore the state that `saved` returned.
-
-        Raises:
-            ConfigError: the state is at a stage that the horizon does not have.
-        """
-        if saved["stage"] >= len(self.horizon.stages):
-            raise ConfigError(
-                f"the checkpoint is at stage {saved['stage'] + 1} of an adaptive horizon, but section `horizon` has "
-                f"only {len(self.horizon.stages)}: {self.horizon.stages}. Restore the setting, or start a new run."
-            )
-        self.stage = int(saved["stage"])
-        self.measured = [(float(success), float(limited)) for success, limited in saved["measured"]]
+    @override
+    def limit(self, step: int, item: TaskItem) -> int:
+        return self._horizon.turns_at(step)

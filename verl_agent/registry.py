@@ -57,13 +57,13 @@ def load_registered(
     return found
 
 
-def load_class(group: str, name: str, key: str, base: type[T]) -> type[T]:
+def load_class(group: str, name: str, key: str, base: type[T], built_in: Iterable[str] = ()) -> type[T]:
     """Return the subclass of `base` that is registered as `name`; see `load_registered`."""
 
     def is_kind(value: object) -> bool:
         return isinstance(value, type) and issubclass(value, base)
 
-    return cast(type[T], load_registered(group, name, key, is_kind, f"a subclass of {base.__name__}"))
+    return cast(type[T], load_registered(group, name, key, is_kind, f"a subclass of {base.__name__}", built_in))
 
 
 def _import(entry: EntryPoint, key: str) -> ModuleType:
@@ -80,8 +80,9 @@ def _import(entry: EntryPoint, key: str) -> ModuleType:
         if missing and f"{entry.module}.".startswith(f"{missing}."):
             raise ConfigError(f"{start}: the module {missing} does not exist. {CORRECT}") from error
         extras = (entry.dist.metadata.get_all("Provides-Extra") or []) if entry.dist else []
+        extra = entry.name.replace("_", "-")  # as packages list extras
         foreign = missing is not None and missing.partition(".")[0] != entry.module.partition(".")[0]
-        if foreign and entry.dist is not None and entry.dist.name == PACKAGE and entry.name in extras:
-            install = f"Install what it needs: pip install '{PACKAGE}[{entry.name}]'."
+        if foreign and entry.dist is not None and entry.dist.name == PACKAGE and extra in extras:
+            install = f"Install what it needs: pip install '{PACKAGE}[{extra}]'."
             raise ConfigError(f"{start}: the package {missing} is not installed. {install}") from error
         raise ConfigError(f"{start}: {describe_exception(error)}") from error

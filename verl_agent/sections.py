@@ -198,9 +198,9 @@ def _text(value: object) -> str:
 
 
 def field_meaning(kind: Any, name: str) -> str:
-    """Return the docstring under a field of a settings class, on one line and without its last full stop."""
-    text = " ".join((kind.__pydantic_fields__[name].description or "").split())
-    return text.removesuffix(".")
+    """Return the docstring under a field of a settings class or its base, in one line without the last full stop."""
+    known = (getattr(base, "__pydantic_fields__", {}).get(name) for base in kind.__mro__)
+    return " ".join(next((one.description for one in known if one and one.description), "").split()).removesuffix(".")
 
 
 def field_type(kind: Any, name: str) -> tuple[Any, Sequence[Any]]:

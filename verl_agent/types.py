@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
-from typing_extensions import TypedDict  # pydantic accepts that of `typing` only from Python 3.12 on
+from verl_agent.actions import Action as Action
+from verl_agent.actions import ToolCall as ToolCall
+from verl_agent.judgement import Grade as Grade
+from verl_agent.judgement import Judgement as Judgement
+from verl_agent.messages import Message as Message
+from verl_agent.returns import reaches as reaches
+from verl_agent.returns import sum_rewards
+from verl_agent.stop_reason import StopReason as StopReason
+from verl_agent.values import check_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +22,7 @@ class TaskItem:
     Attributes:
         env: registered name of the environment.
         id: stable name of the item, unique in its environment over all splits.
-        data: JSON values from which the adapter resets to this task.
+        data: JSON values from which the adapter resets to this task. Others raise a ConfigError.
         category: name of a group of tasks that metrics report separately, such as `depth 2`; may be empty.
     """
 
@@ -24,12 +31,8 @@ class TaskItem:
     data: Mapping[str, Any] = field(default_factory=dict)
     category: str = ""
 
-
-class Message(TypedDict):
-    """One chat message."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    def __post_init__(self) -> None:
+        check_json(self.data, f"TaskItem {self.id!r} of env {self.env!r}: data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,11 @@ class DemoAction:
     """One action of an oracle. An agent renders it as a reply.
 
     Attributes:
-        action: text that the environment takes, such as `get 1 oak log`.
+        action: text that the environment takes, such as `get 1 oak log`, or the call of a function.
         thought: reason for the action, in one sentence; may be empty.
     """
 
-    action: str
+    action: Action
     thought: str = ""
 
 
@@ -83,39 +86,6 @@ class StepResult:
     media: Sequence[Media] = ()
 
 
-class StopReason(StrEnum):
-    """Reason for which an episode ended. Each one is a metric, `stop/<value>`."""
-
-    TERMINATED = "terminated"
-    """The environment ended the task."""
-    TURN_LIMIT = "turn_limit"
-    """The episode reached its turn limit."""
-    TURN_TOKENS = "turn_tokens"
-    """One reply reached the token budget of a turn."""
-    EPISODE_TOKENS = "episode_tokens"
-    """Replies and observations together reached the token budget of the episode."""
-    ENV_ERROR = "env_error"
-    """A call into the environment failed or timed out. The episode is recorded and not trained on."""
-    ACTION_ERROR = "action_error"
-    """The last action makes the environment fail in every fresh session. It counts as a failure of the policy."""
-    OVERLONG_PROMPT = "overlong_prompt"
-    """The prompt exceeds `data.max_prompt_length`: no turn was played. It is recorded and not trained on."""
-    CANCELLED = "cancelled"
-    """The run was stopped during the episode."""
-    OPERATOR = "operator"
-    """A person ended the episode. It is recorded, and neither counted nor trained on."""
-
-    @property
-    def is_limit(self) -> bool:
-        """True if a limit on turns or tokens ended the episode, and not the task."""
-        return self in (StopReason.TURN_LIMIT, StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS)
-
-    @property
-    def valid(self) -> bool:
-        """True if an episode that ended for this reason measures the policy and may be trained on."""
-        return self not in (StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT, StopReason.CANCELLED, StopReason.OPERATOR)
-
-
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens and cost of one reply of a model behind an API. None stands for a number that the server did not give.
@@ -128,7 +98,7 @@ class Usage:
         output_tokens: tokens that the model wrote, its reasoning included.
         reasoning_tokens: tokens of `output_tokens` that are reasoning, which the reply does not contain.
         cost_usd: price of the reply in US dollars; None if its tokens or the prices are unknown.
-        dropped: settings that the request left out because the model refuses them, in alphabetical order.
+        dropped: settings and `messages.FIELD` that the request left out because the model refuses them, sorted.
         finish: reason for the end of the reply as the server gives it, such as `stop` or `content_filter`.
     """
 
@@ -143,10 +113,9 @@ class Usage:
     finish: str = ""
 
 
-Author: TypeAlias = Literal["policy", "person", "oracle"]
-"""Author of a reply: the policy, a person, or an oracle in a person's place."""
-Reviewer: TypeAlias = Literal["rule", "person", "oracle"]
-"""Author of a decision on a reply: a rule of an approval policy, a person, or an oracle in a person's place."""
+PEOPLE = ("person", "oracle")  # after whose intervention a turn does not measure the policy
+Author: TypeAlias = Literal["policy", "person", "oracle", "overseer"]
+"""Author of a reply: the policy, a person, an oracle in a person's place, or a program that oversees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +123,21 @@ class Review:
     """Decision on a turn before its action reached the environment.
 
     Attributes:
-        decision: `edited` plays another reply; `taken_over` also those of the next turns; `rejected` does not carry the
-            action out; `ended` neither this one nor any other.
-        by: author of the decision.
+        decision: `edited`: another reply; `taken_over`: also later ones; `rejected`: no action; `ended`: the end.
+        by: `rule` of an approval policy, one of `PEOPLE`, or the name of another overseer.
         reason: explanation, which the policy reads after a rejection; may be empty.
         seconds: time that the decision took. No time limit includes it.
     """
 
     decision: Literal["approved", "edited", "taken_over", "rejected", "ended"]
-    by: Reviewer
+    by: str
     reason: str = ""
     seconds: float = 0.0
+
+    @property
+    def counts(self) -> bool:
+        """True if the turn still measures the policy: it was approved, or a rule or another program rejected it."""
+        return self.decision == "approved" or (self.decision == "rejected" and self.by not in PEOPLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +148,9 @@ class Reply:
         text: decoded reply without its end-of-turn token.
         truncated_by: token budget that truncated the reply and so ends the episode; None if the reply is played.
         tokens: number of generated tokens, 0 if unknown.
-        force_closed: True if the token budget of the turn truncated the reply, which was played all the same.
+        prompt_tokens: tokens that an engine read before the reply, 0 if unknown.
+        cached_tokens: tokens of them that it had read or written before, as far as the episode knows.
+        force_closed: True if a token limit of the turn truncated the reply, which was played all the same.
         usage: tokens and cost of a model behind an API; None for other policies.
         paused_s: seconds in which the engine was paused for an update of its weights.
         held_s: seconds in which an overseer held the turn.
@@ -189,16 +164,32 @@ class Reply:
     tokens: int = 0
     force_closed: bool = False
     usage: Usage | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     paused_s: float = 0.0
     held_s: float = 0.0
     author: Author = "policy"
     proposed: str | None = None
     review: Review | None = None
 
-    @property
-    def complete(self) -> bool:
-        """True if the model itself ended the reply."""
-        return self.truncated_by is None and not self.force_closed
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """One action of a reply, and its answer.
+
+    Attributes:
+        action: action for the environment; None if the call has an error.
+        step: answer of the environment or of the agent; None before the action is carried out.
+        errors: kinds of the error, see `verl_agent.envs.call_error.CALL_ERRORS`; an action has them if it failed.
+        info: measurements of the reading of the call.
+        name: name of the function, as the model wrote it; "" if it is unknown.
+    """
+
+    action: Action | None
+    step: StepResult | None = None
+    errors: tuple[str, ...] = ()
+    info: Mapping[str, float] = field(default_factory=dict)
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,35 +198,41 @@ class Turn:
 
     Attributes:
         reply: answer of the policy.
-        action: action that the agent parsed from the reply; None if it found none.
-        step: answer to the reply, from the environment or the agent; None if the episode ended before one.
-        generate_s: seconds that the policy took, without `reply.paused_s` and `reply.held_s`.
-        env_s: seconds that the environment took.
+        action: action that the agent parsed from the reply, the first of several; None if it found none.
+        step: answer to the reply, that of several calls as one; None if the episode ended before one.
+        generate_s: seconds that the policy took, without `reply.paused_s` and `reply.held_s`; `env_s`: the environment.
+        calls: function calls of the reply with their answers, where they are not one call without an error.
     """
 
     reply: Reply
-    action: str | None
+    action: Action | None
     step: StepResult | None
     generate_s: float
     env_s: float
+    calls: tuple[CallResult, ...] = ()
+
+    @property
+    def played(self) -> tuple[tuple[Action, StepResult], ...]:
+        """All actions of the turn that reached the environment, in order, each with its answer."""
+        pairs = ([(one.action, one.step) for one in self.calls] or [(self.action, self.step)]) * self.carried_out
+        return tuple((action, step) for action, step in pairs if action is not None and step is not None)
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """All actions of the turn that reached the environment, in order."""
+        return tuple(action for action, _ in self.played)
 
     @property
     def carried_out(self) -> bool:
         """True if the environment carried the action out: it was not rejected, and no perturbation let it fail."""
-        if self.action is None or self.step is None:
-            return False
-        return not (self.step.info.get("rejected_action") or self.step.info.get("perturbed_fault"))
+        info = {"rejected_action": 1.0} if self.action is None or self.step is None else self.step.info
+        return not (info.get("rejected_action") or info.get("perturbed_fault"))
 
     @property
     def operated(self) -> bool:
-        """True if a person, or an oracle in a person's place, wrote, rejected or ended the turn."""
-        review, written = self.reply.review, self.reply.author != "policy"
-        return written or (review is not None and review.by != "rule" and review.decision != "approved")
-
-    @property
-    def rewritten(self) -> bool:
-        """True if the reply does not contain the action verbatim: parsing changed it, or rendered a function call."""
-        return self.action is not None and self.action not in self.reply.text
+        """True if somebody else wrote the turn, or a person rejected or ended it."""
+        review = self.reply.review
+        return self.reply.author != "policy" or (review is not None and not review.counts)
 
 
 @dataclass(slots=True)
@@ -243,18 +240,15 @@ class Episode:
     """One task played once, from reset to end. `play()` fills it in; later code only reads it.
 
     Attributes:
-        item: task that is played.
-        max_turns: turn limit of this episode.
         messages: whole conversation, prompt included.
-        turns: one entry for each reply.
         stop: reason for which the episode ended.
-        error: message of the failed call, the overlong prompt or the person; "" for other stop reasons.
-        success_reward: return from which the environment counts the task as solved.
+        error: message of the failed call, the prompt, the refused request or the person; "" for other stop reasons.
+        success_reward: return from which the task counts as solved.
         prompt_length: number of messages before the first reply.
         started_at: time of the reset, in seconds since the epoch.
-        seconds: duration from reset to close.
         replays: environment errors after which the actions so far were replayed on a fresh session, oldest first.
         oracle_turns: number of actions with which an oracle solves the task; None if none is known.
+        judgements: verdicts of a judge, which the rewards contain with `mode: replace`.
     """
 
     item: TaskItem
@@ -269,16 +263,22 @@ class Episode:
     seconds: float = 0.0
     replays: list[str] = field(default_factory=list)
     oracle_turns: int | None = None
+    judgements: list[Judgement] = field(default_factory=list)
 
     @property
     def reward(self) -> float:
         """Return of the episode: the sum of its step rewards, in the environment's units."""
-        return sum(turn.step.reward for turn in self.turns if turn.step)
+        return sum_rewards(self.rewards)
+
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards of the steps."""
+        return [turn.step.reward for turn in self.turns if turn.step]
 
     @property
     def success(self) -> bool:
         """True if the task was solved."""
-        return self.valid and self.stop is not StopReason.ACTION_ERROR and self.reward >= self.success_reward
+        return self.valid and self.stop is not StopReason.ACTION_ERROR and reaches(self.rewards, self.success_reward)
 
     @property
     def valid(self) -> bool:
@@ -297,4 +297,4 @@ class Episode:
 
     def info_total(self, key: str) -> float:
         """Return the sum of one measurement over the steps."""
-        return sum(turn.step.info.get(key, 0.0) for turn in self.turns if turn.step)
+        return sum_rewards(turn.step.info.get(key, 0.0) for turn in self.turns if turn.step)

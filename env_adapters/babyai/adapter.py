@@ -115,9 +115,9 @@ def draw_game(game: GridGame, episode: Episode) -> list[list[Drawing]]:
     """
     states: list[list[Drawing]] = [[draw_world(game.world)]]
     for turn in episode.turns:
-        if turn.step is None or turn.action is None or not turn.carried_out or game.ended:
-            pass
-        elif game.play(turn.action).observation != turn.step.observation:
+        if any(
+            not game.ended and game.play(str(action)).observation != step.observation for action, step in turn.played
+        ):
             break
         states.append([draw_world(game.world)])
     return states

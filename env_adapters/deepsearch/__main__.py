@@ -191,7 +191,7 @@ def exit_on_config_error() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        console.print(f"[red]error:[/red] {error}", soft_wrap=True, markup=True, highlight=False)
+        console.print(f"error: {error}", soft_wrap=True, markup=False, highlight=False)
         raise typer.Exit(2) from error
 
 

@@ -14,10 +14,11 @@ from env_adapters.deepsearch.questions import SINGLE, GeneratedQuestion, split_q
 from env_adapters.deepsearch.retriever import EMBEDDED, open_retriever, parse_location
 from env_adapters.deepsearch.sources import ENV, FANOUTQA, fanoutqa_items, file_items, has_fanoutqa, question_files
 from env_adapters.deepsearch.store import corpus_requirement
-from verl_agent.envs.action_format import Parameter, TagFormat, Tool
+from verl_agent.envs.action_format import TagFormat
 from verl_agent.envs.base import EnvAdapter, Requirement
 from verl_agent.envs.drawing import Drawing, Node, Tree
 from verl_agent.envs.parsing import shorten
+from verl_agent.envs.tools import Tool, arguments
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.sections import STRICT, section
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
@@ -95,16 +96,17 @@ def draw_chain(episode: Episode) -> list[list[Drawing]]:
     states: list[list[Drawing]] = []
     for turn in (None, *episode.turns):
         if turn is not None and turn.step is not None and turn.carried_out:
-            said += f"\n{normalize_answer(turn.action or '')}"
+            said += "".join(f"\n{normalize_answer(str(action))}" for action in turn.actions)
             seen = seen or turn.step.info.get("answer_seen", 0.0) > 0 or turn.step.reward > 0
         nodes = [Node(f"{query} ({thought})", normalize_answer(query) in said) for thought, query in searches]
         states.append([Tree("Gold chain", [*nodes, Node(f"answer: {answer}", seen)])])
     return states
 
 
+TEXT = {"type": "string"}
 TOOLS = (
-    Tool("search", "Look for passages.", "<search>{words}</search>", (Parameter("words"),)),
-    Tool("answer", "Give the answer, which ends the task.", "<answer>{answer}</answer>", (Parameter("answer"),)),
+    Tool("search", "Look for passages.", arguments(words=TEXT), line="<search>{words}</search>"),
+    Tool("answer", "Give the answer, which ends the task.", arguments(answer=TEXT), line="<answer>{answer}</answer>"),
 )
 FORMAT = TagFormat(TOOLS, (("search", "words"), ("answer", "answer")))
 MAX_QUERY_CHARS = 300

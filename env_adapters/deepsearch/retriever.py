@@ -15,6 +15,7 @@ from typing_extensions import override
 from env_adapters.deepsearch.corpus import Passage, parse_contents
 from env_adapters.deepsearch.index import PassageIndex
 from env_adapters.deepsearch.store import embedded_folder, open_passage_index
+from verl_agent.envs.machine.proxies import proxy_of
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError, EnvTimeoutError
 
@@ -86,8 +87,9 @@ class HttpRetriever(Retriever):
         self._turn = itertools.count()
         self._answered = False
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
-        # trust_env=False: servers of passages run in the cluster and are not reached through its proxy.
-        self._client = httpx.Client(transport=transport, limits=limits, trust_env=False)
+        proxies = {url: proxy for url in self._urls if (proxy := proxy_of(url)) is not None}
+        mounts = {url.removesuffix("/retrieve"): httpx.HTTPTransport(proxy=one) for url, one in proxies.items()}
+        self._client = httpx.Client(transport=transport, mounts=mounts, limits=limits, trust_env=False)
 
     @override
     def check(self) -> None:

@@ -4,9 +4,7 @@ A folder holds the passages, the files of bm25s or faiss, and `manifest.json`. I
 then renamed, so readers never see an incomplete index.
 """
 
-import fcntl
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,6 +20,7 @@ from env_adapters.deepsearch.dense import open_dense_index, write_dense_index
 from env_adapters.deepsearch.index import PassageIndex
 from env_adapters.deepsearch.passages import write_passages
 from verl_agent.envs.base import Requirement
+from verl_agent.envs.machine.locks import locked
 from verl_agent.errors import ConfigError
 
 FORMAT = 1
@@ -164,11 +163,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 def exclusive_build(root: Path) -> Iterator[None]:
     """Lock `root` against other processes that build, and remove the folders of interrupted builds."""
     root.mkdir(parents=True, exist_ok=True)
-    lock = os.open(root / "build.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(root / "build.lock"):
         for leftover in root.glob("making-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         yield
-    finally:
-        os.close(lock)

@@ -127,8 +127,9 @@ class Gymnasium(SeededEnv):
         with self._random():
             observation, reward, terminated, truncated, _ = self._env.step(chosen)
         self._ended = bool(terminated or truncated)
+        reward += self._found.known.end_reward if self._ended else 0.0
         info = {"time_limit": 1.0} if truncated and not terminated else {}
-        return StepResult(self._text(observation), float(reward), self._ended, info)
+        return StepResult(self._text(observation), reward, self._ended, info)
 
     def _text(self, observation: Any) -> str:
         """Return an observation, and the picture of the state where there is one, as text."""
@@ -193,6 +194,8 @@ def _probe(name: str, kwargs: str) -> Probe:
 
 def _make(name: str, kwargs: Mapping[str, Any], render_mode: str | None) -> Any:
     gymnasium = Gymnasium.library()
+    import env_adapters.gymnasium.lakes  # noqa: F401 - registers its environment
+
     with suppress(ImportError):
         import minigrid  # noqa: F401 - registers its environments
     mode = {} if render_mode is None else {"render_mode": render_mode}

@@ -13,6 +13,8 @@ class KnownEnv:
         parts: name of each number of an observation.
         invalid_reward: reward of a text that names no action; not above that of a step.
         success: return from which a task counts as solved; None for the threshold of Gymnasium's registry.
+        end_reward: reward that is added at the end of a game, where an unfinished one would be worth more than a
+            finished one.
     """
 
     rules: str = ""
@@ -20,6 +22,7 @@ class KnownEnv:
     parts: tuple[str, ...] = ()
     invalid_reward: float = 0.0
     success: float | None = None
+    end_reward: float = 0.0
 
 
 COMPASS = ("left", "down", "right", "up")
@@ -45,6 +48,8 @@ KNOWN = {
         "Get closer to 21 than the dealer without exceeding it.",
         ("stick", "hit"),
         ("your sum", "the dealer shows", "your usable aces"),
+        success=2.0,
+        end_reward=1.0,  # a loss is 0 as is an unfinished game, a draw 1, and a win 2
     ),
     "CartPole": KnownEnv(
         "Keep the pole upright.",

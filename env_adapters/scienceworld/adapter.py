@@ -135,10 +135,8 @@ class ScienceWorld(EnvAdapter):
         """Execute the commands of a recorded episode that reached the simulator."""
         world.describe()
         asked = False
-        for turn in episode.turns:
-            if turn.action is None or not turn.carried_out:
-                continue
-            command = to_command(turn.action, asked)
+        for action in (action for turn in episode.turns for action in turn.actions):
+            command = to_command(str(action), asked)
             if asked or 0 < len(command) <= MAX_COMMAND:
                 asked = world.step(command.removesuffix(".")).text.startswith(QUESTION)
 

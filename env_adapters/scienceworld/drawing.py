@@ -85,7 +85,7 @@ def draw_house(episode: Episode) -> list[list[Drawing]]:
     house.read("", prompt[-1]["content"] if prompt else "")
     states = [house.tables()]
     for turn in episode.turns:
-        if turn.step is not None and turn.action is not None and turn.carried_out:
-            house.read(" ".join(turn.action.split()), turn.step.observation)
+        for action, step in turn.played:
+            house.read(" ".join(str(action).split()), step.observation)
         states.append(house.tables())
     return states

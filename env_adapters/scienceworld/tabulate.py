@@ -48,7 +48,7 @@ async def _play(item: TaskItem) -> int:
     await env.reset(item)
     try:
         for turn, move in enumerate(env.demonstration(item), start=1):
-            if (await env.step(move.action)).terminated:
+            if (await env.step(str(move.action))).terminated:
                 return turn
     finally:
         await env.close()

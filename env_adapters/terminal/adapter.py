@@ -2,28 +2,28 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
-from env_adapters.terminal.grading import TerminalTask
+from env_adapters.terminal.grading import TerminalTask, TestsFailedError
 from env_adapters.terminal.harbor import HarborTask, harbor_folders, read_task
-from env_adapters.terminal.runtimes import LEAST, RUNTIMES, Limits, make_runtime, requirement
+from env_adapters.terminal.runtimes import RUNTIMES, make_runtime, read_limits, requirement
 from env_adapters.terminal.sandbox import CommandOutcome, Sandbox, SandboxEndedError
-from env_adapters.terminal.tasks import COUNTS, generate, names
-from verl_agent.envs.action_format import FenceFormat, Parameter, Tool
+from env_adapters.terminal.tasks import COUNTS, generate, held_out, names
+from verl_agent.envs.action_format import FenceFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.envs.tools import Tool, arguments
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
-from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+from verl_agent.types import DemoAction, Message, StepResult, TaskItem, reaches
 
 GENERATED = "generated"
 SUBMIT = "submit"
 MAX_COMMAND = 10_000
 """Most characters of an action."""
-HELD_OUT = 5
-"""Every fifth task is held out."""
 REASONS = {
     "seconds": "The command was ended: it took more than {command_s:g} seconds.",
     "memory": "The command was ended: its processes took more than {memory_mb} MiB of memory.",
@@ -34,6 +34,17 @@ REASONS = {
 }
 FINAL = ("cpu", "files")
 """Limits that end the episode."""
+PROGRAM_LIMITS = {
+    "cpu_s": 600,
+    "memory_mb": 2048,
+    "disk_mb": 128,
+    "files": 50_000,
+    "processes": 256,
+    "open_files": 1024,
+}
+"""Limits of a sandbox in which a program with its own agent loop runs, where the options have none."""
+FREE_FOLDER = "/task"
+"""Working folder of generated tasks where files of a program lie below the usual one."""
 log = logging.getLogger(__name__)
 
 
@@ -44,8 +55,8 @@ class Terminal(EnvAdapter):
     action_format = FenceFormat(
         placeholder="<commands>",
         tools=(
-            Tool(SUBMIT, "End the episode when the task is done.", SUBMIT),
-            Tool("run", "Run commands in the shell.", "{commands}", (Parameter("commands"),)),
+            Tool(SUBMIT, "End the episode when the task is done.", line=SUBMIT),
+            Tool("run", "Run commands in the shell.", arguments(commands={"type": "string"}), line="{commands}"),
         ),
     )
     hosting = Hosting(sessions=64, memory_mb=4096)
@@ -68,16 +79,10 @@ class Terminal(EnvAdapter):
         if runtime not in RUNTIMES:
             hint = did_you_mean(str(runtime), RUNTIMES)
             raise ConfigError(f"env.options.runtime={runtime!r} is not allowed. {hint}")
-        known = [field.name for field in fields(Limits)]
-        for key, value in (limits or {}).items():
-            if key not in known:
-                raise ConfigError(f"env.options.limits.{key} is not a limit. {did_you_mean(str(key), known)}")
-            least, whole = getattr(LEAST, key), isinstance(getattr(Limits(), key), int)
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or value < least:
-                kind = "a whole number" if whole else "a number"
-                raise ConfigError(f"env.options.limits.{key}={value!r} is not allowed. Allowed: {kind} >= {least}.")
         self.source, self.runtime = str(tasks), make_runtime(runtime, image)
-        self.limits = Limits(**{**asdict(Limits()), **(limits or {})})
+        self._chosen = dict(limits or {})
+        self.limits = read_limits(self._chosen, {})
+        self._layout: dict[str, Any] = {}
         if self.source != GENERATED:
             self.splits = ("all",)
         self._sandbox: Sandbox | None = None
@@ -98,7 +103,7 @@ class Terminal(EnvAdapter):
         return [
             TaskItem("terminal", name, {"name": name}, name.rpartition("-")[0])
             for name in names(size)
-            if (int(name[-2:]) % HELD_OUT == HELD_OUT - 1) == (part == "test")
+            if held_out(name) == (part == "test")
         ]
 
     def _foreign(self) -> list[TaskItem]:
@@ -137,14 +142,15 @@ class Terminal(EnvAdapter):
         """Start a sandbox with the files of the task."""
         _check(self.runtime.name)
         await self.close()
-        task = self._task(item)
+        task, self._name = self._task(item), item.id
         self._limit_s = min(self.limits.episode_s, getattr(task, "agent_s", self.limits.episode_s))
         self._current, self._left_s = task, self._limit_s
-        self._sandbox = Sandbox(self.runtime, self.limits, task.layout)
+        layout = replace(task.layout, **self._layout)
+        self._folder, self._sandbox = layout.folder, Sandbox(self.runtime, self.limits, layout)
         if not self._sandbox.put(task.begin()):
             raise EnvError(f"the files of {item.id} do not fit into env.options.limits.disk_mb={self.limits.disk_mb}.")
         self._ended = False
-        system = _prompt().format(folder=task.layout.folder, seconds=self.limits.command_s)
+        system = _prompt().format(folder=self._folder, seconds=self.limits.command_s)
         return [{"role": "system", "content": system}, {"role": "user", "content": task.instruction}]
 
     @override
@@ -176,17 +182,51 @@ class Terminal(EnvAdapter):
             lines.append(f"The episode has ended after {self._limit_s:g} seconds." if self._left_s <= 0 else "")
             await self.close()
         elif not outcome.kept:
-            lines.append(f"A new shell starts in {self._current.layout.folder}; variables are lost.")
+            lines.append(f"A new shell starts in {self._folder}; variables are lost.")
         info = {"invalid_action": 1.0} if outcome.status == 127 else {}
         return StepResult("\n".join(filter(None, lines)) or "(no output)", 0.0, over, info)
 
     async def _submit(self, sandbox: Sandbox) -> StepResult:
         """Take the files out of the sandbox, end it, and run the hidden tests on copies."""
-        files = sandbox.take(self._current.layout.folder)
+        files = sandbox.take(self._folder)
         await self.close()
-        reward = 0.0 if files is None else self._current.grade(files, self.runtime, self.limits)
-        passed = "pass" if reward >= self.success_reward else "do not pass"
+        try:
+            reward = 0.0 if files is None else self._current.grade(files, self.runtime, self.limits)
+        except TestsFailedError as failure:
+            log.warning("the hidden tests of the task %s failed: %s", self._name, failure)
+            return StepResult(f"The hidden tests failed: {failure}.", terminated=True, info={"tests_failed": 1.0})
+        passed = "pass" if reaches([reward], self.success_reward) else "do not pass"
         return StepResult(f"The hidden tests {passed}.", reward, terminated=True)
+
+    async def begin_program(self, item: TaskItem, visible: Sequence[Path]) -> str:
+        """Start a sandbox for a program with its own agent loop; see `verl_agent.envs.program.place.RunsPrograms`."""
+        closed = [(path, folder) for path in visible for folder in path.parents if not folder.stat().st_mode & 0o1]
+        if closed and self.runtime.user is not None:
+            path, one = closed[0]
+            raise ConfigError(
+                f"sandboxes run as nobody, who cannot enter {one}, which has {path} of the program. Allow it "
+                f"(chmod a+x {one}), or use another place (TMPDIR for temporary files)."
+            )
+        folder = self._task(item).layout.folder
+        if hidden := [path for path in visible if path.is_relative_to(folder)]:
+            if self.source != GENERATED:
+                raise EnvError(f"{hidden[0]} lies below {folder}, the folder of the task. Install it elsewhere.")
+            folder = FREE_FOLDER
+        self.limits = read_limits(self._chosen, PROGRAM_LIMITS)
+        self._layout = {"folder": folder, "visible": tuple(visible)}
+        return str((await self.reset(item))[-1]["content"])
+
+    def run_program(self, text: str, settings: bytes) -> tuple[bytes, str]:
+        assert self._sandbox is not None  # begin_program started it
+        return self._sandbox.run_program(text, settings)
+
+    def kill_program(self) -> None:
+        if self._sandbox is not None:
+            self._sandbox.kill()
+
+    async def grade_program(self) -> StepResult:
+        assert self._sandbox is not None  # begin_program started it
+        return await self._submit(self._sandbox)
 
     @override
     async def close(self) -> None:

@@ -22,35 +22,14 @@ import time
 from contextlib import suppress
 from typing import Any
 
-POLL_S = 0.05
-"""Seconds between two looks at the limits of a running command."""
-DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM)
+from env_adapters.terminal.usage import POLL_S, Usage, processes, text_of
+
+DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGCHLD)
 CHUNK = 1 << 16
+NICE = 10
+"""Priority of all processes but this one, which has to see in time that they exceed a limit."""
 LIMITS = ("seconds", "memory", "processes", "files", "cpu")
 MAX_DEPTH = 32  # of a file that is handed out
-
-
-def processes(keep: int = 0) -> list[int]:
-    """Return the ids of all living processes but this one and `keep`."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError), open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-            if file.read().rpartition(")")[2].split()[0] not in "ZX" and int(name) not in (os.getpid(), keep):
-                found.append(int(name))
-    return found
-
-
-def usage(pids: list[int]) -> tuple[int, float]:
-    """Return memory in bytes of processes, and CPU seconds of these and of those that have ended."""
-    memory, ticks = 0, 0
-    for pid in pids:
-        with suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-                memory += sum(int(line.split()[1]) for line in file if line.startswith(("RssAnon:", "RssShmem:")))
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                ticks += sum(map(int, file.read().rpartition(")")[2].split()[11:15]))
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return memory << 10, ticks / os.sysconf("SC_CLK_TCK") + ended.ru_utime + ended.ru_stime
 
 
 def pipe() -> tuple[int, int]:
@@ -94,19 +73,18 @@ class SandboxDriver:
     """State of a sandbox: its limits and its shell."""
 
     def __init__(self, limits: dict[str, Any]) -> None:
-        self.limits, self.shell, self.number, self.looked_at = limits, 0, 0, 0.0
-        self.places = (limits["folder"], "/tmp")  # where files may be created; no size limits their number
-        self.free = sum(os.statvfs(place).f_ffree for place in self.places)
-        kinds = ("AS", "FSIZE", "NOFILE", "CORE", "MSGQUEUE", "MEMLOCK", "NPROC")
-        values = (limits["memory_mb"] << 21, limits["disk_mb"] << 20, 64, 0, 0, 0, limits["processes"] + 2)
+        self.limits, self.shell, self.number = limits, 0, 0
+        # Sizes of these folders do not limit the number of files.
+        self.usage = Usage([limits["folder"], "/tmp", *limits["writable"]], limits["memory_mb"] << 20)
+        kinds = ("AS", "FSIZE", "NOFILE", "CORE", "MSGQUEUE", "MEMLOCK", "SIGPENDING", "NPROC")
+        sizes = limits["memory_mb"] << 21, limits["disk_mb"] << 20, limits["open_files"]
+        values = (*sizes, 0, 0, 0, 1000, limits["processes"] + 2)
         for kind, value in zip(kinds, values, strict=True):
-            if kind != "NPROC" or limits["own_user"]:
+            if kind not in ("SIGPENDING", "NPROC") or limits["own_user"]:
                 resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (value, value))
-        os.nice(10)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would hide the CPU time of all processes
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as file:
-            file.write("1000")
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: no process of the sandbox may trace this one
 
     def spawn(self, argv: list[str], stdin: int, *outputs: tuple[int, int]) -> int:
@@ -114,6 +92,7 @@ class SandboxDriver:
         actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), *((os.POSIX_SPAWN_DUP2, end, as_) for end, as_ in outputs)]
         pid = os.posix_spawn(argv[0], argv, self.limits["environ"], file_actions=actions, setsigdef=DEFAULT_SIGNALS)
         with suppress(ProcessLookupError, PermissionError):  # it may have ended; `exceeded` counts its seconds too
+            os.setpriority(os.PRIO_PROCESS, pid, NICE)
             resource.prlimit(pid, resource.RLIMIT_CPU, (self.limits["cpu_s"],) * 2)
         return pid
 
@@ -144,7 +123,7 @@ class SandboxDriver:
         """Collect output until the shell has written `mark`; return the exit status, or None and the reason."""
         marks = b""
         while True:
-            ready = select.select([self.shell_out, self.control], [], [], POLL_S)[0]
+            ready = select.select([self.shell_out, self.control], [], [], self.wait_s())[0]
             if self.shell_out in ready:
                 output.add(os.read(self.shell_out, CHUNK))
             if self.control in ready:
@@ -157,16 +136,18 @@ class SandboxDriver:
                 return None, "exit"
 
     def exceeded(self, until: float) -> str:
-        """Return the limit that is exceeded, or ""; look at most every `POLL_S`."""
+        """Return the limit that is exceeded, or ""; look only when `usage` wants to."""
         now = time.monotonic()
-        if now - self.looked_at < POLL_S:
+        if now < self.usage.next_look:
             return ""
-        self.looked_at, pids = now, processes()
-        memory, cpu = usage(pids)
-        limits, files = self.limits, self.free - sum(os.statvfs(place).f_ffree for place in self.places)
-        values = (now - until, memory, len(pids), files, cpu)
+        memory, count, files, cpu = self.usage.look(now)
+        limits, values = self.limits, (now - until, memory, count, files, cpu)
         most = (0, limits["memory_mb"] << 20, limits["processes"] + 1, limits["files"], limits["cpu_s"])
         return next((name for name, one, bound in zip(LIMITS, values, most, strict=True) if one > bound), "")
+
+    def wait_s(self) -> float:
+        """Return the seconds until the next look at the limits."""
+        return min(max(self.usage.next_look - time.monotonic(), 0.0), POLL_S)
 
     def reap(self) -> bool:
         """Collect ended processes, as the first process of a system does; return True if the shell is one of them."""
@@ -205,8 +186,11 @@ class SandboxDriver:
 
     def run(self, command: str, seconds: float, chars: int) -> dict[str, Any]:
         """Run a command in the shell. Processes that it leaves in the background end with it."""
-        if not self.shell:
+        if self.shell:
+            os.kill(self.shell, signal.SIGCONT)
+        else:
             self.start_shell()
+        self.usage.begin()
         output = CommandOutput(chars)
         mark = self.send(f"eval {shlex.quote(command)} </dev/null >&8 2>&8 8>&- 9>&-")
         status, reason = self.await_mark(mark, output, time.monotonic() + seconds)
@@ -216,9 +200,21 @@ class SandboxDriver:
             output.add(data)
         if not kept:
             self.end_all()
-        self.looked_at = 0.0
+        self.usage.next_look = 0.0
         reason = reason or self.exceeded(float("inf"))
+        self.stop_shell()
         return {**output.answer(), "status": status, "reason": reason, "kept": kept}
+
+    def stop_shell(self) -> None:
+        """Stop the shell until the next command, so that nothing runs while nobody looks."""
+        if not self.shell:
+            return
+        os.kill(self.shell, signal.SIGSTOP)
+        while text_of(f"/proc/{self.shell}/stat").rpartition(")")[2][1:2] not in "TtZX":
+            time.sleep(0.001)
+        self.end_others()
+        if self.shell not in processes():
+            self.end_all()
 
     def recover(self, mark: bytes) -> bool:
         """Interrupt what the shell itself runs; return True if it takes commands again."""
@@ -231,6 +227,7 @@ class SandboxDriver:
     def execute(self, argv: list[str], stdin: str, seconds: float, most: int) -> dict[str, Any]:
         """Run a program beside no other process until it closes its output, and return what it wrote."""
         self.end_all()
+        self.usage.begin()
         (read_in, write_in), (read_out, out), waste = pipe(), pipe(), os.open(os.devnull, os.O_WRONLY)
         os.set_blocking(write_in, False)
         self.spawn([sys.executable if argv[0] == "python3" else argv[0], *argv[1:]], read_in, (out, 1), (waste, 2))
@@ -238,7 +235,7 @@ class SandboxDriver:
             os.close(end)
         until, data, left, reason = time.monotonic() + seconds, b"", base64.b64decode(stdin), ""
         while not reason:
-            ready = select.select([read_out], [write_in] if left else [], [], POLL_S)
+            ready = select.select([read_out], [write_in] if left else [], [], self.wait_s())
             if ready[1]:
                 left = left[write_pipe(write_in, left[:CHUNK]) :]
             if not left and write_in >= 0:

@@ -1,7 +1,9 @@
-"""Hidden tests: what is compared outside every sandbox after an episode, on copies of the files that it left."""
+"""Hidden tests on copies of the files that an episode left.
 
-import csv
-import io
+A sandbox runs the agent's programs and reads its CSV and JSON files. What it writes is compared outside, if it is not
+much longer than what is expected.
+"""
+
 import json
 import math
 import shlex
@@ -15,7 +17,15 @@ from env_adapters.terminal.sandbox import Files, Sandbox, SandboxEndedError
 CHECK_S = 5.0
 """Wall-clock seconds of one program of a test."""
 MAX_BYTES = 1 << 16
-"""Most bytes of the output of one program of a test."""
+"""Most bytes of the output of one program of a test, and of a file that is compared."""
+FREE_BYTES, SPACIOUS = 1000, 8
+"""Bytes of an answer beside `SPACIOUS` times those of the expected content: spaces, quotes, line ends."""
+PARSE = (
+    "import csv, json, sys; kind, path = sys.argv[1:]; file = open(path, encoding='utf-8', newline='')\n"
+    "value = json.load(file) if kind == 'json' else [row for row in csv.reader(file) if row]\n"
+    "json.dump(value, sys.stdout)"
+)
+"""Program that reads a CSV or JSON file of the agent and writes its value as JSON."""
 CALL = (
     "import importlib.util as u, json, os, sys; path, name = sys.argv[1:]; out = os.dup(1); "
     "os.dup2(os.open(os.devnull, os.O_WRONLY), 1); sys.path.append(os.path.dirname(path)); "
@@ -27,6 +37,12 @@ CALL = (
     "os.write(out, json.dumps([call(one) for one in json.load(sys.stdin)]).encode())"
 )
 """Program that calls a function of the agent with each list of arguments; it knows no expected result."""
+
+
+class TestsFailedError(Exception):
+    """The hidden tests gave no verdict. The message is the reason; the reward is 0, since the agent may cause it."""
+
+    __test__ = False
 
 
 class Check(Protocol):
@@ -57,7 +73,13 @@ class FileCheck:
     kind: str = "text"
 
     def passes(self, files: Files, run: Callable[[Sequence[str], bytes], bytes | None]) -> bool:
-        return self.path in files and same_content(files[self.path][1], self.expected, self.kind)
+        data = files[self.path][1] if self.path in files else None
+        if data is None or len(data) > most_bytes(self.expected):
+            return False
+        if self.kind == "text":
+            return same_content(data, self.expected, "text")
+        value = run(("python3", "-I", "-S", "-c", PARSE, self.kind, self.path), b"")
+        return value is not None and same_content(value, self.expected, "json")
 
 
 @dataclass(frozen=True)
@@ -87,16 +109,28 @@ def calls(path: str, function: str, cases: Sequence[Sequence[Any]], expected: Se
     return RunCheck(argv, json.dumps(cases), json.loads(json.dumps(expected)), "json")
 
 
+def most_bytes(expected: Any) -> int:
+    """Return the size of the longest answer that is compared with an expected content."""
+    text = expected if isinstance(expected, str) else json.dumps(expected)
+    return min(FREE_BYTES + SPACIOUS * len(text.encode("utf-8", "replace")), MAX_BYTES)
+
+
 def same_content(data: bytes, expected: Any, kind: str) -> bool:
-    """Return True if bytes of the agent say what is expected; any error in them means no."""
+    """Return True if bytes of the agent say what is expected; any error in them means no.
+
+    Args:
+        data: content of a file, or output of a program.
+        expected: text or JSON value.
+        kind: `text` or `json`.
+    """
+    if len(data) > most_bytes(expected):
+        return False
     try:
         text = data.decode()
         if kind == "json":
             return equal(json.loads(text), expected)
-        if kind == "csv":
-            return equal([row for row in csv.reader(io.StringIO(text, newline="")) if row], expected)
         return text.strip() == str(expected).strip()
-    except (ValueError, OverflowError, RecursionError, csv.Error):  # a JSON integer may be too large for a float
+    except (ValueError, OverflowError, RecursionError):  # a JSON integer may be too large for a float
         return False
 
 

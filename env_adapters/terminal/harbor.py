@@ -4,7 +4,10 @@ The format is described at https://harborframework.com/docs/tasks.
 """
 
 import json
+import math
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +15,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from env_adapters.terminal.grading import TestsFailedError
 from env_adapters.terminal.runtimes import Limits, Runtime, SandboxLayout
 from env_adapters.terminal.sandbox import Files, Sandbox, SandboxEndedError
 from verl_agent.errors import ConfigError
@@ -22,9 +26,17 @@ PLAIN = re.compile(r"(?:debian|ubuntu|python|buildpack-deps|bash)(?::[\w.-]+)?(?
 NETWORK = re.compile(r"\b(?:apt|apt-get|curl|wget|pip3?|uv|uvx|npm|git clone)\b")
 VARIABLE = re.compile(r"""(\w+)=(["']?)([^\s"'$\\]+)\2""")
 """Argument of ENV that needs no other variable."""
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/dev", "/tests", "/logs", "/tmp", "/solution")
+SYSTEM = frozenset(
+    ("usr", "bin", "sbin", "lib", "lib64", "etc", "proc", "dev", "sys", "run", "tests", "logs", "tmp", "solution")
+)
+FOLDER = re.compile(r"(?:/(?!\.\.?(?:/|$))[\w.+@-]+)+", re.ASCII)
+"""Absolute path without spaces, variables and parts such as `..`."""
 MAX_FILES = 200
-TEST_OUTPUT = 1 << 20
+MAX_TEXT_BYTES = 1 << 20
+"""Size of the longest text of a task: instruction, settings, Dockerfile, scripts."""
+MAX_TASK_BYTES = 1 << 26
+MAX_TIMEOUT_S = 86_400.0
+TEST_OUTPUT_MB = 1
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ class HarborTask:
     def solution(self) -> Sequence[str]:
         """Commands of the oracle: solution/solve.sh; none without it."""
         file = self.folder / "solution" / "solve.sh"
-        return (file.read_text(encoding="utf-8"),) if file.is_file() else ()
+        return (text_of(file, str(self.folder)),) if file.is_file() else ()
 
     def grade(self, files: Files, runtime: Runtime, limits: Limits) -> float:
         """Return the reward that tests/test.sh writes, in a fresh sandbox with the files that the agent left.
@@ -79,7 +91,9 @@ class HarborTask:
         try:
             if not sandbox.put(files):
                 return 0.0
-            sandbox.execute(("/bin/bash", "/tests/test.sh"), b"", self.tests_s, TEST_OUTPUT)
+            sandbox.execute(("/bin/bash", "/tests/test.sh"), b"", self.tests_s, TEST_OUTPUT_MB << 20)
+            if sandbox.reason:
+                raise TestsFailedError(ENDED.get(sandbox.reason, sandbox.reason).format(seconds=self.tests_s))
             return reward(sandbox.take(REWARD) or {})
         except SandboxEndedError:
             return 0.0
@@ -87,16 +101,34 @@ class HarborTask:
             sandbox.end()
 
 
+ENDED = {
+    "seconds": "they took more than {seconds:g} seconds",
+    "output": f"they wrote more than {TEST_OUTPUT_MB} MiB of output",
+    "memory": "they took more than the memory of a sandbox",
+    "processes": "they had more than the processes of a sandbox",
+    "files": "they created more than the files of a sandbox",
+    "cpu": "they took more than the CPU time of a sandbox",
+}
+"""Reason for the failure of tests, by the limit that they exceeded."""
+
+
 def reward(written: Files) -> float:
-    """Return the number in reward.txt, or `reward` of reward.json, from 0 to 1; 0 without either."""
+    """Return the number in reward.txt, or `reward` of reward.json, from 0 to 1.
+
+    Raises:
+        TestsFailedError: there is no such number.
+    """
+    name = next((name for name in ("reward.txt", "reward.json") if name in written), "")
+    if not name:
+        raise TestsFailedError(f"they wrote neither reward.txt nor reward.json to {REWARD}")
+    text = written[name][1][:MAX_TEXT_BYTES].decode(errors="replace")
     try:
-        if "reward.txt" in written:
-            value = float(written["reward.txt"][1])
-        else:
-            value = float(json.loads(written["reward.json"][1])["reward"])
-    except (KeyError, TypeError, ValueError):
-        return 0.0
-    return min(max(value, 0.0), 1.0) if value == value else 0.0
+        value = float(text) if name == "reward.txt" else json.loads(text)["reward"]
+        if type(value) in (int, float) and math.isfinite(value):
+            return min(max(float(value), 0.0), 1.0)
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError):
+        pass
+    raise TestsFailedError(f"they wrote no number from 0 to 1 to {name}: {text.strip()!r:.60}")
 
 
 @cache
@@ -122,25 +154,30 @@ def read_task(folder: Path) -> HarborTask:
     Raises:
         ConfigError: the task is not complete.
     """
-    key = f"env.options.tasks: the task {folder}"
+    key = f"env.options.tasks: the task {str(folder)!r}"
+    check_files(folder, key)
     try:
-        settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        settings = tomllib.loads(text_of(folder / "task.toml", key))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{key} has a task.toml that is not TOML: {error}. Correct it.") from error
     if not (folder / "instruction.md").is_file():
         raise ConfigError(f"{key} has no instruction.md. Add it; tasks of several steps are not supported.")
     if not (folder / "tests" / "test.sh").is_file():
         raise ConfigError(f"{key} has no tests. Add tests/test.sh, which writes a number to {REWARD}/reward.txt.")
-    workdir, environ, copies, missing = read_dockerfile(folder / "environment")
+    dockerfile = folder / "environment" / "Dockerfile"
+    lines = re.sub(r"\\\n", " ", text_of(dockerfile, key)).splitlines() if dockerfile.is_file() else []
+    workdir, environ, copies, missing = read_dockerfile(lines, folder / "environment")
     for file in (folder / "tests" / "test.sh", folder / "solution" / "solve.sh"):
-        if file.is_file() and (found := NETWORK.search(file.read_text(encoding="utf-8", errors="replace"))):
+        if file.is_file() and (found := NETWORK.search(text_of(file, key))):
             missing.append(f"{file.relative_to(folder)} uses {found[0]}, which needs a network")
-    image = str(settings.get("environment", {}).get("docker_image") or "")
+    image = _value(settings, "environment", "docker_image", "", key)
+    if not isinstance(image, str):
+        raise ConfigError(f"{key} has environment.docker_image={image!r}. Allowed: the name of an image.")
     if image:
         missing.append(f"task.toml names the image {image}")
     return HarborTask(
         folder,
-        (folder / "instruction.md").read_text(encoding="utf-8").strip(),
+        text_of(folder / "instruction.md", key).strip(),
         SandboxLayout(folder=workdir, environ=environ, image=image),
         copies,
         _seconds(settings, "verifier", key),
@@ -149,30 +186,82 @@ def read_task(folder: Path) -> HarborTask:
     )
 
 
+def check_files(folder: Path, key: str) -> None:
+    """Check that a task has only regular files, no link, and no more than a sandbox takes.
+
+    Raises:
+        ConfigError: it has others.
+    """
+    size, count = 0, 0
+    for path in (folder, *sorted(folder.rglob("*"))):
+        name, kind = str(path.relative_to(folder)), path.lstat().st_mode
+        if not folder.name.isprintable() or not name.isprintable():
+            raise ConfigError(f"{key} has a name with other than printable characters of UTF-8: {name!r}. Rename it.")
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            what = "a link, which is not followed" if stat.S_ISLNK(kind) else "neither file nor folder"
+            raise ConfigError(f"{key} has {name!r}, {what}. Put a regular file in its place.")
+        size += path.lstat().st_size
+        count += stat.S_ISREG(kind) and path.is_relative_to(folder / "tests")
+        if not os.access(path, os.R_OK):
+            raise ConfigError(f"{key} has {name!r}, which may not be read. Change its permissions.")
+    if size > MAX_TASK_BYTES or count > MAX_FILES:
+        raise ConfigError(
+            f"{key} has files of {size} bytes, and {count} of them in tests/. "
+            f"Allowed: at most {MAX_TASK_BYTES} bytes, and {MAX_FILES} in tests/."
+        )
+
+
+def text_of(path: Path, key: str) -> str:
+    """Return the text of a file of a task.
+
+    Raises:
+        ConfigError: it is too long, or not text in UTF-8.
+    """
+    if (size := path.stat().st_size) > MAX_TEXT_BYTES:
+        raise ConfigError(f"{key} has {path.name} of {size} bytes. Allowed: at most {MAX_TEXT_BYTES}.")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{key} has {path.name} in another encoding than UTF-8: {error}. Convert it.") from error
+    if "\0" in text:
+        raise ConfigError(f"{key} has {path.name} with a null character. Remove it.")
+    return text
+
+
+def _value(settings: dict[str, Any], table: str, name: str, default: Any, key: str) -> Any:
+    """Return a value of a table of task.toml."""
+    found = settings.get(table, {})
+    if not isinstance(found, dict):
+        raise ConfigError(f"{key} has {table}={found!r:.60} in task.toml. Allowed: a table.")
+    return found.get(name, default)
+
+
 def _seconds(settings: dict[str, Any], table: str, key: str) -> float:
     """Return the time limit of a table of task.toml, 600 by default as in Harbor."""
-    value = settings.get(table, {}).get("timeout_sec", 600.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ConfigError(f"{key} has {table}.timeout_sec={value!r}. Allowed: a number of seconds above 0.")
+    value = _value(settings, table, "timeout_sec", 600.0, key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_TIMEOUT_S:
+        raise ConfigError(
+            f"{key} has {table}.timeout_sec={value!r:.60}. Allowed: a number of seconds above 0, "
+            f"at most {MAX_TIMEOUT_S:g}."
+        )
     return float(value)
 
 
-def read_dockerfile(environment: Path) -> tuple[str, dict[str, str], dict[str, Path], list[str]]:
+def is_folder(path: str) -> bool:
+    """Return True if a path can be the working folder of a sandbox."""
+    return len(path) <= 200 and FOLDER.fullmatch(path) is not None and path.split("/")[1] not in SYSTEM
+
+
+def read_dockerfile(lines: Sequence[str], environment: Path) -> tuple[str, dict[str, str], dict[str, Path], list[str]]:
     """Return working folder, variables, copied files, and what a plain base image does not provide."""
-    file, workdir = environment / "Dockerfile", "/app"
+    workdir = "/app"
     environ: dict[str, str] = {}
     copies: dict[str, Path] = {}
     missing = [f"environment/{path.name}" for path in environment.glob("docker-compose*")]
-    lines = re.sub(r"\\\n", " ", file.read_text(encoding="utf-8")).splitlines() if file.is_file() else []
     for line in map(str.strip, lines):
         word, _, rest = line.partition(" ")
         rest = rest.strip()
-        if (
-            word.upper() == "WORKDIR"
-            and PurePosixPath(rest).is_absolute()
-            and not any(PurePosixPath(rest).is_relative_to(folder) for folder in SYSTEM)
-            and rest != "/"
-        ):
+        if word.upper() == "WORKDIR" and is_folder(rest):
             workdir = rest
         elif word.upper() == "ENV" and (variable := VARIABLE.fullmatch(rest)):
             environ[variable[1]] = variable[3]
@@ -194,7 +283,12 @@ def read_dockerfile(environment: Path) -> tuple[str, dict[str, str], dict[str, P
 def copied(environment: Path, source: str, to: PurePosixPath, into: bool, workdir: str) -> dict[str, Path] | None:
     """Return the files that a line COPY puts below the working folder, by name, or None if it does something else."""
     path = (environment / source.lstrip("/")).resolve()
-    if not path.is_relative_to(environment.resolve()) or not path.exists() or not to.is_relative_to(workdir):
+    if (
+        not path.is_relative_to(environment.resolve())
+        or not path.exists()
+        or ".." in to.parts
+        or not to.is_relative_to(workdir)
+    ):
         return None
     if path.is_file():
         name = to / path.name if into or str(to) == workdir else to

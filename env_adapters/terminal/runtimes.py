@@ -4,26 +4,35 @@ import json
 import os
 import platform
 import re
+import secrets
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
+from env_adapters.terminal.bubblewrap import (
+    INSTALL,
+    NOBODY,
+    PROBE_S,
+    PYTHON,
+    START,
+    bubblewrap_problem,
+    readable,
+    shared_arguments,
+)
+from env_adapters.terminal.control_group import END, ControlGroup, delegated
 from env_adapters.terminal.seccomp import seccomp_filter
+from env_adapters.terminal.usage import CPU_FILE
 from verl_agent.envs.base import Requirement
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, did_you_mean
 
-INSTALL = "sudo apt-get install bubblewrap"
-PYTHON = "/usr/bin/python3"
-NOBODY = 65534
 PASSWD = b"root:x:0:0::/:/bin/sh\nagent:x:1000:1000::/tmp:/bin/bash\n"
-PROBE_S = 20.0
 BOOT = ("-I", "-S", "-c", "import json, sys; text, limits = json.loads(sys.stdin.readline()); exec(text); main(limits)")
 """Arguments with which Python runs the driver that it reads from its standard input."""
 
@@ -41,6 +50,7 @@ class Limits:
         files: number of files that an episode may create, >= 100.
         processes: number of processes at once, >= 4.
         output_chars: characters of an output that the model reads, >= 100.
+        open_files: files and sockets that one process has open at once, >= 16.
     """
 
     command_s: float = 10.0
@@ -51,9 +61,27 @@ class Limits:
     files: int = 5000
     processes: int = 32
     output_chars: int = 2000
+    open_files: int = 64
 
 
-LEAST = Limits(1, 1, 1, 32, 1, 100, 4, 100)
+LEAST = Limits(1, 1, 1, 32, 1, 100, 4, 100, 16)
+
+
+def read_limits(given: Mapping[str, Any], defaults: Mapping[str, float]) -> Limits:
+    """Return the limits of `env.options.limits`, with `defaults` in place of those of `Limits`.
+
+    Raises:
+        ConfigError: a key is not a limit, or a value is not allowed.
+    """
+    known = [one.name for one in fields(Limits)]
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"env.options.limits.{key} is not a limit. {did_you_mean(str(key), known)}")
+        least, whole = getattr(LEAST, key), isinstance(getattr(Limits(), key), int)
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or value < least:
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(f"env.options.limits.{key}={value!r} is not allowed. Allowed: {kind} >= {least}.")
+    return Limits(**{**asdict(Limits()), **defaults, **given})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +92,7 @@ class SandboxLayout:
         folder: absolute path of the working folder.
         writable: further folders, empty at the beginning.
         read_only: folders of the host, by the path under which the sandbox sees copies of their files.
+        visible: files, folders and sockets of the host that the sandbox sees in their places, read-only.
         environ: environment variables beside those of all sandboxes.
         image: container image; empty for the default one. bubblewrap uses the system's own files.
     """
@@ -71,17 +100,19 @@ class SandboxLayout:
     folder: str = "/work"
     writable: Sequence[str] = ()
     read_only: Mapping[str, Path] = field(default_factory=dict)
+    visible: Sequence[Path] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     image: str = ""
 
 
 @dataclass(slots=True)
 class Start:
-    """Command that starts a sandbox, its first input, and descriptors that it inherits and the caller closes."""
+    """Command that starts a sandbox, its first input, descriptors for it that the caller closes, and a last command."""
 
     command: list[str]
     driver: bytes
     descriptors: list[int] = field(default_factory=list)
+    ending: Sequence[str] = ()
 
 
 def driver(limits: Limits, layout: SandboxLayout, path: str, own_user: bool) -> bytes:
@@ -105,12 +136,15 @@ def driver(limits: Limits, layout: SandboxLayout, path: str, own_user: bool) -> 
         **layout.environ,
     }
     settings = {**asdict(limits), "folder": layout.folder, "own_user": own_user, "environ": environ}
+    settings["writable"] = list(layout.writable)
     return json.dumps((_driver(), settings)).encode() + b"\n"
 
 
 @cache
 def _driver() -> str:
-    return Path(__file__).with_name("driver.py").read_text(encoding="utf-8")
+    """Return the text of the driver with `usage.py` in the place of its import."""
+    texts = [Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("usage.py", "driver.py")]
+    return "\n".join(line for line in "".join(texts).splitlines() if not line.startswith("from env_adapters."))
 
 
 class Runtime(ABC):
@@ -155,7 +189,16 @@ class Bubblewrap(Runtime):
     def start(self, limits: Limits, layout: SandboxLayout) -> Start:
         release = re.match(r"(\d+)\.(\d+)", platform.release())
         counted = release is not None and (int(release[1]), int(release[2])) >= (5, 14)
-        started = Start(["bwrap", *_system()], driver(limits, layout, "/usr/bin:/bin", own_user=counted))
+        started = Start([*START], driver(limits, layout, "/usr/bin:/bin", own_user=counted))
+        if parent := delegated():
+            disks = limits.disk_mb * (2 + len(layout.writable))
+            group = ControlGroup.make(parent, limits.memory_mb + disks, limits.processes)
+            started.descriptors.append(group.entrance)
+            started.command += [str(group.entrance), "--ro-bind", str(group.folder / "cpu.stat"), CPU_FILE]
+            started.ending = (*END, str(group.folder))
+        else:
+            started.command.append("-")
+        started.command += shared_arguments()
         size = ["--size", str(limits.disk_mb << 20)]
         for path, source in layout.read_only.items():
             for file in sorted(one for one in source.rglob("*") if one.is_file() and not one.is_symlink()):
@@ -163,87 +206,18 @@ class Bubblewrap(Runtime):
                 to = f"{path}/{file.relative_to(source)}"
                 started.command += ["--perms", "0555", "--ro-bind-data", str(started.descriptors[-1]), to]
         for content, path in ((PASSWD, "/etc/passwd"), (b"root:x:0:\nagent:x:1000:\n", "/etc/group")):
-            started.descriptors.append(_readable(content))
+            started.descriptors.append(readable(content))
             started.command += ["--ro-bind-data", str(started.descriptors[-1]), path]
         for path in (layout.folder, "/tmp", *layout.writable):
             started.command += [*size, "--tmpfs", path]
+        for one in layout.visible:
+            started.command += ["--ro-bind", str(one), str(one)]
         started.command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", layout.folder]
         if program := seccomp_filter():
-            started.descriptors.append(_readable(program))
+            started.descriptors.append(readable(program))
             started.command += ["--seccomp", str(started.descriptors[-1])]
         started.command += ["--", PYTHON, *BOOT]
         return started
-
-
-@cache
-def _system() -> list[str]:
-    """Return the arguments of bubblewrap that all sandboxes share."""
-    arguments = ["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
-    arguments += ["--as-pid-1", "--cap-drop", "ALL", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
-    arguments += ["--clearenv", "--ro-bind", "/usr", "/usr", "--tmpfs", "/usr/local", "--remount-ro", "/usr/local"]
-    for path in ("/bin", "/sbin", "/lib", "/lib64"):
-        if os.path.islink(path):
-            arguments += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            arguments += ["--ro-bind", path, path]
-    for path in ("/etc/alternatives", "/etc/ld.so.cache"):
-        arguments += ["--ro-bind-try", path, path]
-    return [*arguments, "--proc", "/proc", "--dev", "/dev"]
-
-
-def _readable(content: bytes) -> int:
-    """Return a descriptor from which a child process reads `content`."""
-    end, other = os.pipe()
-    os.write(other, content)
-    os.close(other)
-    return end
-
-
-def bubblewrap_problem(bwrap: str | None, python: str) -> str:
-    """Return why bubblewrap cannot start a sandbox, and the remedy, or "".
-
-    Args:
-        bwrap: path of the program; None if it is not installed.
-        python: interpreter of the system, which runs the first process of a sandbox.
-    """
-    if bwrap is None:
-        return f"the program bwrap is not installed. Install it ({INSTALL}), or set env.options.runtime=docker."
-    if not os.access(python, os.X_OK) or not os.access("/bin/bash", os.X_OK):
-        return f"a sandbox needs {python} and /bin/bash of the system: sudo apt-get install python3 bash."
-    user = NOBODY if os.geteuid() == 0 else None
-    command = [bwrap, *_system(), "--remount-ro", "/", "--", python, "-I", "-S", "-c", "import ctypes"]
-    try:
-        done = subprocess.run(
-            command, user=user, group=user, extra_groups=[] if user else None, capture_output=True, cwd="/",
-            timeout=PROBE_S, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"bwrap does not run: {error}."
-    if done.returncode == 0:
-        return ""
-    said = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-    if "disable-userns" in said or "Unknown option" in said:
-        return f"bwrap is too old ({said}). Version 0.8 or later is needed: {INSTALL}."
-    return (
-        f"bwrap may not make namespaces ({said}). "
-        f"Allow them: {' or '.join(_switches()) or 'a kernel with CONFIG_USER_NS'}; start a container with "
-        "--security-opt seccomp=unconfined --security-opt systempaths=unconfined. Or set env.options.runtime=docker."
-    )
-
-
-def _switches() -> list[str]:
-    """Return commands for the settings of this kernel that forbid namespaces of users."""
-    wanted = (
-        ("kernel/unprivileged_userns_clone", "0", "1"),
-        ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
-        ("user/max_user_namespaces", "0", "10000"),
-    )
-    found = []
-    for name, forbids, allows in wanted:
-        file = Path("/proc/sys", name)
-        if file.is_file() and file.read_text(encoding="utf-8").strip() == forbids:
-            found.append(f"sudo sysctl -w {name.replace('/', '.')}={allows}")
-    return found
 
 
 class Container(Runtime):
@@ -267,16 +241,22 @@ class Container(Runtime):
 
     @override
     def start(self, limits: Limits, layout: SandboxLayout) -> Start:
-        command = [self.name, "run", "--rm", "-i", "--network", "none", "--read-only", "--cap-drop", "ALL"]
-        command += ["--security-opt", "no-new-privileges", "--user", f"{NOBODY}:{NOBODY}", "--shm-size", "1m"]
+        name = f"verl-agent-{secrets.token_hex(8)}"
+        command = [self.name, "run", "--name", name, "--rm", "-i", "--network", "none", "--read-only"]
+        user = f"{NOBODY}:{NOBODY}"
+        command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", user, "--shm-size", "1m"]
         memory = f"{limits.memory_mb + limits.disk_mb * (2 + len(layout.writable)) + 64}m"
         command += ["--memory", memory, "--memory-swap", memory, "--pids-limit", str(limits.processes + 2)]
+        command += ["--oom-score-adj", "1000"]
         for path in (layout.folder, "/tmp", *layout.writable):
             command += ["--tmpfs", f"{path}:rw,exec,nosuid,size={limits.disk_mb}m,mode=0777"]
         for path, source in layout.read_only.items():
             command += ["--volume", f"{source.resolve()}:{path}:ro"]
+        for one in layout.visible:
+            command += ["--volume", f"{one}:{one}:ro"]
         command += ["--workdir", layout.folder, "--entrypoint", "python3", layout.image or self.image, *BOOT]
-        return Start(command, driver(limits, layout, "/usr/local/bin:/usr/bin:/bin", own_user=False))
+        first = driver(limits, layout, "/usr/local/bin:/usr/bin:/bin", own_user=False)
+        return Start(command, first, ending=(self.name, "rm", "--force", name))
 
 
 RUNTIMES = ("bubblewrap", "docker", "podman")
@@ -290,4 +270,11 @@ def make_runtime(name: str, image: str) -> Runtime:
 def requirement() -> Requirement:
     """Return the requirement of the default runtime."""
     problem = Bubblewrap().problem()
-    return Requirement("bubblewrap", not problem, INSTALL, problem or shutil.which("bwrap") or "")
+    return Requirement("bubblewrap", not problem, INSTALL, problem or f"{shutil.which('bwrap')}; {limits_hold_by()}")
+
+
+def limits_hold_by() -> str:
+    """Return what makes the limits of memory, processes and CPU time of bubblewrap's sandboxes hold here."""
+    if parent := delegated():
+        return f"limits by cgroup v2 in {parent}"
+    return "limits by seccomp and rlimits: no group of cgroup v2 with memory and pids is delegated to this process"

@@ -9,7 +9,7 @@ from env_adapters.seeded import OwnRandom, SeededEnv
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError, EnvError, describe_exception, did_you_mean
+from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 from verl_agent.types import Message, StepResult, TaskItem
 
 MAX_TEXT = 12_000
@@ -95,16 +95,21 @@ class TextArena(SeededEnv):
         if self._brackets and "[" not in move and "]" not in move:
             move = f"[{move}]"
         with self._random():
-            done, _ = self._game.step(action=move)
+            try:
+                done, _ = self._game.step(action=move)
+            except Exception as error:  # boundary to other people's games: a move that they cannot read is a loss
+                self._ended = True
+                text = f"The game has ended: it cannot read this move ({type(error).__name__})."
+                return StepResult(text, terminated=True, info={"invalid_action": 1.0})
         state = self._game.state
         wrong = bool(getattr(state, "error_count", 0)) or bool(state.game_info[0].get("invalid_move"))
         self._ended, text = bool(done), self._observe()
-        reward = (state.rewards or {}).get(0, 0.0) if done else 0.0
-        if not isinstance(reward, int | float):
-            raise EnvError(f"the game ends with the reward {reward!r}, which is no number.")
-        if done and (reason := state.game_info[0].get("reason")):
+        reward, reason = (state.rewards or {}).get(0, 0.0) if done else 0.0, state.game_info[0].get("reason")
+        if isinstance(reward, str):  # four games of 0.7.4 have the reason of a bad move in its place
+            reward, reason, wrong = 0.0, reward, True
+        if done and reason:
             text = f"{text}\n{reason}".strip()
-        return StepResult(text or "(no message)", float(reward), self._ended, {"invalid_action": 1.0} if wrong else {})
+        return StepResult(text or "(no message)", reward, self._ended, {"invalid_action": 1.0} if wrong else {})
 
     def _observe(self) -> str:
         """Return the messages of the game since the last move, without the player's own."""

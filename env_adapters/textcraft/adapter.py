@@ -9,11 +9,12 @@ from pathlib import Path
 from env_adapters.textcraft.game import CraftingGame, command_name, normalize_command
 from env_adapters.textcraft.oracle import Choices, PlannedCommand, choose_recipes, pick, plan_commands, turns_needed
 from env_adapters.textcraft.recipes import Recipe, display_name, recipe_book
-from verl_agent.envs.action_format import LineFormat, Parameter, Tool
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.drawing import Drawing, Node, Table, Tree
 from verl_agent.envs.tasks import stable_hash
+from verl_agent.envs.tools import Tool, arguments
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
@@ -70,9 +71,9 @@ def draw_crafting(episode: Episode) -> list[list[Drawing]]:
     obtained: Counter[str] = Counter()
     states = [_state(game, chosen, obtained)]
     for turn in episode.turns:
-        if turn.action is not None and turn.carried_out:
+        for action in turn.actions:
             before = Counter(game.inventory)
-            game.play(turn.action)
+            game.play(str(action))
             obtained += game.inventory - before
         states.append(_state(game, chosen, obtained))
     return states
@@ -95,24 +96,25 @@ def _node(name: str, amount: int, chosen: Choices, obtained: Mapping[str, int]) 
 
 
 PROMPTS = ("full", "short")
+KINDS = ("named", "item")
 TOOLS = (
     Tool(
         "get",
         "Fetch an item that no crafting command makes.",
-        "get {number} {item}",
-        (Parameter("number", "integer"), Parameter("item", description="such as oak log")),
+        arguments(number={"type": "integer"}, item={"type": "string", "description": "such as oak log"}),
+        line="get {number} {item}",
     ),
     Tool(
         "craft",
         "Apply one crafting command from the list, with exactly its numbers.",
-        "craft {number} {item} using {ingredients}",
-        (
-            Parameter("number", "integer"),
-            Parameter("item"),
-            Parameter("ingredients", description="such as 2 oak planks, 1 stick"),
+        arguments(
+            number={"type": "integer"},
+            item={"type": "string"},
+            ingredients={"type": "string", "description": "such as 2 oak planks, 1 stick"},
         ),
+        line="craft {number} {item} using {ingredients}",
     ),
-    Tool("inventory", "See what you carry.", "inventory"),
+    Tool("inventory", "See what you carry.", line="inventory"),
 )
 
 
@@ -124,18 +126,22 @@ class TextCraft(EnvAdapter):
     ends_failed_tasks = False
     hosting = Hosting(threads=0, sessions=256)  # a step takes 0.04 ms
 
-    def __init__(self, prompt: str = "full", distractors: int = 10) -> None:
+    def __init__(self, prompt: str = "full", distractors: int = 10, kinds: str = "named") -> None:
         """Set the prompt.
 
         Args:
             prompt: `full` explains the game; `short` is one sentence for small models.
             distractors: maximum number of unneeded crafting commands in the prompt, >= 0.
+            kinds: `named` shows a kind of item by its name, such as `planks`, which no action may use; `item` shows
+                one item of the kind, such as `oak planks`.
         """
         if prompt not in PROMPTS:
             raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
         if not isinstance(distractors, int) or isinstance(distractors, bool) or distractors < 0:
             raise ConfigError(f"env.options.distractors={distractors!r} is not allowed. Allowed: a whole number >= 0.")
-        self.prompt = prompt
+        if kinds not in KINDS:
+            raise ConfigError(f"env.options.kinds={kinds!r} is unknown. Allowed: {', '.join(KINDS)}.")
+        self.prompt, self.kinds = prompt, kinds
         self.distractors = distractors
 
     @classmethod
@@ -154,7 +160,7 @@ class TextCraft(EnvAdapter):
         self.ended = False
         return [
             {"role": "system", "content": rules(self.prompt)},
-            {"role": "user", "content": describe_task(goal, self.distractors)},
+            {"role": "user", "content": describe_task(goal, self.distractors, self.kinds)},
         ]
 
     async def step(self, action: str) -> StepResult:
@@ -187,16 +193,19 @@ def rules(prompt: str) -> str:
 
 
 @cache
-def describe_task(goal: str, distractors: int) -> str:
+def describe_task(goal: str, distractors: int, kinds: str = "named") -> str:
     """Return the goal and the crafting commands: those that it needs, mixed with related ones.
 
     The choice of distractors and the order of the lines depend only on the goal. All goals together take 0.4 MB.
     """
     book = recipe_book()
     recipes = book.needed(goal)
-    needed = {recipe.line for recipe in recipes}
-    related = {other.line for recipe in recipes for name in recipe.ingredients for other in book.uses[name]} - needed
-    lines = shuffled_lines(goal, needed | set(shuffled_lines(goal, related)[:distractors]))
+    needed = {recipe.line: recipe for recipe in recipes}
+    related = {other.line: other for recipe in recipes for name in recipe.ingredients for other in book.uses[name]}
+    chosen = shuffled_lines(goal, related.keys() - needed.keys())[:distractors]
+    lines = shuffled_lines(goal, {*needed, *chosen})
+    if kinds == "item":
+        lines = [book.with_items(needed.get(line) or related[line]).line for line in lines]
     return "Crafting commands:\n" + "\n".join(lines) + f"\n\nGoal: craft {display_name(goal)}."
 
 

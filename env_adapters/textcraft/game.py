@@ -43,8 +43,14 @@ class CraftingGame:
                 done = recipe.output == self.goal
                 return StepResult(f"Crafted {recipe.count} {recipe.output}", float(done), done)
         except ActionFailed as failure:
-            return StepResult(str(failure), info={"failed_action": 1.0})
+            kind = {"kind_action": 1.0} if self.names_kind(command) else {}
+            return StepResult(str(failure), info={"failed_action": 1.0, **kind})
         return StepResult(f"Could not execute {shorten(command)}", info={"invalid_action": 1.0})
+
+    def names_kind(self, command: str) -> bool:
+        """Return True if a command asks for a kind of item, such as `planks`, as the list of commands shows it."""
+        names = re.split(r",| using ", re.sub(r"^(?:get|craft) ", "", command))
+        return any(item_id(re.sub(r"^ *[0-9]+ ", "", name)) in self.book.members for name in names)
 
     def get(self, item: str, count: int) -> str:
         """Add a raw material to the inventory.

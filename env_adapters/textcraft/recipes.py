@@ -66,6 +66,11 @@ class RecipeBook:
         """Return True if `item` satisfies the ingredient `name`: the same item, or a member of that tag."""
         return item == name or (name in self.members and item in self.members[name])
 
+    def with_items(self, recipe: Recipe) -> Recipe:
+        """Return a recipe with the first item of each kind (tag) in its place."""
+        items = {self.members.get(name, [name])[0]: count for name, count in recipe.ingredients.items()}
+        return Recipe(recipe.output, recipe.count, items)
+
     def makes(self, name: str) -> list[Recipe]:
         """Return the recipes of an item, or of all members of a tag."""
         if name in self.members:

@@ -7,10 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from env_adapters.web_sites import control
 from env_adapters.web_sites.folders import Home, sites_home
-from env_adapters.web_sites.siteset import SiteSet
-from env_adapters.web_sites.world import DEFAULT_SEED
 
 app = typer.Typer(
     add_completion=False,
@@ -26,14 +23,18 @@ Folder = Annotated[Path | None, typer.Option(help="Folder of the sites. Default:
 def up(
     folder: Folder = None,
     seed: Annotated[
-        int, typer.Option(help="Seed of the generated data. The tasks require the default.")
-    ] = DEFAULT_SEED,
+        int | None, typer.Option(help="Seed of the generated data. Default: the one that the tasks require.")
+    ] = None,
     port: Annotated[
         int, typer.Option(help="Port of the shop; the other sites use the next ports. 0: any free ports.", min=0)
-    ] = control.FIRST_PORT,
+    ] = 7870,
 ) -> None:
     """Install, fill and start the sites."""
-    sites = control.start_sites(home(folder), seed, port, lambda line: console.print(line, highlight=False))
+    from env_adapters.web_sites.control import start_sites
+    from env_adapters.web_sites.world import DEFAULT_SEED
+
+    wanted = DEFAULT_SEED if seed is None else seed
+    sites = start_sites(home(folder), wanted, port, lambda line: console.print(line, highlight=False))
     for name, port in sites.ports.items():
         console.print(f"{name:6} http://127.0.0.1:{port}", highlight=False)
 
@@ -41,13 +42,18 @@ def up(
 @app.command()
 def down(folder: Folder = None) -> None:
     """Stop the sites."""
-    console.print("The sites have stopped." if control.stop_sites(home(folder)) else "No sites were running.")
+    from env_adapters.web_sites.control import stop_sites
+
+    console.print("The sites have stopped." if stop_sites(home(folder)) else "No sites were running.")
 
 
 @app.command()
 def status(folder: Folder = None) -> None:
     """Show response time, processes and memory of each site."""
-    sites_health = control.health_of_sites(home(folder))
+    from env_adapters.web_sites.control import health_of_sites
+    from env_adapters.web_sites.siteset import SiteSet
+
+    sites_health = health_of_sites(home(folder))
     table = Table("site", "port", "answers in", "processes", "memory")
     for health in sites_health:
         answer = "no answer" if health.answer_ms is None else f"{health.answer_ms:.0f} ms"
@@ -62,7 +68,9 @@ def status(folder: Folder = None) -> None:
 @app.command()
 def reset(folder: Folder = None) -> None:
     """Remove all copies of the sites' state, including that of visitors."""
-    console.print(f"{control.remove_copies(home(folder))} copies were removed.", highlight=False)
+    from env_adapters.web_sites.control import remove_copies
+
+    console.print(f"{remove_copies(home(folder))} copies were removed.", highlight=False)
 
 
 def home(folder: Path | None) -> Home:

@@ -1,6 +1,5 @@
 """Start, stop and status of the sites."""
 
-import fcntl
 import http.client
 import os
 import shutil
@@ -21,9 +20,10 @@ from env_adapters.web_sites.processes import free_port, port_is_free
 from env_adapters.web_sites.served.copies import HEALTH
 from env_adapters.web_sites.siteset import SiteSet
 from env_adapters.web_sites.supervisor import SITES, START_S
+from verl_agent.envs.machine.databases import check_databases
+from verl_agent.envs.machine.locks import is_held, locked
 from verl_agent.errors import ConfigError
 
-FIRST_PORT = 7870
 STOP_TIMEOUT_S = 20.0
 
 
@@ -57,12 +57,7 @@ def start_sites(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
 def exclusive_start(home: Home, say: Say) -> Iterator[None]:
     """Hold the lock for installing and starting sites in this folder; wait if another process holds it."""
     home.folder.mkdir(parents=True, exist_ok=True)
-    with home.installing.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("waiting for another process that starts these sites")
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(home.installing, lambda: say("waiting for another process that starts these sites")):
         yield
 
 
@@ -71,6 +66,7 @@ def _up(home: Home, seed: int, first_port: int, say: Say) -> SiteSet:
         sites = SiteSet.running(home.folder)
         sites.check(seed)
         return sites
+    check_databases(home.folder, "Choose a folder on a local disk: set VERL_AGENT_SITES.")
     install_sites(home, seed, say)
     ports = [first_port + index if first_port else free_port() for index in range(len(SITES))]
     in_use = [port for port in ports if not port_is_free(port)]
@@ -139,7 +135,8 @@ def health_of_sites(home: Home) -> Sequence[SiteHealth]:
 def processes_of(sites: SiteSet, name: str) -> list[psutil.Process]:
     """Return the processes of a site."""
     port = sites.ports[name]
-    servers = [process for process in psutil.Process(sites.pid).children() if port in listening_ports(process)]
+    under_keepers = [process for keeper in psutil.Process(sites.pid).children() for process in keeper.children()]
+    servers = [process for process in under_keepers if port in listening_ports(process)]
     return [process for server in servers for process in with_children(server)]
 
 
@@ -189,14 +186,7 @@ def is_up(home: Home) -> bool:
 
 def has_supervisor(home: Home) -> bool:
     """Return True if a supervisor holds the lock of this folder, including while sites start or stop."""
-    if not home.lock.exists():
-        return False
-    with home.lock.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a shared lock, so that other checks do not block
-        except BlockingIOError:
-            return True
-    return False
+    return is_held(home.lock)
 
 
 def tail(logs: Path) -> str:

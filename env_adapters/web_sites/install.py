@@ -10,6 +10,7 @@ from pathlib import Path
 
 from env_adapters.web_sites.folders import HERE, Home
 from verl_agent.envs.base import Requirement
+from verl_agent.envs.machine.proxies import child_environment
 from verl_agent.errors import ConfigError
 
 REQUIREMENTS = HERE / "requirements.txt"
@@ -87,9 +88,8 @@ def fossil_program(home: Home, say: Say = lambda line: None) -> str:
 
 def environment(home: Home, seed: Path) -> dict[str, str]:
     """Return the environment variables of the sites' processes."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return {
-        **inherited,
+        **_inherited(),
         "PYTHONDONTWRITEBYTECODE": "",
         "SITES_COPIES_FOLDER": str(home.copies),
         "SITES_FOSSIL": fossil_program(home),
@@ -137,16 +137,21 @@ def make_seed(home: Home, seed: int, say: Say) -> None:
 
 def output_of(command: Sequence[str], cwd: str | None = None, env: Mapping[str, str] | None = None) -> str:
     """Run a command and return its output."""
-    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     try:
         done = subprocess.run(
-            command, cwd=cwd, env={**inherited, **(env or {})}, capture_output=True, text=True, check=False
+            command, cwd=cwd, env={**_inherited(), **(env or {})}, capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise ConfigError(f"`{command[0]}` cannot be run: {error}") from error
     if done.returncode:
         raise ConfigError(f"`{' '.join(command)}` failed:\n{(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout
+
+
+def _inherited() -> dict[str, str]:
+    """Return the variables that the sites' programs take over from this process."""
+    variables = child_environment(os.environ)
+    return {name: value for name, value in variables.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
 
 def fossil_requirements() -> list[Requirement]:

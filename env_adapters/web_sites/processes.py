@@ -1,17 +1,17 @@
 """Server of one site: a group of processes that is started, health-checked and stopped together."""
 
-import ctypes
 import http.client
 import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from env_adapters.web_sites.served.copies import HEALTH
+from verl_agent.envs.machine.processes import ProcessTree
 
 WORKERS: Mapping[str, int] = {"shop": 2, "forum": 1, "code": 1}
 """Worker processes of each site; the shop's pages take the most CPU time."""
@@ -20,7 +20,6 @@ ANSWER_TIMEOUT_S = 10.0
 """Seconds that a site may take to answer a health check."""
 STOP_TIMEOUT_S = 5.0
 """Seconds that a server may take to stop after SIGTERM."""
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
@@ -39,6 +38,7 @@ class SiteServer:
     log: Path
     starts: int = 0
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
+    tree: ProcessTree = field(default_factory=lambda: ProcessTree(grace_s=STOP_TIMEOUT_S), repr=False)
 
     def start(self) -> None:
         command = [str(self.python), "-m", "gunicorn", "--preload", "--no-control-socket"]
@@ -48,13 +48,12 @@ class SiteServer:
             command += ["--worker-tmp-dir", "/dev/shm"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, f"env_adapters.web_sites.served.{self.name}_wsgi:application"],
-                env=self.variables,
+                self.tree.command([*command, f"env_adapters.web_sites.served.{self.name}_wsgi:application"]),
+                env=self.tree.environment(self.variables),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=stop_with_parent,
             )
         self.starts += 1
 
@@ -76,21 +75,11 @@ class SiteServer:
     def stop(self) -> None:
         if self.process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self.process.pid, number)
-            except ProcessLookupError:
-                break
-            deadline = time.monotonic() + STOP_TIMEOUT_S
-            while self.process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-        self.process.wait()
+        self.process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_TIMEOUT_S)
+        self.tree.end_now(self.process)
         self.process = None
-
-
-def stop_with_parent() -> None:
-    """Let the kernel send SIGTERM to this process when its parent ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def port_is_free(port: int) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 
 from playwright.async_api import StorageState
 
-from env_adapters.web_sites import URLS, SiteSet
 from env_adapters.web_sites.install import fossil_requirements
 from env_adapters.web_sites.records import record_changes
+from env_adapters.web_sites.siteset import URLS, SiteSet
 from env_adapters.web_sites.tasks import site_tasks
 from env_adapters.web_sites.world import DEFAULT_SEED
 from env_adapters.webarena.browser.network_proxy import SiteAddress, authority

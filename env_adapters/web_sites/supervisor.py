@@ -3,7 +3,6 @@
 It starts the servers, restarts servers that have ended or do not answer, and removes copies that are no longer used.
 """
 
-import fcntl
 import json
 import logging
 import os
@@ -14,12 +13,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO
 
 from env_adapters.web_sites.folders import Home, code_key
 from env_adapters.web_sites.install import environment
 from env_adapters.web_sites.processes import SiteServer
 from env_adapters.web_sites.served.copies import VISITOR
+from verl_agent.envs.machine.locks import FileLock
 
 SITES = ("shop", "forum", "code")
 POLL_S = 0.5
@@ -51,23 +50,24 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the sites until SIGTERM or SIGINT and return the exit status."""
-        with self.home.lock.open("a") as lock:
-            if not acquire(lock):
-                logger.error("other sites already run from %s", self.home.folder)
+        lock = FileLock(self.home.lock)
+        if not acquire(lock):
+            logger.error("other sites already run from %s", self.home.folder)
+            return 1
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.end)
+        try:
+            for server in self.servers:
+                server.start()
+            if not self.wait():
                 return 1
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, self.end)
-            try:
-                for server in self.servers:
-                    server.start()
-                if not self.wait():
-                    return 1
-                self.write_state()
-                self.watch()
-            finally:
-                self.home.state.unlink(missing_ok=True)
-                for server in self.servers:
-                    server.stop()
+            self.write_state()
+            self.watch()
+        finally:
+            self.home.state.unlink(missing_ok=True)
+            for server in self.servers:
+                server.stop()
+            lock.release()
         return 0
 
     def end(self, number: int, frame: FrameType | None) -> None:
@@ -126,21 +126,17 @@ class Supervisor:
         self.failures[server.name] = 0
 
 
-def acquire(lock: IO[str]) -> bool:
+def acquire(lock: FileLock) -> bool:
     """Acquire the lock of the sites; return False if another supervisor holds it.
 
     The function waits for processes that hold a shared lock for a moment to check for a supervisor.
     """
     deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        else:
-            return True
+    while not lock.acquire(wait=False):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def remove_idle_copies(copies: Path, idle_s: float) -> int:

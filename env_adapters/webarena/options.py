@@ -83,6 +83,8 @@ class AccessOptions:
     brief_answers: bool = False
     """Reject answers that are much longer than their reference, so that no long list solves many tasks. WebArena does
     not."""
+    number_values: bool = False
+    """Read numbers of `must_include` as numbers: `$0.00` is 0, and 160 is not 16. WebArena compares text."""
 
     @property
     def allowed_urls(self) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from tests.support.models import write_byte_model
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.results.comparison import compare
 from verl_agent.results.folder import RECORDS
-from verl_agent.results.results import compare, summarize
+from verl_agent.results.results import summarize
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records

@@ -19,9 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.partial import register
+from tests.support.attempts import play_until_valid
 from tests.support.fakes import plain
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message, Reply, StepResult, StopReason, TaskItem

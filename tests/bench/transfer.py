@@ -145,10 +145,10 @@ def size_of(weights: dict[str, torch.Tensor]) -> int:
 
 def measure(name: str, rounds: int) -> list[str]:
     """Return a row of the table: medians of `rounds` transfers after one that warms up."""
-    from verl_agent.training.preflight.rl import bucket_mb
+    from verl_agent.training.preflight.machine import smallest_bucket_mb
 
     weights = weights_of(CONFIGS[name])
-    bucket = bucket_mb(max(value.numel() for value in weights.values()), 2048)
+    bucket = smallest_bucket_mb(max(value.numel() for value in weights.values()), 2048)
     with tempfile.TemporaryDirectory() as folder:
         CONFIGS[name].save_pretrained(folder)
         engine = new_engine(Path(folder), "bfloat16", load_format="dummy")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from env_adapters.web_sites import SiteSet
+from env_adapters.web_sites.siteset import SiteSet
 from env_adapters.webarena.browser.driver import MARK_ARGUMENT
 from env_adapters.webarena.browser.process import process_tree
 from verl_agent.errors import ConfigError

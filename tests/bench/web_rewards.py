@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from env_adapters.web_sites import SiteSet
+from env_adapters.web_sites.siteset import SiteSet
 from env_adapters.web_sites.source import EmbeddedTasks
 from env_adapters.web_sites.tasks import site_tasks
 from env_adapters.web_sites.world import DEFAULT_SEED

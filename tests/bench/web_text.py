@@ -25,7 +25,7 @@ import msgspec
 import psutil
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
-from env_adapters.web_sites import Copy, SiteSet
+from env_adapters.web_sites.siteset import Copy, SiteSet
 from env_adapters.webarena.browser.accessibility_tree import (
     AccessibilityTree,
     DomSnapshot,

@@ -17,12 +17,13 @@ from tests.support.engines import batch_of, gradients, new_engine, policy_loss, 
 from tests.support.megatron_rank import ROWS, UNEVEN
 from tests.support.megatron_ranks import LAYOUTS, RECIPE, run_ranks
 from tests.support.models import write_qwen2
+from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.platform.cpu_engine import CpuLanguageEngine
 from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.training.preflight.ranks import check_layout_of_checkpoint
-from verl_agent.training.run import run
+from verl_agent.training.run import ReinforcementLearning
 
 TOLERANCE = 1e-5
 ONE_RANK = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
@@ -156,7 +157,7 @@ def test_resume_with_another_layout_raises_config_error_before_ray_starts(result
     config.trainer.default_local_dir = str(run_folder)
     message = r"^actor_rollout_ref\.actor\.megatron\.tensor_model_parallel_size=1 cannot resume .* written with 2:"
     with pytest.raises(ConfigError, match=message):
-        run(config)
+        ReinforcementLearning(RunPlan.read(config)).run()
 
 
 @pytest.mark.parametrize("wrote", ["tp1", "dp2"])

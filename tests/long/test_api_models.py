@@ -20,10 +20,10 @@ import pytest
 from tests import ROOT
 from tests.support.model_server import KEY, ModelServer
 from tests.support.training_runs import command_line, run_environment
-from verl_agent.evaluation.api.chat import ChatMessage, ChatRequest
-from verl_agent.evaluation.api.client import ApiClient
-from verl_agent.evaluation.api.reply_log import ReplyLog
-from verl_agent.evaluation.api.settings import ApiSettings
+from verl_agent.envs.model_api.chat import ChatMessage, ChatRequest
+from verl_agent.envs.model_api.client import ApiClient
+from verl_agent.envs.model_api.reply_log import ReplyLog
+from verl_agent.envs.model_api.settings import ApiSettings
 from verl_agent.evaluation.vllm_engine import SEEDED
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.results.results import summarize

@@ -7,18 +7,23 @@ in tests/verl/rollout/test_program_tokens.py. Needs `make setup-verifiers`.
 
 import asyncio
 import json
+import os
 import subprocess
 from itertools import chain, cycle, islice
 
 import pytest
+from typer.testing import CliRunner
 
 from env_adapters.openenv.adapter import OpenEnv
 from tests import ROOT
 from tests.support.fakes import ScriptedEngine
+from tests.support.model_server import ModelServer
 from tests.support.serving import RunningEnv, pool_of
 from tests.support.tokens import REPLIES, load_model
+from tests.support.waiting import wait_until
 from verl_agent.agents.plain import Raw
 from verl_agent.agents.program import ProgramAgent
+from verl_agent.commands.cli import app
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
@@ -73,7 +78,7 @@ def by_loop(model, env, item, replies):
 
 def test_openenv(model, expected):
     pool, native = pool_of(load_adapter(ENV)), make_env(ENV)
-    server = EnvServer(TaskIndex(ENV, {}, SPLIT), pool, ServerLimits(), None, openenv=True)
+    server = EnvServer(TaskIndex(ENV, {}, SPLIT), pool, ServerLimits(), None)
     running = RunningEnv(server, pool, 0)
     try:
         env = OpenEnv(running.url, observation=["text"])
@@ -112,3 +117,27 @@ def test_verifiers(model, expected, tmp_path, monkeypatch):
     assert asyncio.run(all_of_them()) == expected
     assert sum(turns for _, _, turns in expected) >= 1000
     assert sum(reward for _, reward, _ in expected) >= EPISODES / 4
+
+
+def test_the_printed_command_of_vf_eval_plays_tasks_without_a_login(tmp_path):
+    exported = CliRunner().invoke(app, ["export-env", "guess_number", "--out", str(tmp_path / "guesses.py")])
+    assert exported.exit_code == 0, exported.output
+    command = exported.output.splitlines()[-1].replace("vf-eval", str(PYTHON.with_name("vf-eval")))
+    command = command.replace("PYTHONPATH=", f"exec env PYTHONPATH={ROOT}:", 1) + " -n 2"
+    log = tmp_path / "log"
+    with ModelServer().running() as server, log.open("w") as file:
+        keys = {"MODEL": "m", "OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "k", "HOME": str(tmp_path)}
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", command],
+            env={**keys, "PATH": os.environ["PATH"]},
+            cwd=tmp_path,
+            stdout=file,
+            stderr=file,
+        )
+        try:  # it may go on after its report
+            wait_until(lambda: "task name" in log.read_text(), 600, log.read_text, process)
+        finally:
+            process.kill()
+            process.wait()
+    said = log.read_text()
+    assert "reward 1.00" in said and said.count("[success ]") == 2, said

@@ -15,7 +15,7 @@ from aiohttp import web
 from tests import ROOT
 from tests.support.waiting import wait_until
 from tests.support.web import needs_chromium, page, serving
-from verl_agent.runs.control.server import SOCKET, send_command
+from verl_agent.oversight.socket import SOCKET, send_command
 
 EPISODES = 16
 KILL_S = 5.0

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from verl_agent.results.results import compare, validation_gain
+from verl_agent.results.comparison import compare, validation_gain
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace.record_files import read_records
 

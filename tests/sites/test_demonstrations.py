@@ -1,21 +1,19 @@
 """Tests that the oracle's episodes in a browser are recorded and that a warm start learns from them."""
 
 import asyncio
-from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 from rich.console import Console
 from transformers import AutoTokenizer
 
 from tests.support.composing import ROOT, recipe
 from tests.support.web import needs_chromium
-from verl_agent.config.settings import read_env
+from verl_agent.config.plan import OfflinePlan
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import play_pending
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.training.offline.encoding import EpisodeEncoder
-from verl_agent.training.offline.sft import plan_episodes
+from verl_agent.training.offline.sft import episode_rows
 
 RECIPES = ROOT / "recipes/webarena"
 
@@ -31,10 +29,9 @@ def record_episodes(kind, folder, *overrides):
 def training_rows(kind, folder, tokenizer):
     """Return the rows that the warm start of a recipe reads from the records."""
     config = recipe(RECIPES / f"sft_{kind}_cpu.yaml", f"episodes.records=[{folder}]")
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    played = read_env(plain)
-    encoder = EpisodeEncoder(tokenizer, "llama", played, plain["data"]["max_length"])
-    return plan_episodes(plain, played).datasets(encoder)[0]
+    plan = OfflinePlan.read(config)
+    encoder = EpisodeEncoder(tokenizer, "llama", plan.played, plan.lengths.row)
+    return episode_rows(plan).datasets(encoder)[0]
 
 
 @needs_chromium

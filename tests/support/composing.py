@@ -54,8 +54,7 @@ def check_settings(path: Path, *changes: str) -> None:
     """Run the checks of a training run's settings that precede those of environments and models."""
     config = merged(path, *changes)
     check_keys(config, "agent_base")
-    OmegaConf.resolve(config)
-    check_conditions(config, CONDITIONS)
+    check_conditions(OmegaConf.to_container(config, resolve=True), CONDITIONS)
 
 
 @cache

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from verl_agent.config.algorithms import has_critic
+from verl_agent.config.plan import RunPlan
 from verl_agent.platform.versions import installed_version
 from verl_agent.system.installation import load_kernel
 from verl_agent.trace.provenance import Provenance
@@ -143,13 +143,10 @@ def summarize(
 
 def estimated(config: Any, card_gb: float) -> dict[str, float]:
     """Return the estimated GB of a GPU in training and in play, for a resolved config with the path of its model."""
-    from omegaconf import OmegaConf
-
-    shape = shape_of(config.actor_rollout_ref.model.path)
+    plan = RunPlan.read(config)
+    shape = shape_of(plan.actor.path)
     assert shape is not None
-    footprint = estimate_footprint(
-        OmegaConf.to_container(config), shape, shape if has_critic(config) else None, card_gb
-    )
+    footprint = estimate_footprint(plan, shape, shape if plan.critic else None, card_gb)
     return {"train_gb": round(footprint.train_gb, 2), "play_gb": round(footprint.play_gb, 2)}
 
 

@@ -4,13 +4,14 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from typing import ClassVar
 
+from tests.support.escapes import spawn
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.types import Message, StepResult, TaskItem
 
@@ -68,28 +69,15 @@ class Obedient(EnvAdapter):
     async def do_thread(self, _: str) -> str:
         return threading.current_thread().name
 
-    async def do_spawn(self, _: str) -> int:
-        return subprocess.Popen(["sleep", "1000"]).pid
+    async def do_spawn(self, way: str) -> int:
+        with tempfile.TemporaryDirectory() as folder:
+            return spawn(way or "child", f"{folder}/pid")
 
     async def do_grow(self, mebibytes: str) -> None:
         self.memory.append(os.urandom(2**20) * int(mebibytes))
 
     async def do_write(self, length: str) -> str:
         return "x" * int(length)
-
-
-class Unsendable(StepResult):
-    """A result that cannot be pickled."""
-
-    def __reduce__(self) -> str:
-        raise TypeError("a window cannot be pickled")
-
-
-class Odd(Obedient):
-    """Environment whose results cannot be pickled."""
-
-    async def step(self, action: str) -> StepResult:
-        return Unsendable("")
 
 
 class Patient(Obedient):

@@ -77,7 +77,7 @@ def write_qwen2(folder: Path, texts: Iterable[str], vocabulary: int, **sizes: in
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     tokenizer = write_byte_tokenizer(folder, texts, vocabulary)
-    tokenizer.pad_token = "\u0100"  # byte 0
+    tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
     tokenizer.save_pretrained(folder)
     smallest = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4}
     config = Qwen2Config(

@@ -78,8 +78,8 @@ def start(folder: Path, command: str, *overrides: str, ranks: int = 1) -> subpro
     )
 
 
-def finished(process: subprocess.Popen[str]) -> str:
-    output, _ = process.communicate(timeout=240)
+def finished(process: subprocess.Popen[str], timeout_s: float = 240) -> str:
+    output, _ = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, output
     return output
 

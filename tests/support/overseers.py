@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Iterable
 
-from verl_agent.rollout.oversight import Proposal
-from verl_agent.rollout.person import Person, PersonAnswer, read_line
+from verl_agent.oversight.base import Decision, Proposal
+from verl_agent.oversight.person import Person, read_line
 
 
 class ScriptedPerson(Person):
@@ -16,7 +16,7 @@ class ScriptedPerson(Person):
         self.asked: list[tuple[str | None, str]] = []
         """Proposed action and refusal of each question."""
 
-    async def ask(self, proposal: Proposal, refusal: str) -> PersonAnswer:
+    async def ask(self, proposal: Proposal, refusal: str) -> Decision:
         self.asked.append((proposal.action, refusal))
         line = next(self._lines)
         if line == "...":

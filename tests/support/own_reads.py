@@ -2,7 +2,8 @@
 
 A read is `owner.key`, `owner["key"]` or `owner.get("key")`, where `owner` is a name for the key's section: its last
 word (`env.hosts` is `hosts`), a name that is annotated with its settings class or assigned from it, or `self` in the
-class. A text that is the whole dotted key counts too. Validation, in `__post_init__`, `_check...` and the package
+class. A text that is the whole dotted key counts too. A key that a part of a run's plan has is read where the field of
+that part is. Validation, in `__post_init__`, `_check...` and the package
 `preflight`, is no read: it accepts a key and does nothing with it.
 
 Limits: a name may stand for another object elsewhere. A key that is read and then ignored counts as read.
@@ -11,10 +12,12 @@ Limits: a name may stand for another object elsewhere. A key that is read and th
 import ast
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 
 import verl_agent
+from verl_agent.config import plan_parts
 
 ROOT = Path(verl_agent.__file__).parent
 NAMES = {"": ("config", "recipe"), "data": ("data", "config")}
@@ -22,6 +25,8 @@ NAMES = {"": ("config", "recipe"), "data": ("data", "config")}
 CHOSEN = {"agent.context": ("KeepAll", "Window", "LastObservations", "Summary")}
 """Settings classes that a section chooses by a key."""
 EMPTY: frozenset[str] = frozenset()
+PARTS = Path(plan_parts.__file__)
+"""File whose texts are the keys of fields."""
 
 
 def _last(node: ast.AST | None) -> str | None:
@@ -83,6 +88,9 @@ def _classes() -> Mapping[str, frozenset[str]]:
     waiting = [(key, kind) for key, kinds in found.items() for kind in kinds]
     while waiting:
         key, kind = waiting.pop()
+        parents = {base.id for base in bodies[kind].bases if isinstance(base, ast.Name)} & bodies.keys()
+        waiting += [(key, parent) for parent in parents - found[key]]
+        found[key] |= parents
         for field in bodies[kind].body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 inner = {node.id for node in ast.walk(field.annotation) if isinstance(node, ast.Name)} & bodies.keys()
@@ -105,8 +113,8 @@ def _reads() -> tuple[frozenset[tuple[str, str]], Mapping[str, frozenset[str]], 
                     | ast.AnnAssign(target=ast.Name(name) | ast.Attribute(attr=name), annotation=kind)
                 ) if kind:
                     for part in ast.walk(kind):
-                        if isinstance(part, ast.Name):
-                            names[part.id].add(name)
+                        if isinstance(part, ast.Name | ast.Attribute):
+                            names[part.id if isinstance(part, ast.Name) else part.attr].add(name)
                 case ast.Assign(targets=[target], value=value):
                     both = zip(target.elts, value.elts, strict=False) if _tuples(target, value) else [(target, value)]
                     for left, right in both:
@@ -114,7 +122,7 @@ def _reads() -> tuple[frozenset[tuple[str, str]], Mapping[str, frozenset[str]], 
                             names[source].add(name)
                 case ast.ClassDef(name=kind):
                     pairs |= {(f"<{kind}>", key) for key in _own_attributes(node)}
-                case ast.Constant(value=str(text)) if not validates:
+                case ast.Constant(value=str(text)) if not validates and path != PARTS:
                     texts.add(text)
             owner = _last(_owner(node)) if not validates else None
             if owner and (key := _last(node)):
@@ -133,8 +141,27 @@ def _own_attributes(body: ast.ClassDef) -> Iterator[str]:
             yield node.attr
 
 
+def _fields_of_plan() -> Mapping[str, tuple[str, str]]:
+    """Return class and field of a plan's part by key."""
+    kinds = [kind for kind in vars(plan_parts).values() if isinstance(kind, type) and is_dataclass(kind)]
+    return {
+        key: (kind.__name__, one.name) for kind in kinds for one in fields(kind) for key in one.metadata.get("keys", ())
+    }
+
+
+def _is_read_from_plan(key: str) -> bool:
+    """Return True if a field of a plan's part has this key and is read, on any name of the part."""
+    kind, field = _fields_of_plan().get(key, ("", ""))
+    pairs, named, _ = _reads()
+    parts = named.get(kind, EMPTY)
+    owners = {f"<{kind}>", *parts, *(other for part in parts for other in named.get(part, EMPTY))}
+    return any((owner, field) in pairs for owner in owners)
+
+
 def is_read(key: str) -> bool:
     """Return True if this package reads a key of its own."""
+    if _is_read_from_plan(key):
+        return True
     section, _, name = key.rpartition(".")
     pairs, named, texts = _reads()
     kinds = _classes().get(section, EMPTY)

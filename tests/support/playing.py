@@ -2,7 +2,7 @@
 
 import asyncio
 
-from env_adapters.web_sites import URLS
+from env_adapters.web_sites.siteset import URLS
 from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.pool import browser_pool
 from env_adapters.webarena.browser.process import BrowserLimits

@@ -1,6 +1,7 @@
 """Process that owns a pool of hosts, for tests that kill it: `python -m tests.support.pool_process ACTION`.
 
-It prints the process ids of its hosts and of a child process of each session. Then it takes ACTION in one session.
+It prints the process ids of its hosts and of child processes of each, started in all ways. Then it takes ACTION in one
+session.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 import psutil
 
+from tests.support.escapes import WAYS
 from tests.support.hosted import ITEM, Obedient
 from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits
@@ -51,7 +53,8 @@ async def main(action: str) -> None:
     pool = process_pool(Obedient(), CALLS, replace(LIMITS, frozen_s=3.0), SMALL)
     sessions = [await begun(pool) for _ in range(3)]
     hosts = {host_of(pool, session).pid for session in sessions}
-    spawned = [int((await pool.step(session, "spawn")).observation) for session in sessions]
+    spawned = [int((await pool.step(sessions[0], f"spawn {way}")).observation) for way in WAYS]
+    spawned += [int((await pool.step(sessions[2], f"spawn {way}")).observation) for way in WAYS]
     sys.stdout.write(json.dumps([*hosts, *spawned]) + "\n")
     sys.stdout.flush()
     await pool.step(sessions[0], action)

@@ -79,6 +79,12 @@ class RunningEnv(Running):
         self.server, self.pool, self.draining_server = server, pool, DrainingServer(server, listening)
         super().__init__(self.draining_server, listening)
 
+    def drop_sessions(self) -> None:
+        """End all sessions, as if they had been idle for too long."""
+        closing = [session.close() for session in list(self.server.sessions.open_ones)]
+        for one in closing:
+            asyncio.run_coroutine_threadsafe(one, self._loop).result(30)
+
 
 @contextmanager
 def serving(

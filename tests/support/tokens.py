@@ -10,9 +10,9 @@ from transformers import AutoTokenizer
 from tests import ROOT
 from tests.support.fakes import ITEM, ScriptedEngine, Talk, plain
 from verl_agent.agents.context import Context
+from verl_agent.evaluation.what_if.given_replies import ContinuingPolicy
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.rollout.chat_template import choose_builder
-from verl_agent.rollout.engine_policy import EnginePolicy
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
@@ -58,10 +58,10 @@ class Model:
             list(messages), tokenize=False, add_generation_prompt=add_generation_prompt, **self.options
         )
 
-    def policy(self, engine: ScriptedEngine, budget: TokenBudget = AMPLE) -> EnginePolicy:
+    def policy(self, engine: ScriptedEngine, budget: TokenBudget = AMPLE) -> ContinuingPolicy:
         end = self.tokenizer.eos_token_id
         tokens = EpisodeTokens(choose_builder(self.tokenizer, self.model_type, self.options), end)
-        return EnginePolicy(engine, self.tokenizer, tokens, budget, {"temperature": 1.0}, frozenset({end}))
+        return ContinuingPolicy(engine, self.tokenizer, tokens, budget, {"temperature": 1.0}, frozenset({end}))
 
 
 def load_model(template: str = "", model_type: str = "llama", **options: Any) -> Model:
@@ -88,7 +88,7 @@ class PlayedTokens:
 
     episode: Episode
     engine: ScriptedEngine
-    policy: EnginePolicy
+    policy: ContinuingPolicy
     segments: list[Segment]
 
     @property

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from env_adapters.webarena.browser.chromium import installed_chromiums
 from tests import ROOT
-from verl_agent.results.findings import StepSummary
+from verl_agent.results.findings_steps import StepSummary
 from verl_agent.trace.behaviors import BEHAVIORS
 
 

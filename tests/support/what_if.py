@@ -1,9 +1,11 @@
 """Recorded games of GuessNumber, and players that ask what else a policy would have done."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from tests.support.episodes import STARTED
 from tests.support.fakes import ScriptedPolicy
@@ -16,6 +18,9 @@ from verl_agent.evaluation.what_if.branch import Players
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
 from verl_agent.evaluation.what_if.results import VERSION, Replies, SampledReply
 from verl_agent.evaluation.what_if.samples import Sampling
+from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.player import Player
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
 from verl_agent.types import Message, Reply, TaskItem
 
@@ -67,12 +72,18 @@ def players(
     lines = cycle([line if isinstance(line, str) else say(line) for line in script])
     kept = [] if made is None else made
 
-    def new_policy(sample: int) -> FakeModel:
+    def new_policy(item: TaskItem, seed: EpisodeSeed) -> FakeModel:
         kept.append(FakeModel(lines))
         return kept[-1]
 
-    new_agent: Callable[[], ReAct] = lambda: ReAct(env.action_format)  # noqa: E731
-    return Players(new_agent, new_policy, env.new_session, **{"concurrency": 1, **values})  # type: ignore[arg-type]
+    limits = EpisodeLimits(MAX_TURNS, None)
+    player = Player[Any](lambda: ReAct(env.action_format), env.new_session, new_policy, limits)
+    return changed(Players(player, SAMPLING.episode_seed(GUESS), concurrency=1), **values)
+
+
+def changed(play: Players, **values: object) -> Players:
+    """Return players with other fields of their player."""
+    return replace(play, player=replace(play.player, **values))  # type: ignore[arg-type]
 
 
 SAMPLING = Sampling("guesser", EvaluationSettings(), MAX_TURNS)
@@ -110,12 +121,14 @@ RUN = {
 }
 
 
-def of_run(folder: Path, step: int = 1, purpose: Purpose = "train", settings: dict | None = None) -> RecordedEpisode:
+def of_run(
+    folder: Path, step: int = 1, purpose: Purpose = "train", settings: dict | None = None, env_label: str = ""
+) -> RecordedEpisode:
     """Return an episode of a training run."""
     (folder / "episodes").mkdir(exist_ok=True)
     (folder / "run.json").write_text(json.dumps(RUN if settings is None else settings))
     game = recorded_game(folder / "episodes")
-    record = to_record(game.episode, EpisodeMeta(purpose, "train", step, "g", 0, STARTED, 1.0))
+    record = to_record(game.episode, EpisodeMeta(purpose, "train", step, "g", 0, STARTED, 1.0, env_label=env_label))
     game.file.write_text(json.dumps(record) + "\n")
     return find_episode(f"{game.file}:1")
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from verl_agent.agents.context import Context, KeepAll
 from verl_agent.envs.action_format import ActionFormat
 from verl_agent.errors import ConfigError
-from verl_agent.types import DemoAction, Message, StepResult
+from verl_agent.messages import with_text
+from verl_agent.types import Action, CallResult, DemoAction, Message, Reply, StepResult
 
 ONE_ACTION = "Take one action in each reply and wait for the result."
 TURNS_LEFT = "\n\nTurns left: "
@@ -31,6 +32,8 @@ class Agent(ABC):
 
     thought_template: ClassVar[str] = ""
     """Text before the action in a demonstration, with `{thought}` in place of the thought."""
+    calls_functions: ClassVar[bool] = False
+    """True if functions are listed for the model, by the chat template or by the instructions."""
     turns_left: bool = False
     """Tell the model the turns left (`agent.options.turns_left`). `make_agent` sets it, so no constructor takes it."""
     retry_failed: int = 0
@@ -46,6 +49,11 @@ class Agent(ABC):
         """Functions for the chat template, in OpenAI's format; None for an agent without functions."""
         return None
 
+    @property
+    def parallel(self) -> bool:
+        """True if a reply may call several functions."""
+        return False
+
     @abstractmethod
     def instruction(self) -> str:
         """Return the explanation of how to reply, or "" if the model needs no explanation."""
@@ -56,7 +64,8 @@ class Agent(ABC):
         Args:
             messages: result of `EnvAdapter.reset`. If it is a single user message, the instructions precede it.
         """
-        own = [self.instruction()] if self.instructions else []
+        listing = "" if self.calls_functions or self.tools else self.action_format.listing
+        own = [listing, self.instruction()] if self.instructions else []
         parts = [part for part in (*own, self.context.instruction) if part]
         first, *others = messages
         content = "\n\n".join([first["content"], *parts])
@@ -78,16 +87,35 @@ class Agent(ABC):
         """Text that begins a reply without a thought; "" if replies have no part that is not the action."""
         return self.action_format.mark
 
-    def parse_reply(self, reply: str) -> str | None:
+    def parse_reply(self, reply: str) -> Action | None:
         """Return the action in a reply without its mark, or None."""
         return self.action_format.parse(reply)
+
+    def marks(self, reply: str) -> list[tuple[int, int]]:
+        """Return start and end of the marks around the action of a reply, such as the tags of a function call.
+
+        A model may have tokens of its own for them. Where someone else wrote the reply, any other text of it, such as
+        the argument of a call, never becomes such a token.
+        """
+        return self.action_format.marks(reply)
+
+    def read(self, reply: Reply) -> list[CallResult]:
+        """Return the actions of a reply that is played; see `read_reply`."""
+        return self.read_reply(reply.text)
+
+    def read_reply(self, reply: str) -> list[CallResult]:
+        """Return the actions of a reply in order, at least one entry; what is no action has its answer already."""
+        action = self.parse_reply(reply)
+        if action is not None:
+            return [CallResult(action)]
+        return [CallResult(None, StepResult(self.format_error, info={"invalid_action": 1.0}))]
 
     @property
     def format_error(self) -> str:
         """Return the answer to a reply without an action, which costs a turn and does not reach the environment."""
         return f"No action found. Answer with: {self.action_format.template}"
 
-    def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
+    def observe(self, step: StepResult, action: Action | None, turn: int) -> Message:
         """Return the message that the model reads after a step.
 
         Args:
@@ -96,6 +124,16 @@ class Agent(ABC):
             turn: number of the turn that ends, from 1.
         """
         return {"role": "user", "content": step.observation}
+
+    def observe_calls(self, results: Sequence[CallResult], step: StepResult, turn: int) -> Message:
+        """Return the message that the model reads after a reply; agents that call functions answer each call.
+
+        Args:
+            results: actions of the reply with their answers.
+            step: all answers as one.
+            turn: number of the turn that ends, from 1.
+        """
+        return self.observe(step, first_action(results), turn)
 
     def with_turns_left(self, message: Message, left: int) -> Message:
         """Return the last message before a reply, with the turns left at its end if `turns_left` is set.
@@ -109,7 +147,7 @@ class Agent(ABC):
         """
         if not self.turns_left:
             return message
-        return {"role": message["role"], "content": f"{message['content']}{TURNS_LEFT}{left}"}
+        return with_text(message, f"{TURNS_LEFT}{left}")
 
     def without_turns_left(self, text: str) -> str:
         """Return the text of a message without the end that `with_turns_left` added."""
@@ -129,3 +167,8 @@ class Agent(ABC):
         demo = actions[turn]
         thought = self.thought_template.format(thought=demo.thought) if demo.thought else ""
         return thought + self.action_format.format(demo.action)
+
+
+def first_action(results: Sequence[CallResult]) -> Action | None:
+    """Return the first action among the results of a reply, or None."""
+    return next((one.action for one in results if one.action is not None), None)

@@ -7,14 +7,19 @@ from typing import Any
 from verl_agent.agents.base import Agent
 from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
-from verl_agent.envs.action_format import ActionFormat, FenceFormat, LineFormat, TagFormat
+from verl_agent.envs.action_format import ActionFormat, FenceFormat, LineFormat, TagFormat, ToolFormat
+from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.schema_samples import example
 from verl_agent.envs.testing.check import Report
 from verl_agent.envs.testing.contract import BAD_ACTIONS, fuzz
 from verl_agent.envs.testing.violation import ContractViolation, boundary
-from verl_agent.types import DemoAction, Message, StepResult
+from verl_agent.types import Action, DemoAction, Message, StepResult, ToolCall
 
 FORMATS = (LineFormat(), FenceFormat(), TagFormat(tags=(("ask", "a question"), ("tell", "the answer"))))
 """Formats that are tried without an environment."""
+PARSE = "demonstrations parse"
+MOST_ACTIONS = 50
+"""Most actions of an environment that are tried."""
 ACTIONS = ("go north", "get 2 oak logs", "say 'it is so'")
 PROMPT: list[Message] = [{"role": "system", "content": "You walk."}, {"role": "user", "content": "You are in a room."}]
 NOTHING = ("", " \n", "I do not know.", "Thought: I think about it.")
@@ -25,6 +30,7 @@ def check_agent(
     name: str,
     options: Mapping[str, Any] | None = None,
     formats: Sequence[ActionFormat] = FORMATS,
+    actions: Sequence[Action] = (),
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Check that prompt, parser and `format_error` of an agent agree.
@@ -33,6 +39,7 @@ def check_agent(
         name: registered name.
         options: keyword arguments of the agent, as in `agent.options`.
         formats: action formats of environments.
+        actions: actions of the environment; none for some that its format or its tools can write.
         on_line: receives each line of the report as soon as it is known.
 
     Raises:
@@ -47,7 +54,38 @@ def check_agent(
             report.note(f"{form.kind}: no reply is refused, so the environment must explain its actions itself.")
         for title, check in CHECKS.items():
             report.run(f"{form.kind}: {title}", partial(check, make_agent(settings, form), refuses))
+        shown = list(actions) or sample_actions(form)
+        report.run(f"{form.kind}: {PARSE}", partial(_demonstrations, make_agent(settings, form), shown))
     return report
+
+
+def actions_of(env: EnvAdapter) -> list[Action]:
+    """Return the actions of the first demonstration of an environment; empty without one."""
+    for split in env.splits:
+        for item in env.tasks(split)[:1]:
+            try:
+                if env.oracle(item) is None:
+                    return [demo.action for demo in env.demonstration(item)][:MOST_ACTIONS]
+            except NotImplementedError:
+                continue
+    return []
+
+
+def sample_actions(action_format: ActionFormat) -> list[Action]:
+    """Return actions that a format can write, an example of each tool if it has tools."""
+    if not action_format.tools:
+        return [action_format.action_with(text) for text in ACTIONS]
+    calls = [ToolCall(tool.name, example(tool.schema_of_arguments)) for tool in action_format.tools]
+    if isinstance(action_format, ToolFormat):
+        return [*calls]
+    words = [{key: _word(value) for key, value in call.arguments.items()} for call in calls]
+    lines = [tool.render(values) for tool, values in zip(action_format.tools, words, strict=True)]
+    return [line for line in lines if line is not None]
+
+
+def _word(value: object) -> object:
+    """Return the word in the placeholder of a text; a line may have marks of its own."""
+    return value.strip("<>") if isinstance(value, str) else value
 
 
 def _texts(agent: Agent) -> None:
@@ -67,9 +105,9 @@ def _prompt(agent: Agent, refuses: bool) -> None:
         raise ContractViolation("parse_reply(instruction())", "is None", advice)
 
 
-def _demonstrations(agent: Agent, refuses: bool) -> None:
+def _demonstrations(agent: Agent, shown: Sequence[Action]) -> None:
     agent.build_prompt(PROMPT)
-    actions = [DemoAction(agent.action_format.action_with(text), thought="The door is open.") for text in ACTIONS]
+    actions = [DemoAction(action, thought="The door is open.") for action in shown]
     for turn, demo in enumerate([*actions, DemoAction(actions[0].action)]):
         with boundary(f"render_demo(actions, {turn})", "It returns the reply that the model should learn."):
             reply = agent.render_demo([*actions, demo], turn)
@@ -99,16 +137,15 @@ def _observations(agent: Agent, refuses: bool) -> None:
 
 CHECKS: Mapping[str, Callable[[Agent, bool], None]] = {
     "what the instructions show parses": _prompt,
-    "demonstrations parse": _demonstrations,
     "refused replies are explained": _refusals,
     "observations reach the model": _observations,
 }
 
 
-def _parse(agent: Agent, reply: str) -> str | None:
+def _parse(agent: Agent, reply: str) -> Action | None:
     """Return the action in a reply, which must be text for an environment."""
     with boundary(f"parse_reply({reply[:60]!r})", "It returns the action, or None for a reply without one."):
         action = agent.parse_reply(reply)
-        if not isinstance(action, str | None):
+        if not isinstance(action, str | ToolCall | None):
             raise ContractViolation("parse_reply()", f"returned {action!r}", "Return the action as text, or None.")
         return action

@@ -46,12 +46,8 @@ class Context(ABC):
         """Return the beginning of a demonstrated reply after these actions; "" for no text."""
         return ""
 
-    def segments(self, turns: int) -> int:
-        """Return the number of training samples of an episode with `turns` turns."""
-        return self.segments_of([True] * turns)
-
-    def segments_of(self, trained: Sequence[bool]) -> int:
-        """Return the number of training samples of an episode of whose turns only some are trained on."""
+    def sample_count(self, trained: Sequence[bool]) -> int:
+        """Return the number of training samples of an episode, whose turns are trained on where `trained` is True."""
         return int(any(trained))
 
 
@@ -79,7 +75,7 @@ class Window(Context):
         return max(played - self.turns, 0) // self.stride * self.stride
 
     @override
-    def segments_of(self, trained: Sequence[bool]) -> int:
+    def sample_count(self, trained: Sequence[bool]) -> int:
         return len({self.removed(played) for played, learned in enumerate(trained) if learned})
 
 
@@ -93,10 +89,7 @@ class LastObservations(Window):
     def visible_messages(self, messages: Sequence[Message], prompt_length: int) -> list[Message]:
         removed = self.removed((len(messages) - prompt_length) // 2)
         old = range(prompt_length + 1, prompt_length + 2 * removed, 2)
-        return [
-            {"role": message["role"], "content": OMITTED} if index in old else message
-            for index, message in enumerate(messages)
-        ]
+        return [_omitted(message) if index in old else message for index, message in enumerate(messages)]
 
 
 @dataclass(frozen=True)
@@ -122,7 +115,15 @@ class Summary(Window):
 
     @override
     def demo_prefix(self, actions: Sequence[DemoAction]) -> str:
-        return f"Summary: {'; '.join(demo.action for demo in actions[-SUMMARIZED:]) or 'nothing is done yet'}\n"
+        return f"Summary: {'; '.join(str(demo.action) for demo in actions[-SUMMARIZED:]) or 'nothing is done yet'}\n"
+
+
+def _omitted(message: Message) -> Message:
+    """Return an observation without its text; each function call keeps an answer."""
+    left_out = Message(role=message["role"], content=OMITTED)
+    if answers := message.get("answers"):
+        left_out["answers"] = [OMITTED] * len(answers)
+    return left_out
 
 
 def summary_in(reply: str) -> str:

@@ -59,4 +59,4 @@ class Raw(Agent):
 
     @override
     def render_reply(self, actions: Sequence[DemoAction], turn: int) -> str:
-        return actions[turn].action
+        return str(actions[turn].action)

@@ -9,7 +9,7 @@ from verl_agent.agents.base import ONE_ACTION, Agent
 from verl_agent.agents.context import Context
 from verl_agent.envs.action_format import ActionFormat
 from verl_agent.errors import ConfigError
-from verl_agent.types import DemoAction, Message, StepResult
+from verl_agent.types import Action, DemoAction, Message, StepResult
 
 REFLECT = (
     "Before you go on, look back: begin your reply with a line `Reflection: what went wrong and what you change`, "
@@ -48,7 +48,7 @@ class PlanReflect(Agent):
                 f"agent.options.reflect_every={reflect_every!r} is not allowed. Allowed: a whole number >= 0."
             )
         self.reflect_every = reflect_every
-        self._last: tuple[str | None, str] | None = None
+        self._last: tuple[Action | None, str] | None = None
         self._asked = False
 
     @override
@@ -60,7 +60,7 @@ class PlanReflect(Agent):
         )
 
     @override
-    def observe(self, step: StepResult, action: str | None, turn: int) -> Message:
+    def observe(self, step: StepResult, action: Action | None, turn: int) -> Message:
         """Add the request for a reflection."""
         stuck = bool(step.info.get("invalid_action")) or (action, step.observation) == self._last
         due = self.reflect_every > 0 and turn % self.reflect_every == 0
@@ -74,6 +74,6 @@ class PlanReflect(Agent):
         if turn and not self._asked:
             return reply
         left = actions[turn:]
-        plan = "; ".join([demo.action for demo in left[:PLANNED]] + ["…"] * (len(left) > PLANNED))
+        plan = "; ".join([str(demo.action) for demo in left[:PLANNED]] + ["…"] * (len(left) > PLANNED))
         reflection = "Reflection: this is the way, I go on.\n" if turn else ""
         return f"{reflection}Plan: {plan}\n{reply}"

@@ -4,15 +4,16 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
+from click import UsageError
 from typer.core import TyperGroup
 
-from verl_agent.commands import doctor as machine
 from verl_agent.commands.control import control
 from verl_agent.commands.environments import check_agent_command, check_env, check_estimator_command, envs, export_env
 from verl_agent.commands.launch import launch
@@ -21,24 +22,35 @@ from verl_agent.commands.plan import plan
 from verl_agent.commands.play import play_game
 from verl_agent.commands.quickstart import quickstart
 from verl_agent.commands.recipes import check_recipe, recipes
-from verl_agent.commands.results import failures, leaderboard, scaling
+from verl_agent.commands.records import app as records
+from verl_agent.commands.results import failures, judge_agreement, leaderboard, scaling
 from verl_agent.commands.study import app as study
 from verl_agent.commands.suite import suite
 from verl_agent.commands.terminal import explain_missing, fail, print_line, read_json
 from verl_agent.commands.view import view
 from verl_agent.commands.what_if import what_if
+from verl_agent.envs.machine.proxies import settle_proxies
 from verl_agent.errors import AgentError
 from verl_agent.platform.versions import require_modules
-from verl_agent.system.checks import Status
+from verl_agent.terminal import Console, guard_output
+from verl_agent.visible import make_visible
 
 
 class Commands(TyperGroup):
     """Commands that end with a message and exit code 2 after an error of this package, or if a package is missing."""
 
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Guard the output of this process, and show arguments that are refused, such as names of files, as text."""
+        guard_output()
+        with _visible_usage():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         """See Click's Group."""
+        settle_proxies()
         try:
-            return super().invoke(ctx)
+            with _full_disk(), _visible_usage():
+                return super().invoke(ctx)
         except AgentError as error:
             fail(str(error))
         except ModuleNotFoundError as error:
@@ -46,6 +58,27 @@ class Commands(TyperGroup):
             if message is None:
                 raise
             fail(message)
+
+
+@contextmanager
+def _full_disk() -> Iterator[None]:
+    """Explain a full disk below the results or below the output, which is written before the command ends."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError:
+        from verl_agent.runs.console import explaining_full_disk
+
+        with explaining_full_disk():
+            raise
+
+
+@contextmanager
+def _visible_usage() -> Iterator[None]:
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(make_visible(error.format_message()), error.ctx) from error
 
 
 app = typer.Typer(
@@ -100,7 +133,8 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
             return
         if name != "eval":
             require_modules("verl")  # before the modules of training import its packages
-        location = ["--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem]
+        file = recipe.resolve()  # also of a link: the recipes that it includes lie beside the file itself
+        location = ["--config-dir", str(file.parent), "--config-name", file.stem]
         sys.stdout.flush()
         program = [sys.executable, "-m", f"verl_agent.commands.{module}"]
         os.execv(sys.executable, [*program, *location, *context.args])
@@ -125,10 +159,12 @@ app.command()(leaderboard)
 app.command()(suite)
 app.command()(scaling)
 app.command()(failures)
+app.command("judge-agreement")(judge_agreement)
 app.command("what-if")(what_if)
 app.command()(control)
 app.command("play")(play_game)
 app.add_typer(study, name="study")
+app.add_typer(records, name="records")
 
 
 @app.command("export")
@@ -149,8 +185,11 @@ def export_command(
 @app.command()
 def doctor(model: Annotated[Path | None, typer.Option(help="Folder of a model to check too.")] = None) -> None:
     """Show what this machine can run and the command that installs whatever is missing."""
-    results = machine.diagnose(Path(), model)
-    machine.print_checks(results, Console())
+    from verl_agent.commands.doctor import diagnose, print_checks
+    from verl_agent.system.checks import Status
+
+    results = diagnose(Path(), model)
+    print_checks(results, Console())
     raise typer.Exit(code=int(any(result.status is Status.MISSING for result in results)))
 
 
@@ -203,7 +242,10 @@ def serve_command(  # noqa: PLR0913 - one for each option
     approve: Annotated[
         str | None, typer.Option(help="YAML file of an approval policy, whose rules decide on each action.")
     ] = None,
-    protocol: Annotated[str, typer.Option(help="agentgym, or openenv for OpenEnv's clients too.")] = "agentgym",
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="openenv for OpenEnv's protocol alone, or the dialect to speak besides. Default: all."),
+    ] = None,
     venv: Annotated[
         Path | None,
         typer.Option(help="Serve from a virtual environment in this folder; it is created if it is missing."),

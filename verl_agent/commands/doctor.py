@@ -12,8 +12,6 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.envs.base import Requirement
@@ -43,6 +41,7 @@ from verl_agent.system.compiler import compiler_error
 from verl_agent.system.gpus import Gpus, read_gpus
 from verl_agent.system.operators import operators_error
 from verl_agent.system.resources import TEMPORARY_GB, machine_memory, read_text, require_temporary_space
+from verl_agent.terminal import Console, say, show_table, styled
 
 ATTENTION = ("flash-attn", "kernels")
 """Packages with an attention that is faster than PyTorch's."""
@@ -143,10 +142,10 @@ def print_checks(results: Sequence[CheckResult], console: Console) -> None:
     table = Table("", "check", title="This machine", title_justify="left")
     table.add_column("result", overflow="fold")
     for result in results:
-        mark = f"[{colour[result.status]}]{result.status}[/]"
-        table.add_row(mark, *map(escape, (result.name, result.details)))
-    console.print(table)
+        mark = styled((str(result.status), colour[result.status]))
+        table.add_row(mark, *map(styled, (result.name, result.details)))
+    show_table(console, table)
     fixes = [f"  {result.name}: {result.fix}" for result in results if result.fix]
     if fixes:  # below the table, where a command stays whole and can be copied
-        console.print("\n".join(["Fixes:", *fixes]), markup=False, highlight=False, soft_wrap=True)
-    console.print(summary(results), markup=False, soft_wrap=True)
+        say(console, "\n".join(["Fixes:", *fixes]))
+    say(console, summary(results))

@@ -14,6 +14,7 @@ from verl_agent.evaluation.run import report_results, run_evaluation
 from verl_agent.results.folder import LOG
 from verl_agent.runs.console import errors_in, explaining_full_disk, redirect_output
 from verl_agent.runs.processes import Terminated
+from verl_agent.terminal import say
 
 
 def run(config: DictConfig) -> None:
@@ -32,11 +33,11 @@ def run(config: DictConfig) -> None:
                 run_evaluation(evaluation, console)
         except (KeyboardInterrupt, ConfigError):
             advice = f"Stopped. To resume, run the same command with evaluation.output_dir={evaluation.folder}"
-            console.print(advice, markup=False, highlight=False, soft_wrap=True)
+            say(console, advice)
             raise
         except (RuntimeError, ValueError, OSError):  # raised by vLLM for a model or machine that it cannot serve
-            console.print(f"[red]The evaluation failed.[/] Errors in {log}:")
-            console.print(errors_in(log), markup=False, highlight=False)
+            say(console, ("The evaluation failed.", "red"), f" Errors in {log}:")
+            say(console, errors_in(log))
             raise
         finally:
             if not isinstance(sys.exception(), Terminated):

@@ -1,4 +1,17 @@
-"""Start of a command through Hydra; a recipe or command line that does not compose is explained in one message."""
+"""Start of a command through Hydra; a recipe or command line that does not compose is explained in one message.
+
+The steps of `verl-agent train RECIPE KEY=VALUE` to the first line of the training:
+
+1. `commands/cli.py` replaces its process by `python -m verl_agent.commands.train`, because Hydra reads the command line
+   of its process. Torchrun, a cluster's scheduler and AgentEvol start the same modules, without step 1.
+2. `run_recipe` lets Hydra compose recipe and overrides. It explains what does not compose, in a block of its own since
+   Hydra would print its errors.
+3. `exiting` encloses all that follows. It turns errors of this package into a message and an exit status, in the parent
+   and in the child of step 5.
+4. `RunPlan.read` reads the config once; below this line nothing knows Hydra or OmegaConf.
+5. `supervise` forks, in training only: the parent imports neither torch nor Ray, so it survives what kills the child,
+   and can start the run again. The child returns from it and runs the job.
+"""
 
 import os
 import sys
@@ -10,25 +23,30 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
 from omegaconf import DictConfig
-from rich.console import Console
-from rich.markup import escape
-from yaml import MarkedYAMLError
+from yaml import YAMLError
 
+from verl_agent.config.checks import check_keys
 from verl_agent.config.composing import check_overlays
 from verl_agent.config.explanation import explain_failure
 from verl_agent.config.keys import add_free_keys
 from verl_agent.config.search_path import register_config, verl_config
 from verl_agent.errors import ConfigError
-from verl_agent.runs.console import exit_with
+from verl_agent.platform.worker_environment import thread_waiting
+from verl_agent.runs.console import exiting
+from verl_agent.terminal import guard_output, say_error
 
 
 def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
     """Run an entry point on the config that Hydra composes; exit with code 2 if recipe and overrides do not compose."""
 
     def task(config: DictConfig) -> None:
-        exit_with(run, config)
+        with exiting():
+            check_keys(config, base)
+            run(config)
 
+    guard_output()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of printing them
+    os.environ.update(thread_waiting())  # before the import of torch
     try:
         register_config()
         if base != "agent_eval":
@@ -38,11 +56,11 @@ def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
         _check_options(sys.argv[1:])
         sys.argv[1:] = [add_free_keys(argument) for argument in sys.argv[1:]]
         hydra.main(version_base=None, config_path=None, config_name=None)(task)()
-    except (HydraException, MarkedYAMLError, ConfigError, ValueError) as error:
+    except (HydraException, YAMLError, ConfigError, ValueError) as error:
         message = explain_failure(error, sys.argv, base)
         if message is None:
             raise
-        Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+        say_error(message)
         sys.exit(2)
 
 

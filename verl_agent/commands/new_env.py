@@ -7,7 +7,6 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
-from verl_agent.envs.registry import registered_envs
 from verl_agent.errors import ConfigError
 from verl_agent.system.resources import make_folder
 
@@ -70,6 +69,8 @@ def check_name(name: str) -> None:
             f"NAME={name!r} is not allowed as the name of a package. Allowed: lowercase letters, digits and single "
             f"underscores, starting with a letter, at most {MAX_NAME_CHARS} characters."
         )
+    from verl_agent.envs.registry import registered_envs
+
     if name in registered_envs():
         raise ConfigError(f"NAME={name!r} is registered already, by {registered_envs()[name]}. Choose another.")
     if find_spec(name) is not None:

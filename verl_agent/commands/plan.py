@@ -3,24 +3,25 @@
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from rich.box import SIMPLE
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.commands.recipes import check_recipe
 from verl_agent.commands.terminal import print_line, quiet_libraries
 from verl_agent.errors import ConfigError
 from verl_agent.platform.versions import require_modules
+from verl_agent.terminal import Console, show_table, styled
 
 if TYPE_CHECKING:
+    from verl_agent.config.plan import RunPlan
     from verl_agent.training.preflight.estimates import Shape
     from verl_agent.training.preflight.oracle_lengths import OracleLengths
-    from verl_agent.training.preflight.planning import Fit, Suggestion
+    from verl_agent.training.preflight.planning import Suggestion
 
 SMALL_GB = 40.0
 """Memory of a GPU below which the estimated time, that of one with 80 GB, is too short."""
@@ -28,7 +29,7 @@ PARALLEL = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 
 
 def plan(
-    recipe: Annotated[Path, typer.Argument(help="Recipe of a training run on GPUs.", metavar="RECIPE")],
+    recipe: Annotated[Path, typer.Argument(help="Recipe of a training run.", metavar="RECIPE")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Overrides of its settings.", metavar="KEY=VALUE...")
     ] = None,
@@ -37,34 +38,43 @@ def plan(
     tasks: Annotated[int, typer.Option(help="Most tasks that the oracle plays.", min=1)] = 200,
     seconds: Annotated[float, typer.Option(help="Seconds after which no further task begins.", min=0)] = 60.0,
 ) -> None:
-    """Suggest turn limit, lengths and batch sizes of a run, and estimate its memory; the GPU need not be here.
+    """Suggest turn limit, lengths and batch sizes of a run, and estimate its memory; a GPU need not be here.
 
-    The limits come from the oracle and the tokenizer, the batch sizes from the memory of the GPU. Nothing is trained.
+    The limits come from the oracle and the tokenizer, the batch sizes from the memory of the GPU; on a CPU
+    they stay. Nothing is trained.
     """
     card_gb = gpu_memory(gpu)
     check_recipe(recipe)
     require_modules("verl")
-    given = [f"trainer.n_gpus_per_node={gpus}", "trainer.nnodes=1", *(overrides or [])]
-    config = compose_plannable(recipe, given, gpus)
-    model = config["actor_rollout_ref"]["model"]["path"]
-    print_line(f"{recipe}: {model} on {gpus} x {card_gb:g} GB")
+    run, given = compose_plannable(recipe, overrides or [], gpus)
+    on_cpu, model = run.on_cpu, run.actor.path
+    if on_cpu and (gpus, card_gb) != (1, 80.0):
+        raise ConfigError(f"{recipe} is for a CPU: --gpu and --gpus have no effect. Leave them out.")
+    print_line(f"{recipe}: {model} on " + ("the CPU" if on_cpu else f"{gpus} x {card_gb:g} GB"))
     from verl_agent.training.preflight.estimates import shape_of
 
-    prompt, oracle = measure_lengths(config, tasks, seconds)
+    counting, prompt, oracle = measure_lengths(run, tasks, seconds)
     shape = shape_of(model)
-    if shape is None:
+    if shape is None and not on_cpu:
         raise ConfigError(
             f"the shape of {model!r} is not known on this machine, so its memory is not estimated. Add "
             "actor_rollout_ref.model.path=NAME to the command: a model that is here, or one of the same size."
         )
-    critic = shape_of(config["critic"]["model"]["path"]) if uses_critic(config) else None
-    suggested, found = first_fit(config, prompt, oracle, (shape, critic), card_gb)
-    _show(suggested)
-    print_line(str(found.needed))
-    if card_gb < SMALL_GB:
+    critic = shape_of(run.critic.path) if run.critic else None
+    if on_cpu or shape is None:
+        suggested, savings, need = fit_on_cpu(run, prompt, oracle, shape, critic)
+    else:
+        suggested, savings, need = first_fit(run, prompt, oracle, (shape, critic), card_gb)
+    _show(suggested, "" if counting == model else f" in tokens of {counting}, not of {model}")
+    print_line(need)
+    if not on_cpu and card_gb < SMALL_GB:
         print_line("The time is that of a GPU of 80 GB; a smaller one takes several times as long.")
+    if counting != model:
+        print_line(
+            f"The lengths are no advice for {model}: plan again where its tokenizer is. With those of {counting}:"
+        )
     changed = [one.override for one in suggested if one.value != one.now]
-    print_line(shlex.join(["verl-agent", "train", str(recipe), *given, *found.overrides, *changed]))
+    print_line(shlex.join(["verl-agent", "train", str(recipe), *given, *savings, *changed]))
 
 
 def gpu_memory(text: str) -> float:
@@ -83,21 +93,25 @@ def gpu_memory(text: str) -> float:
     return float(match[1])
 
 
-def compose_plannable(recipe: Path, overrides: Sequence[str], gpus: int) -> dict[str, Any]:
-    """Return the config of a recipe that can be planned.
+def compose_plannable(recipe: Path, overrides: Sequence[str], gpus: int) -> "tuple[RunPlan, list[str]]":
+    """Return the plan of a recipe that can be planned, and the overrides that it has.
 
     Raises:
-        ConfigError: it does not compose, is for a CPU, is of several environments, needs more GPUs, or has a
-            schedule that other turn limits would break.
+        ConfigError: it does not compose, is of several environments, needs more GPUs, or has a schedule that other
+            turn limits would break.
     """
     from verl_agent.config.composing import compose_training
+    from verl_agent.config.plan import RunPlan
 
-    config = compose_training(recipe.resolve(), overrides)
-    if config["trainer"]["device"] == "cpu":
-        raise ConfigError(f"{recipe} is for a CPU. Plan a recipe for GPUs, such as {recipe.with_name('grpo.yaml')}.")
+    given = list(overrides)
+    config = compose_training(recipe.resolve(), given)
+    if config["trainer"]["device"] != "cpu":
+        given = [f"trainer.n_gpus_per_node={gpus}", "trainer.nnodes=1", *given]
+        config = compose_training(recipe.resolve(), given)
     if config["env"]["mixture"]:
         raise ConfigError(f"{recipe} has env.mixture, which has no common limits. Plan a recipe of each environment.")
-    if int(config["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"]) > gpus:
+    run = RunPlan.of(config)
+    if not run.on_cpu and int(run.engine.ranks) > gpus:
         raise ConfigError(f"{PARALLEL} exceeds --gpus={gpus}. Add {PARALLEL}=1 to the command, or raise --gpus.")
     horizon = config["horizon"]
     shaped = [key for key in ("grow_by", "adaptive", "schedule") if horizon.get(key)]
@@ -108,66 +122,101 @@ def compose_plannable(recipe: Path, overrides: Sequence[str], gpus: int) -> dict
             f"{recipe} sets horizon.{shaped[0]}, which fits its own horizon.max_turns={horizon['max_turns']} only, "
             "and a plan suggests other limits. Plan grpo.yaml of the same folder, and set the stages by hand."
         )
-    return config
+    return run, given
 
 
-def uses_critic(config: dict[str, Any]) -> bool:
-    """Return True if a run trains a critic."""
-    from omegaconf import OmegaConf
+def measure_lengths(plan: "RunPlan", tasks: int, seconds: float) -> "tuple[str, int, OracleLengths | None]":
+    """Measure the prompts and let the oracle play; print the lengths.
 
-    from verl_agent.config.algorithms import has_critic
-
-    return has_critic(OmegaConf.create({"critic": config["critic"], "algorithm": config["algorithm"]}))
-
-
-def measure_lengths(config: dict[str, Any], tasks: int, seconds: float) -> "tuple[int, OracleLengths | None]":
-    """Measure the prompts and let the oracle play; print the lengths, return the longest prompt and the oracle's."""
-    from verl_agent.config.mixture import run_envs
-
+    Returns:
+        The model whose tokenizer counted, the longest prompt, and the lengths of the oracle's episodes.
+    """
     with quiet_libraries():
         from verl_agent.models.hf import load_tokenizer
         from verl_agent.models.resolve import resolve_model
         from verl_agent.training.preflight.oracle_lengths import find_tokenizer, measure_oracle
         from verl_agent.training.preflight.prompts import measure_prompts
 
-        (run_env,) = run_envs(config)
-        model = find_tokenizer(config["actor_rollout_ref"]["model"]["path"], print_line)
+        (run_env,) = plan.envs
+        model = find_tokenizer(plan.actor.path, print_line)
+        if model != plan.actor.path and run_env.new_agent().calls_functions:
+            print_line(f"Function calls are counted as {model} writes them.")
+            options = {**run_env.agent.options, "calls": "smollm2"}
+            run_env = replace(run_env, agent=replace(run_env.agent, options=options))
         prompts = measure_prompts(run_env, model, tasks, seconds)
         print_line(str(prompts))
         oracle = measure_oracle(run_env, load_tokenizer(resolve_model(model), "model"), tasks, seconds)
     print_line(str(oracle or f"env {run_env.env.name!r} has no oracle: turn limit and response length stay"))
-    return prompts.suggested, oracle
+    return model, prompts.suggested, oracle
+
+
+Plan: TypeAlias = "tuple[list[Suggestion], Sequence[str], str]"
+"""Suggested settings, overrides that save memory, and the sentence on memory and time."""
 
 
 def first_fit(
-    config: dict[str, Any],
+    plan: "RunPlan",
     prompt: int,
     oracle: "OracleLengths | None",
     shapes: "tuple[Shape, Shape | None]",
     card_gb: float,
-) -> "tuple[list[Suggestion], Fit]":
-    """Return the limits with the longest replies for which the run fits, with its batch sizes.
+) -> Plan:
+    """Return the plan with the longest replies for which the run fits into the context and on its GPUs.
 
     Raises:
         ConfigError: the run does not fit.
     """
-    from verl_agent.training.preflight.planning import apply, fit_on_gpus, reply_limits, suggest_limits
+    from verl_agent.training.preflight.planning import apply, check_planned, fit_on_gpus, reply_limits, suggest_limits
 
-    *longer, shortest = reply_limits(int(config["episode"]["max_tokens_per_turn"]), oracle)
+    *longer, shortest = reply_limits(plan.envs[0].episode.max_tokens_per_turn, oracle)
     for reply in (*longer, shortest):
-        limits = suggest_limits(config, prompt, oracle, reply)
+        limits = suggest_limits(plan, prompt, oracle, reply)
         try:
-            found = fit_on_gpus(apply(config, limits), *shapes, card_gb)
+            planned = apply(plan, limits)
+            check_planned(planned, shapes[0])
+            found = fit_on_gpus(planned, *shapes, card_gb)
         except ConfigError:
             if reply == shortest:
                 raise
             continue
-        return [*limits, *found.suggestions], found
+        return [*limits, *found.suggestions], found.overrides, str(found.needed)
     raise AssertionError("reply_limits is never empty")
 
 
-def _show(suggestions: "Sequence[Suggestion]") -> None:
+def fit_on_cpu(
+    plan: "RunPlan",
+    prompt: int,
+    oracle: "OracleLengths | None",
+    shape: "Shape | None",
+    critic: "Shape | None",
+) -> Plan:
+    """Return the limits of a run on this machine's CPU, with its memory and time.
+
+    Raises:
+        ConfigError: the episodes do not fit into the model's context.
+    """
+    from verl_agent.training.preflight.machine import describe_step, needed_gb
+    from verl_agent.training.preflight.planning import apply, check_planned, reply_limits, suggest_limits
+
+    reply = reply_limits(plan.envs[0].episode.max_tokens_per_turn, oracle)[0]
+    limits = suggest_limits(plan, prompt, oracle, reply)
+    planned = apply(plan, limits)
+    if shape is None:
+        return (
+            limits,
+            [],
+            f"memory and time are not estimated: the shape of {plan.actor.path} is not known on this machine",
+        )
+    check_planned(planned, shape)
+    episode = oracle.expected(planned.envs[0].horizon.turns_at(1)) if oracle else None
+    memory = f"estimated: {needed_gb(planned)[0]:.0f} GB of memory"
+    return limits, [], f"{memory}; {describe_step(planned, shape, critic, episode)}"
+
+
+def _show(suggestions: "Sequence[Suggestion]", counted_in: str) -> None:
     table = Table("setting", "recipe", "suggested", "reason", box=SIMPLE)
     for one in suggestions:
-        table.add_row(one.key, *(escape(str(value)) for value in (one.now, one.value)), one.reason)
-    Console(width=150).print(table)
+        table.add_row(
+            one.key, *(styled(str(value)) for value in (one.now, one.value)), one.reason + counted_in * one.of_tokens
+        )
+    show_table(Console(width=150), table)

@@ -1,6 +1,5 @@
 """Command `verl-agent play`: play one task by hand, in terminal or browser, with a model's proposals, or watch it."""
 
-import getpass
 import signal
 import sys
 import threading
@@ -14,7 +13,9 @@ from urllib.parse import quote
 import typer
 
 from verl_agent.commands.terminal import print_line, read_json
+from verl_agent.envs.cache import user_name
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
+from verl_agent.terminal import say
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for it
     from verl_agent.evaluation.by_hand import GameSetup
@@ -40,8 +41,8 @@ def play_game(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Play one task in the terminal or a browser. The record says who acted, so that agents can learn from it."""
     from verl_agent.evaluation.by_hand import claim_folder, ending, run_game
+    from verl_agent.oversight.terminal import check_terminal
     from verl_agent.runs.console import redirect_output
-    from verl_agent.runs.terminal_person import check_terminal
 
     signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))  # a closed terminal ends the game
     try:
@@ -62,13 +63,13 @@ def play_game(  # noqa: PLR0913 - one for each option
             check_terminal("verl-agent play", "add --browser to play on a page, or --watch to see --copilot MODEL play")
         claim_folder(game)
         with redirect_output(game.folder / "play.log") as console, _page(game.folder, browser, port) as url:
-            console.print(f"folder: {game.folder}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"folder: {game.folder}")
             if url:
-                console.print(f"Open {url}", markup=False, highlight=False, soft_wrap=True)
+                say(console, f"Open {url}")
             episode = run_game(game, console)
-            console.print(ending(episode), markup=False, highlight=False, soft_wrap=True)
+            say(console, ending(episode))
             if url:
-                console.print("The pages stay open until Ctrl-C.")
+                say(console, "The pages stay open until Ctrl-C.")
                 with suppress(KeyboardInterrupt):
                     threading.Event().wait()
     except KeyboardInterrupt:
@@ -90,7 +91,7 @@ def _page(folder: Path, wanted: bool, port: int) -> Iterator[str | None]:
     records.touch()
     try:
         with serving_pages(ViewerState([folder]), port) as address:
-            yield address.link(f"/run/{quote(folder.name)}/control/1?name={quote(getpass.getuser())}")
+            yield address.link(f"/run/{quote(folder.name)}/control/1?name={quote(user_name())}")
     finally:
         if records.is_file() and not records.stat().st_size:
             records.unlink()
@@ -100,6 +101,7 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
     """Return the sections of an evaluation of one episode."""
     from omegaconf import OmegaConf
 
+    from verl_agent.config.keys import as_text
     from verl_agent.config.search_path import register_config
     from verl_agent.evaluation.settings import read_evaluation
     from verl_agent.evaluation.what_if.settings import evaluation_base
@@ -115,7 +117,7 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
         "model": {"path": copilot or "none"},
         "evaluation": {"concurrency": 16},
     }
-    return read_evaluation(OmegaConf.merge(evaluation_base(), values))
+    return read_evaluation(OmegaConf.merge(evaluation_base(), as_text(values)))
 
 
 def _game(

@@ -74,7 +74,7 @@ def check_recipe(recipe: Path) -> None:
     """Check that a recipe is a file.
 
     Raises:
-        ConfigError: it is a folder, an option, or does not exist.
+        ConfigError: it is a folder, an option, of another suffix than `.yaml`, or does not exist.
     """
     if str(recipe).startswith("-"):
         raise ConfigError(
@@ -92,6 +92,8 @@ def check_recipe(recipe: Path) -> None:
         known = [str(path) for path in Path("recipes").rglob("*.yaml") if not path.name.startswith(PARTS)]
         hint = find_overlay(recipe.stem) or copy_hint(recipe) or did_you_mean(str(recipe), known, MAX_MESSAGE_CHARS)
         raise ConfigError(f"recipe {str(recipe)!r} does not exist. {hint}")
+    if (file := recipe.resolve()).suffix != ".yaml":
+        raise ConfigError(f"recipe {str(file)!r} is not allowed. Allowed: a file *.yaml. Rename it.")
 
 
 def first_lines(recipe: Path) -> tuple[str, str]:

@@ -4,7 +4,7 @@ Everything comes from the catalogue of settings, and the defaults from the base 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import MISSING, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,8 +19,9 @@ from verl_agent.config.catalogue import (
     sections,
     verl_rows,
 )
-from verl_agent.config.keys import KINDS, reference, value_at
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.config.keys import KINDS, UNUSED, reference, value_at
+from verl_agent.envs.parsing import shorten
+from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.sections import Section, describe_type, field_type
 
 HEAD = """# Settings
@@ -37,6 +38,8 @@ VERL = ((TRAINING, "reinforcement learning"), ("agent_sft", "`verl-agent sft` an
 REQUIRED = ("actor_rollout_ref.model.path", "model.path", "trainer.total_training_steps")
 """Keys of verl whose default is only an example."""
 COLUMNS = ("default", "allowed", "meaning", "needs", "resume")
+MATCHES, WIDTH, LISTED = 20, 120, 1000
+"""Most keys that a part of a name shows, and characters of a line and of a list of names."""
 BELOW = "see below"
 """Value of a setting that is a section, which has a table of its own on the page."""
 
@@ -49,8 +52,10 @@ def page() -> str:
 def explain_setting(key: str, base: str) -> str:
     """Return what is known about a setting, one property a line.
 
+    A text that is no key, such as `lora`, gives the keys that contain it, at most a screen of them.
+
     Raises:
-        ConfigError: there is no such key.
+        ConfigError: there is no such key, and none that contains the text.
     """
     own = {f"{one.key}.{field.name}": one for one in sections(base) for field in fields(one.kind)}
     if key in own:
@@ -58,7 +63,7 @@ def explain_setting(key: str, base: str) -> str:
     elif _select(base, key) is not MISSING:
         properties = _of_verl(key, base)
     else:
-        raise ConfigError(f"--explain {key!r} is not a setting of {base}. {did_you_mean(key, [*own, *verl_rows()])}")
+        return _matching(key, base, own)
     nested = [one for one in sections(base) if one.key.removesuffix("[]") == key]
     inner = [f"{one.key}.{field.name}" for one in nested for field in fields(one.kind)]
     properties = [f"section of {', '.join(inner)}" if text == BELOW else text for text in properties]
@@ -66,26 +71,52 @@ def explain_setting(key: str, base: str) -> str:
     return "\n".join([key, *(f"  {name}: {text}" for name, text in named if text)])
 
 
+def _matching(text: str, base: str, own: Iterable[str]) -> str:
+    """Return the keys that contain a text with their meanings, those that have one first.
+
+    Raises:
+        ConfigError: no key contains the text.
+    """
+    known = [key for key in dict.fromkeys([*own, *_paths(_reference(base))]) if not key.startswith(UNUSED)]
+    every = {key for key in known if text.lower() in key.lower()}
+    if not every:
+        hint = did_you_mean(text, known, most_chars=LISTED)
+        raise ConfigError(f"--explain {text!r} is not a setting of {base}. {hint}")
+    found = [key for key in known if key in every and not any(key.startswith(f"{other}.") for other in every)]
+    meanings = {
+        key: next((row.meaning for row in (own_rows(base).get(key), *rows_of(key)) if row and row.meaning), "")
+        for key in found
+    }
+    found.sort(key=lambda key: not meanings[key])
+    lines = [f"{text!r} is no setting; these contain it (--explain KEY tells more):"]
+    for key in found[:MATCHES]:
+        value = _select(base, key)
+        inner = _paths(value, f"{key}.")
+        shown = f"section with {counted(len(inner), 'key')}" if isinstance(value, dict) and inner else _default(value)
+        lines.append(shorten(f"  {key}: {'; '.join(filter(None, (shown, meanings[key])))}", WIDTH))
+    more = len(found) - MATCHES
+    return "\n".join([*lines, *([f"  and {counted(more, 'other key')}"] if more > 0 else [])])
+
+
 def _own_sections() -> Iterator[str]:
     for base in KINDS:
         places = _paths(reference(base))
         own = [one for one in all_sections() if one.base == base]
         for one in sorted(own, key=lambda one: places.index(one.key.removesuffix("[]"))):
-            yield f"## `{one.key}`\n{one.kind.__doc__}\n\n{_table(COLUMNS)}"
+            yield f"## `{one.key}`\n{one.kind.__doc__}\n\n{TABLE}"
             for field in fields(one.kind):
-                yield _cells(f"`{field.name}`", *_of_field(one, field.name))
+                yield _row(f"{one.key}.{field.name}", *_of_field(one, field.name))
             yield ""
 
 
 def _verl_keys() -> Iterator[str]:
     shown = set[str]()
     for base, title in VERL:
-        yield f"## Keys of verl, {title}\n\n{_table([name for name in COLUMNS if name != 'allowed'])}"
+        yield f"## Keys of verl, {title}\n\n{TABLE}"
         for key, row in verl_rows().items():
             if row.meaning and key not in shown and _select(base, key) is not MISSING:
                 shown.add(key)
-                default, _, *others = _of_verl(key, base)
-                yield _cells(f"`{key}`", default, *others)
+                yield _row(key, *_of_verl(key, base))
         yield ""
 
 
@@ -126,7 +157,11 @@ def _paths(node: Any, prefix: str = "") -> list[str]:
 
 def _select(base: str, key: str) -> Any:
     """Return the value of a dotted key in a base YAML; `MISSING` if the base has no such key."""
-    return value_at(reference("agent_grpo" if base == TRAINING else base), key, MISSING)
+    return value_at(_reference(base), key, MISSING)
+
+
+def _reference(base: str) -> dict[str, Any]:
+    return reference("agent_grpo" if base == TRAINING else base)
 
 
 def _default(value: Any) -> str:
@@ -135,9 +170,14 @@ def _default(value: Any) -> str:
     return f"`{value if isinstance(value, str) else json.dumps(value)}`"
 
 
-def _table(columns: Sequence[str]) -> str:
-    return _cells("key", *columns) + "\n" + "|---" * (len(columns) + 1) + "|"
+TABLE = "| key and default | meaning |\n|---|---|"
 
 
-def _cells(*texts: str) -> str:
-    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+def _row(key: str, default: str, *others: str) -> str:
+    """Return a row of two cells: the key above its default, and its meaning above its other properties."""
+    named = dict(zip(COLUMNS[1:], others, strict=True))
+    meaning = named.pop("meaning").rstrip(".")
+    meaning = meaning[:1].upper() + meaning[1:]
+    rest = [f"{name.capitalize()}: {text}." for name, text in named.items() if text and text != BELOW]
+    cells = [f"`{key}`<br>{default}", "<br>".join(filter(None, [f"{meaning}." if meaning else "", " ".join(rest)]))]
+    return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in cells)} |"

@@ -1,11 +1,13 @@
-"""Commands that read finished evaluations: `verl-agent leaderboard`, `scaling` and `failures`."""
+"""Commands that read episodes: `verl-agent leaderboard`, `scaling`, `failures` and `judge-agreement`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from verl_agent.commands.terminal import print_line
+from verl_agent.errors import counted
 from verl_agent.system.resources import make_folder
 
 
@@ -62,10 +64,37 @@ def failures(
     from verl_agent.results.failures_report import analyze_failures, short_summary, write_failures
 
     summaries, failed = analyze_failures(folder, category)
+    make_folder(folder, "FOLDER")
+    written = write_failures(summaries, failed, folder)
     for summary in summaries:
         print_line(short_summary(summary))
     if not summaries:
         print_line("No valid episode failed.")
-    make_folder(folder, "FOLDER")
-    for path in write_failures(summaries, failed, folder):
+    for path in written:
         print_line(f"wrote {path}")
+
+
+def judge_agreement(
+    run: Annotated[Path, typer.Argument(help="Folder of an evaluation or a run whose episodes a judge graded.")],
+    labels: Annotated[Path, typer.Option(help="Labels of people: JSON lines or CSV with `task` and `label`.")],
+    threshold: Annotated[float, typer.Option(help="Score and label from which an episode passed.", min=0, max=1)] = 0.5,
+) -> None:
+    """Compare a judge with people's labels: agreement and Cohen's kappa with intervals, by criterion.
+
+    Writes judge_agreement.json into the folder of the labels.
+    """
+    from verl_agent.results.judge_agreement import compare_labels, read_labels
+    from verl_agent.trace.provenance import write_result
+
+    found, unjudged = compare_labels(run, read_labels(labels), threshold)
+    for one in found:
+        passed = f"passed: judge {one.judge_passed}, people {one.person_passed}"
+        kappa = "not defined: all verdicts are equal" if one.kappa is None else one.kappa
+        print_line(
+            f"{one.criterion}: {counted(one.labels, 'label')}, {passed}, agreement {one.agreement}, kappa {kappa}"
+        )
+    if unjudged:
+        print_line(f"{counted(len(unjudged), 'label')} without a judgement, the first: {unjudged[0]}")
+    facts = {"run": str(run), "labels": str(labels), "threshold": threshold, "unjudged": len(unjudged)}
+    path = labels.with_name("judge_agreement.json")
+    print_line(f"wrote {write_result(path, 1, {**facts, 'criteria': [asdict(one) for one in found]})}")

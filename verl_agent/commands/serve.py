@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -14,17 +13,18 @@ from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.auth import check_token, is_loopback
 from verl_agent.envs.http.run_server import DrainingServer, allow_connections, bind_listener, url_of
-from verl_agent.envs.http.server import EnvServer
+from verl_agent.envs.http.server import EnvServer, known_dialects
 from verl_agent.envs.http.settings import TOKEN_VARIABLE, Count, Seconds, ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import SessionPool
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
-from verl_agent.rollout.approval import Approval, read_rules
-from verl_agent.rollout.approved_pool import ApprovedPool
+from verl_agent.oversight.approval import Approval, ApprovedPool
+from verl_agent.oversight.rules import read_rules
 from verl_agent.sections import STRICT
 
-AGENTGYM, OPENENV = PROTOCOLS = ("agentgym", "openenv")
+OPENENV = "openenv"
+"""Protocol of every server."""
 WAIT_S = 5.0
 """Seconds that a new session waits for a free slot before the server answers 503."""
 
@@ -54,14 +54,13 @@ class ServeSettings:
     approve: str | None = None
     """YAML file of an approval policy whose rules decide on each action; None to carry out every action."""
 
-    protocol: str = AGENTGYM
-    """Protocol besides that of this package: `agentgym` or `openenv`, which has AgentGym's too."""
+    protocol: str | None = None
+    """`openenv` for the protocol of every server alone, the name of a dialect to speak besides, or None for all."""
 
     def __post_init__(self) -> None:
-        if self.protocol not in PROTOCOLS:
-            raise ConfigError(f"--protocol {self.protocol} is unknown. {did_you_mean(self.protocol, PROTOCOLS)}")
-        if self.protocol == OPENENV and find_spec("websockets") is None:
-            raise ConfigError("--protocol openenv needs the package websockets. Install it: pip install websockets")
+        known = (OPENENV, *known_dialects())
+        if self.protocol is not None and self.protocol not in known:
+            raise ConfigError(f"--protocol {self.protocol} is unknown. {did_you_mean(self.protocol, known)}")
         check_token(self.host, self.token)
 
 
@@ -78,7 +77,8 @@ def serve_until_stopped(settings: ServeSettings, report: Callable[[str], None]) 
     allow_connections(settings.limits.connections)
     listener = bind_listener(settings.host, settings.port)
     asyncio.run(begin_first_task(settings, tasks))
-    server = EnvServer(tasks, pool, settings.limits, settings.token, settings.protocol == OPENENV)
+    dialects = None if settings.protocol is None else [settings.protocol][settings.protocol == OPENENV :]
+    server = EnvServer(tasks, pool, settings.limits, settings.token, dialects)
     for line in announcement(settings, tasks, url_of(listener)):
         report(line)
     DrainingServer(server, listener).run_until_stopped()
@@ -104,7 +104,7 @@ def new_pool(settings: ServeSettings) -> SessionPool:
     """Return a pool of host processes for the sessions."""
     return process_pool(
         make_env(settings.env, settings.options),
-        CallLimits(settings.timeout_s, settings.limits.idle_s),
+        CallLimits(settings.timeout_s),
         PoolLimits(count=settings.hosts, wait_s=WAIT_S),
     )
 
@@ -124,11 +124,9 @@ def announcement(settings: ServeSettings, tasks: TaskIndex, url: str) -> list[st
     lines = [
         f"{tasks.env} at {url}: {len(tasks)} tasks; {numbered}.",
         f"  train against it:  env.name=http 'env.options={{env: {tasks.env}, urls: [{url}]}}'",
-        f"  AgentGym's clients: env_server_base={url}",
+        f"  OpenEnv's clients:  GenericEnvClient(base_url={url!r})   AgentGym's: env_server_base={url}",
         f"  check it:          curl {url}/health   also /info /tasks /stats /metrics",
     ]
-    if settings.protocol == OPENENV:
-        lines.append(f"  OpenEnv's clients:  GenericEnvClient(base_url={url!r})   action: {{'action': '...'}}")
     if settings.token is not None:
         lines.append(f"  Clients need the token: set {TOKEN_VARIABLE} for them, or send Authorization: Bearer <token>.")
     elif is_loopback(settings.host):

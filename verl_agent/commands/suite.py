@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from verl_agent.commands.recipes import copy_hint
 from verl_agent.commands.terminal import fail, print_line
+from verl_agent.terminal import Console, show_table
 
 
 def suite(
@@ -49,7 +49,7 @@ def suite(
     measured = [outcome.folder for outcome in covered if outcome.status in ("played", "partial")]
     if measured:
         written += write_leaderboard(make_boards(measured), folder)
-    Console().print(suite_table(chosen, suite_rows(chosen, covered)))
+    show_table(Console(), suite_table(chosen, suite_rows(chosen, covered)))
     for outcome in outcomes:
         if outcome.reason:
             print_line(f"{outcome.model}: {outcome.evaluation} {outcome.status}: {outcome.reason}")

@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from verl_agent.errors import ConfigError
+from verl_agent.terminal import Console, say, say_error
 
 EXTRAS = {
-    "check-env": "eval",
     "check-estimator": "train",
     "leaderboard": "eval",
     "play": "viewer",
@@ -30,7 +28,7 @@ EXTRAS = {
 
 def fail(message: str) -> NoReturn:
     """Print an error and exit with code 2."""
-    Console(stderr=True).print(f"[red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    say_error(message)
     raise typer.Exit(code=2)
 
 
@@ -44,7 +42,7 @@ def explain_missing(command: str, error: ModuleNotFoundError) -> str | None:
 
 def print_line(line: str) -> None:
     """Print a line as it is, without markup and without wrapping."""
-    Console().print(line, markup=False, highlight=False, soft_wrap=True)
+    say(Console(), line)
 
 
 @contextmanager

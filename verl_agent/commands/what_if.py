@@ -10,10 +10,10 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from verl_agent.commands.terminal import fail, print_line
 from verl_agent.errors import ConfigError
+from verl_agent.terminal import Console, show_table
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for them
     from verl_agent.evaluation.what_if.question import TurnQuestion
@@ -60,7 +60,7 @@ def what_if(  # noqa: PLR0913 - one for each option
         raise typer.Exit(code=130) from None
     console = Console()
     for table in result_tables(results, question.recorded_action):
-        console.print(table)
+        show_table(console, table)
     print_line(f"stored: {results_file(question.recorded.file)}")
 
 

@@ -189,8 +189,3 @@ def read_by(name: object) -> tuple[str, ...]:
     estimator = find_estimator(str(name))
     critic = ("critic.", "trainer.critic_warmup") if estimator.critic else ()
     return ("credit.place", *critic, *estimator.reads)
-
-
-def has_critic(config: Any) -> bool:
-    """Return True if verl will train a critic (trainer/ppo/utils.py, `need_critic`)."""
-    return bool(config.critic.enable or (config.critic.enable is None and config.algorithm.adv_estimator == "gae"))

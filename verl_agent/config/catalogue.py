@@ -35,6 +35,7 @@ OWNERS = (
     "verl_agent.config.mixture",
     "verl_agent.evaluation.settings",
     "verl_agent.training.offline.preferences",
+    "verl_agent.training.offline.play",
     "verl_agent.training.offline.evolve.rounds",
 )
 """Modules that register all sections, by themselves or by what they import."""
@@ -102,9 +103,10 @@ def sections(base: str) -> list[Section]:
     return [one for owner in dict.fromkeys((TRAINING, base)) for one in all_sections() if one.base == owner]
 
 
-def own_rows(base: str) -> dict[str, KeyRow]:
+@cache
+def own_rows(base: str) -> Mapping[str, KeyRow]:
     """Return the rows of the settings classes of a base YAML, by key and by section with a dot at its end."""
-    found = {}
+    found: dict[str, KeyRow] = {}
     for one in sections(base):
         found[f"{one.key}."] = marked_row(one.markers)
         for name in (each.name for each in fields(one.kind)):

@@ -31,8 +31,8 @@ from verl_agent.sections import allowed_text, field_type
 
 CPU = Path(__file__).with_name("cpu.yaml")
 STRATEGY = "actor_rollout_ref.actor.strategy"
-SECRETS = "model.api."
-"""Section whose values a message does not show, since one may be a key in the wrong place."""
+SECRETS = ("model.api.", "judge.api.")
+"""Sections whose values a message does not show, since one may be a key in the wrong place."""
 FIELDS = (
     ".mixed_precision.param_dtype",
     ".mixed_precision.reduce_dtype",
@@ -81,7 +81,8 @@ def check_effects(config: DictConfig, base: str) -> None:
     Args:
         config: whole config; its interpolations need not be resolved.
     """
-    known, shipped, views = default_values(config, base), _in_overlays(), environments(config)
+    known, shipped, plain = default_values(config, base), _in_overlays(), environments(OmegaConf.to_container(config))
+    views = {"": config} if "" in plain else {entry: OmegaConf.create(dict(view)) for entry, view in plain.items()}
     found: dict[str, dict[str, str]] = {}
     for entry, view in views.items():
         read = read_by(OmegaConf.select(view, ESTIMATOR))
@@ -152,25 +153,24 @@ def _wrong_value(key: str, value: Any, base: str) -> str:
     return ""
 
 
-def environments(config: DictConfig) -> dict[str, DictConfig]:
-    """Return the config of each environment of a run: sections with the overrides of its entry in a mixture.
+def environments(plain: Any) -> Mapping[str, Mapping[str, Any]]:
+    """Return the settings of each environment of a run: sections with the overrides of its entry in a mixture.
 
     The keys begin messages about one entry, as those of `verl_agent.config.mixture`; the only one is empty without a
     mixture.
     """
-    plain: Any = OmegaConf.to_container(config)
     entries = (plain.get("env") or {}).get("mixture")
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        return {"": config}
+        return {"": plain}
     views = {}
     for index, entry in enumerate(entries):
         own = {
             key: {**(plain.get(key) or {}), **entry[key]} for key in ENTRY_SECTIONS if isinstance(entry.get(key), dict)
         }
         shared = {key: value for key, value in entry.items() if key in plain["env"]}
-        view = OmegaConf.create({**plain, **own, "env": {**plain["env"], **shared, "mixture": None}})
+        view = {**plain, **own, "env": {**plain["env"], **shared, "mixture": None}}
         views[f"env.mixture[{index}] ({entry.get('label', entry.get('name'))}): "] = view
-    return views or {"": config}
+    return views or {"": plain}
 
 
 def problem(row: KeyRow, config: DictConfig) -> str:

@@ -1,6 +1,7 @@
 """Composition of a recipe with overrides, as its command does it, without starting a run."""
 
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
-from yaml import MarkedYAMLError, YAMLError
+from yaml import YAMLError
 
 from verl_agent.config.checks import check_keys
 from verl_agent.config.explanation import SHARED, explain_failure
 from verl_agent.config.keys import add_free_keys
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
+from verl_agent.values import read_text
 
 BASE = "agent_base"
 
@@ -57,7 +59,7 @@ def compose_recipe(recipe: Path, base: str, overrides: Sequence[str] = ()) -> Di
         with open_dict(config):
             del config["hydra"]
         check_keys(config, base)
-    except (HydraException, MarkedYAMLError, ValueError) as error:
+    except (HydraException, YAMLError, ValueError) as error:
         if (message := explain_failure(error, arguments, base)) is None:
             raise
         raise ConfigError(message) from error
@@ -92,6 +94,7 @@ def read_yaml(file: Path, advice: str) -> Any:
         ConfigError: it cannot be read, is no mapping or list, or a key stands twice.
     """
     try:
-        return OmegaConf.to_container(OmegaConf.load(file))
-    except (OSError, YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{file} cannot be read: {error}. {advice}") from error
+        return OmegaConf.to_container(OmegaConf.load(StringIO(read_text(file))))
+    except (ConfigError, YAMLError, OmegaConfBaseException) as error:
+        said = error if isinstance(error, ConfigError) else f"{file} cannot be read: {error}."
+        raise ConfigError(f"{said} {advice}".strip()) from error

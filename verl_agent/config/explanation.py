@@ -10,10 +10,12 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 from yaml import MarkedYAMLError
+from yaml.reader import ReaderError
 
 from verl_agent.config.catalogue import fields_of
 from verl_agent.config.keys import check_kind, leaves
 from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.values import read_text
 
 SHARED = Path(__file__).parent
 """Folder of the base YAML files and overlays."""
@@ -30,6 +32,11 @@ def explain_failure(error: Exception, arguments: Sequence[str], base: str) -> st
         return _explain_override(error, arguments, base)
     if isinstance(error, MarkedYAMLError):
         return _explain_yaml(error)
+    if isinstance(error, ReaderError):
+        return f"{error.name} has the character U+{error.character:04X}, which YAML does not allow. Remove it."
+    if isinstance(error, UnicodeDecodeError):
+        folder, name = _option(arguments, "--config-dir"), _option(arguments, "--config-name")
+        return _explain_encoding(Path(folder or "."), name or "")
     if str(error).startswith(INVALID_GROUP):
         overrides = " and ".join(argument for argument in arguments if NUMBER_FOR_SECTION.fullmatch(argument))
         return f"{overrides or 'an override'} is not allowed. Allowed: SECTION.KEY=VALUE, such as data.seed=1."
@@ -46,6 +53,21 @@ def _explain_yaml(error: MarkedYAMLError) -> str:
     shown = f"\n  {lines[mark.line]}\n  {' ' * mark.column}^" if mark.line < len(lines) else ""
     remedy = "" if "duplicate" in problem else " Check indentation, brackets and the space after each colon."
     return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1} is not valid YAML: {problem}.{remedy}{shown}"
+
+
+def _explain_encoding(folder: Path, name: str) -> str | None:
+    """Return the message for a recipe that is not UTF-8, or for a file beside it that it includes; None without one."""
+    own = folder / f"{name}.yaml"
+    for file in (
+        *([own] if own.is_file() else []),
+        *sorted(folder.glob("*.yaml")),
+        *sorted(folder.glob("*/**/*.yaml")),
+    ):
+        try:
+            read_text(file)
+        except ConfigError as error:
+            return str(error)
+    return None
 
 
 def _explain_override(error: HydraException, arguments: Sequence[str], base: str) -> str:

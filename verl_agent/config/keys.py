@@ -1,12 +1,13 @@
 """Keys of the base YAML files, and the checks that a recipe suits its command and has all values."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationToMissingValueError
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
 
 from verl_agent.config.catalogue import all_sections
 from verl_agent.errors import ConfigError
@@ -21,6 +22,7 @@ FREE = (
     "critic.model.override_config.",
     "model.override_config.",
     "model.api.options.",
+    "judge.api.options.",
     "actor_rollout_ref.rollout.engine_kwargs.",
     "ray_kwargs.ray_init.",
 )
@@ -117,14 +119,42 @@ def add_free_keys(argument: str) -> str:
     return f"++{argument}" if (argument.startswith(FREE) and "=" in argument) or own else argument
 
 
+def as_text(value: Any) -> Any:
+    """Return plain values whose texts OmegaConf gives back as they are, such as `${oc.env:HOME}` of a record."""
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda found: 2 * found[1] + r"\${", value)
+    if isinstance(value, Mapping):
+        return {key: as_text(inner) for key, inner in value.items()}
+    return [as_text(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def resolve(config: DictConfig) -> None:
+    """Replace the interpolations of a config by their values, in place.
+
+    Raises:
+        ConfigError: one does not resolve, or a resolved text reads like an interpolation, which verl would resolve.
+    """
+    try:
+        OmegaConf.resolve(config)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"the config does not resolve: {error}") from error
+    for key, value in leaves(OmegaConf.to_container(config)):
+        if "${" in str(value):
+            raise ConfigError(
+                f"{key}={value!r:.200} is not allowed: verl resolves the config a second time, so a text with `${{` "
+                "would change. Put the text into a file or a default of the adapter."
+            )
+
+
 def literal(value: object) -> str:
-    """Format a value for Hydra's command line."""
+    """Format a value for Hydra's command line, which returns it unchanged."""
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:
         return "null"
     if isinstance(value, str):
-        return "'" + value.replace("'", "\\'") + "'"
+        quoted = re.sub(r"(\\*)('|\Z)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), as_text(value))
+        return f"'{quoted}'"
     if isinstance(value, Sequence):
         return "[" + ",".join(map(literal, value)) + "]"
     return str(value)

@@ -10,27 +10,22 @@ env:
 ```
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Annotated, Any
 
-from omegaconf import OmegaConf
 from pydantic import Field
 
 from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.errors import ConfigError
 from verl_agent.sections import section, settings
 
-ENTRY_SECTIONS = ("horizon", "episode", "credit", "agent")
+ENTRY_SECTIONS = ("horizon", "episode", "credit", "judge", "agent")
 """Sections that an entry of the mixture may override."""
 SHARED_CREDIT = ("place", "turn_gamma", "turn_lam", "step_weight", "anchor", "options")
 """Keys of section `credit` that must be equal in the whole batch."""
 SHARED_EPISODE = ("record_dir", "record_tokens")
 """Keys of section `episode` that belong to the run, not to an entry."""
-ENVS: ContextVar[Sequence[RunEnv]] = ContextVar("ENVS")
-"""Environments of the run, for objects that verl makes: it passes on nothing but its config."""
 
 
 @settings("env.mixture[]")
@@ -59,23 +54,10 @@ class MixtureEntry:
     """Keys of section `episode`."""
     credit: Mapping[str, Any] | None = None
     """Keys of section `credit`."""
+    judge: Mapping[str, Any] | None = None
+    """Keys of section `judge`."""
     agent: Mapping[str, Any] | None = None
     """Keys of section `agent`."""
-
-
-@contextmanager
-def running(envs: Sequence[RunEnv]) -> Iterator[None]:
-    """Set `ENVS` while the block runs."""
-    token = ENVS.set(envs)
-    try:
-        yield
-    finally:
-        ENVS.reset(token)
-
-
-def envs_of_process(config: Any) -> Sequence[RunEnv]:
-    """Return `ENVS`, or in a process that another one has started the environments of verl's config, a `DictConfig`."""
-    return ENVS.get(None) or run_envs(OmegaConf.to_container(config, resolve=True))
 
 
 def run_envs(config: Mapping[str, Any]) -> list[RunEnv]:

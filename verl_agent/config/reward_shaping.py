@@ -12,6 +12,7 @@ from pydantic import Field
 
 from verl_agent.config.algorithms import BY_TOKEN, ESTIMATOR, TURN_CRITICS, TURN_ESTIMATORS
 from verl_agent.errors import ConfigError
+from verl_agent.returns import sum_rewards
 from verl_agent.sections import Needs, OnResume, settings
 from verl_agent.types import Episode
 
@@ -72,7 +73,9 @@ class RewardShaping:
             reward, invalid = (turn.step.reward, turn.step.info.get("invalid_action", 0.0)) if turn.step else (0.0, 0.0)
             shaped.append(reward / (high - low) - self.step_cost - self.invalid_action_cost * invalid)
         shaped[-1] -= low / (high - low)
-        return shaped if self.place == "turn" else [0.0] * (len(shaped) - 1) + [sum(shaped)]
+        for one in episode.judgements:
+            shaped[one.turn] += one.reward if one.replaced is None else 0.0
+        return shaped if self.place == "turn" else [0.0] * (len(shaped) - 1) + [sum_rewards(shaped)]
 
 
 @dataclass(frozen=True, slots=True)

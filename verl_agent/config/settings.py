@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from verl_agent.agents.base import Agent
@@ -10,11 +11,14 @@ from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.judge.judge import Judge
+from verl_agent.envs.judge.settings import JudgeSettings
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.tasks import select_tasks
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon
+from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import EpisodeSettings
 from verl_agent.sections import section
 from verl_agent.types import TaskItem
@@ -38,6 +42,9 @@ class AgentEnv:
         Raises:
             ConfigError: see `make_env` and `make_agent`.
         """
+        if (only := self.live.only_agent) and self.agent.name != only:
+            own = f"agent.name={self.agent.name!r} cannot act in env.name={self.env.name!r}."
+            raise ConfigError(f"{own} Set agent.name={only}.")
         return make_agent(self.agent, self.live.action_format)
 
     def tasks(self, source: str, key: str = "") -> list[TaskItem]:
@@ -63,8 +70,27 @@ class RunEnv(AgentEnv):
     horizon: Horizon
     episode: EpisodeSettings
     credit: RewardShaping = field(default_factory=RewardShaping)
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
     label: str = ""
     weight: float = 1.0
+
+    def new_judge(self, run: Path, processes: int = 1) -> Judge | None:
+        """Return the judge of the environment's episodes; None if its reward is that of the environment alone.
+
+        Args:
+            run: folder of the run or the evaluation.
+            processes: number of processes that play, which share the limits.
+        """
+        return None if self.judge.rubric is None else Judge(self.judge, run, self.label, processes)
+
+    def limits(self, max_turns: int | None = None) -> EpisodeLimits:
+        """Return the limits of an episode in a pool, which limits the time of each call itself.
+
+        Args:
+            max_turns: turn limit; None for that of an evaluation.
+        """
+        turns = self.horizon.turns_for_evaluation() if max_turns is None else max_turns
+        return EpisodeLimits(turns, None, self.env.retries, self.env.on_action_error)
 
 
 def read_env(config: Mapping[str, Any]) -> AgentEnv:
@@ -79,7 +105,7 @@ def read_env(config: Mapping[str, Any]) -> AgentEnv:
 
 
 def read_run_env(config: Mapping[str, Any], label: str = "", weight: float = 1.0) -> RunEnv:
-    """Build the sections `env`, `horizon`, `episode`, `agent` and `credit` of a resolved config of one environment.
+    """Build the sections `env`, `horizon`, `episode`, `agent`, `credit` and `judge` of one environment.
 
     Those of a mixture are built by `verl_agent.config.mixture.run_envs`.
 
@@ -100,6 +126,7 @@ def read_run_env(config: Mapping[str, Any], label: str = "", weight: float = 1.0
         episode=section("episode", EpisodeSettings, config["episode"]),
         agent=section("agent", AgentSettings, config["agent"]),
         credit=section("credit", RewardShaping, config.get("credit") or {}),
+        judge=section("judge", JudgeSettings, config.get("judge") or {}),
         label=label or env.name,
         weight=weight,
     )

@@ -1,112 +1,27 @@
-"""Formats in which a reply marks its action, and the actions of an environment as functions.
+"""Formats in which a reply marks its action.
 
 An environment declares its format; every agent explains it to the model and reads replies by it. Parsing returns the
 action as the model wrote it: quotes, line breaks, indentation and inner spaces stay.
 """
 
-import math
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from os.path import commonprefix
 from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from verl_agent.envs.parsing import first_tag, last_action, last_fence, trim
-from verl_agent.errors import EnvError
-
-TYPES: Mapping[str, type] = {"string": str, "integer": int, "number": float, "boolean": bool}
-"""Types of a tool's parameters, by their names in JSON Schema."""
-MAX_DIGITS = 15
-"""Most characters of a number; a longer one would lose digits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a tool; every parameter is required.
-
-    Attributes:
-        name: name of the parameter, in braces in the tool's `action`.
-        type: `string`, `integer`, `number` or `boolean`.
-        description: explanation for the model.
-    """
-
-    name: str
-    type: str = "string"
-    description: str = ""
-
-    def read(self, value: Any) -> str | None:
-        """Return `value` as text, or None if it has another type. A number may be written as text.
-
-        Strings keep their inner line breaks and spaces.
-        """
-        if self.type == "boolean" or isinstance(value, bool):
-            return str(value).lower() if self.type == "boolean" and isinstance(value, bool) else None
-        text = trim(str(value))
-        if not isinstance(value, str | int | float) or not text:
-            return None
-        if self.type == "string":
-            return text
-        try:
-            number = float(text) if len(text) <= MAX_DIGITS else None
-        except ValueError:
-            return None
-        if number is None or not math.isfinite(number) or (self.type == "integer" and not number.is_integer()):
-            return None
-        return str(int(number)) if self.type == "integer" else text.strip()
-
-    def value(self, text: str) -> Any:
-        """Return the JSON value of a text that `read` accepts; `1.0` is an integer too."""
-        if self.type == "integer":
-            return int(float(text))
-        return text == "true" if self.type == "boolean" else TYPES[self.type](text)
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """One action as a function that a model may call.
-
-    Attributes:
-        description: effect of the function, for the model.
-        action: the environment's own syntax, with the parameters in braces: `get {number} {item}`.
-        parameters: parameters in the order in which the model reads them.
-    """
-
-    name: str
-    description: str
-    action: str
-    parameters: tuple[Parameter, ...] = ()
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        """Description of the function for chat templates, in OpenAI's format."""
-        properties = {p.name: {"type": p.type, "description": p.description} for p in self.parameters}
-        parameters = {"type": "object", "properties": properties, "required": [p.name for p in self.parameters]}
-        function = {"name": self.name, "description": self.description, "parameters": parameters}
-        return {"type": "function", "function": function}
-
-    def render(self, arguments: Mapping[str, Any]) -> str | None:
-        """Return the action for `arguments`, or None if one is missing or has the wrong type."""
-        values = {p.name: p.read(arguments[p.name]) for p in self.parameters if p.name in arguments}
-        if len(values) < len(self.parameters) or None in values.values():
-            return None
-        return self.action.format(**values)
-
-    def parse(self, action: str) -> dict[str, Any] | None:
-        """Return the arguments from which `render` builds `action`, or None if another tool does."""
-        pattern = "".join(
-            f"(?P<{part[1:-1]}>.+?)" if part.startswith("{") else re.escape(part)
-            for part in re.split(r"(\{\w+\})", self.action)
-        )
-        match = re.fullmatch(pattern, action, re.DOTALL)
-        if match is None:
-            return None
-        texts = match.groupdict()
-        if any(p.read(texts[p.name]) is None for p in self.parameters if p.type != "boolean"):
-            return None
-        return {p.name: p.value(texts[p.name]) for p in self.parameters}
+from verl_agent.actions import Action
+from verl_agent.envs.call_format import IN_THOUGHTS
+from verl_agent.envs.call_formats import ActionJson
+from verl_agent.envs.parsing import first_tag, last_action, last_fence, thought_marks
+from verl_agent.envs.strict_json import read_json
+from verl_agent.envs.tools import Tool, as_tools
+from verl_agent.errors import AgentError, ConfigError, EnvError
+from verl_agent.types import ToolCall
 
 
 @dataclass(frozen=True)
@@ -114,12 +29,22 @@ class ActionFormat(ABC):
     """Mark around the action in a reply.
 
     Attributes:
-        tools: the actions as functions, for agents that call functions. Without tools such an agent offers one
-            function, `act`, which takes the action as text.
+        tools: the actions as functions, for agents that call functions; each has a `line`. Without tools such an agent
+            offers one function, `act`, which takes the action as text.
     """
 
     kind: ClassVar[str]
     tools: tuple[Tool, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tools", as_tools(self.tools))
+        self._check_tools()
+
+    def _check_tools(self) -> None:
+        for tool in self.tools:
+            if not tool.line:
+                kind = f"tool {tool.name!r} has no line, but actions of a {type(self).__name__} are texts."
+                raise ConfigError(f"{kind} Add line=..., or derive the environment from ToolEnv.")
 
     @property
     @abstractmethod
@@ -127,12 +52,25 @@ class ActionFormat(ABC):
         """Example of a marked action, with a placeholder for the action."""
 
     @abstractmethod
-    def parse(self, reply: str) -> str | None:
+    def parse(self, reply: str) -> Action | None:
         """Return the action in a reply, without its mark, or None."""
 
     @abstractmethod
-    def format(self, action: str) -> str:
+    def format(self, action: Action) -> str:
         """Return `action` with its mark: `parse(format(action)) == action`."""
+
+    def marks(self, reply: str) -> list[tuple[int, int]]:
+        """Return start and end of each tag around the action, which a model may have as a token of its own."""
+        return []
+
+    @property
+    def listing(self) -> str:
+        """Explanation of the actions for a model to which no functions are listed; "" if the rules explain them."""
+        return ""
+
+    def from_text(self, text: str) -> Action:
+        """Return the action that a person or another program has written without a mark."""
+        return text
 
     def action_with(self, text: str) -> str:
         """Return an action that contains `text`, for checks of the format."""
@@ -168,8 +106,9 @@ class LineFormat(ActionFormat):
         return last_action(reply)
 
     @override
-    def format(self, action: str) -> str:
+    def format(self, action: Action) -> str:
         """Backticks protect an action that `parse` would otherwise change."""
+        action = str(action)
         plain = f"Action: {action}"
         if self.parse(plain) == action:
             return plain
@@ -200,8 +139,15 @@ class TagFormat(ActionFormat):
         return _tagged(*tag) if tag else None
 
     @override
-    def format(self, action: str) -> str:
-        return action
+    def format(self, action: Action) -> str:
+        return str(action)
+
+    @override
+    def marks(self, reply: str) -> list[tuple[int, int]]:
+        start = max((end for _, end in thought_marks(reply)), default=0)
+        names = "|".join(re.escape(name) for name, _ in self.tags)
+        tag = re.compile(rf"(<({names})>)(?:.*?(</\2>))?", re.DOTALL).search(reply, start)
+        return [tag.span(group) for group in (1, 3) if tag[group]] if tag else []
 
     @override
     def action_with(self, text: str) -> str:
@@ -240,8 +186,9 @@ class FenceFormat(ActionFormat):
         return last_fence(reply)
 
     @override
-    def format(self, action: str) -> str:
+    def format(self, action: Action) -> str:
         """An action with line breaks or backticks stands between lines of backticks."""
+        action = str(action)
         inline = f"```{action}```"
         if self.parse(inline) == action:
             return inline
@@ -249,28 +196,97 @@ class FenceFormat(ActionFormat):
         return f"{ticks}\n{action}\n{ticks}"
 
 
-FORMATS: Mapping[str, type[ActionFormat]] = {kind.kind: kind for kind in (LineFormat, TagFormat, FenceFormat)}
+ACTION_JSON = ActionJson()
+
+
+@dataclass(frozen=True)
+class ToolFormat(ActionFormat):
+    """Calls of functions as JSON, for environments whose actions are calls (`ToolEnv`).
+
+    An agent that calls functions uses the format of the model's family instead. Other agents write
+    `Action: {"name": ..., "arguments": {...}}`.
+    """
+
+    kind: ClassVar[str] = "tool"
+
+    @override
+    def _check_tools(self) -> None:
+        if lines := [tool.name for tool in self.tools if tool.line]:
+            raise ConfigError(f"tool {lines[0]!r} has a line, but the actions here are calls. Remove the line.")
+
+    @override
+    @property
+    def template(self) -> str:
+        return 'Action: {"name": "<function>", "arguments": {<its arguments>}}'
+
+    @override
+    @property
+    def listing(self) -> str:
+        schemas = [json.dumps(tool.schema["function"], ensure_ascii=False) for tool in self.tools]
+        return "\n".join(["An action is the call of one of these functions, as JSON:", *schemas])
+
+    @override
+    def parse(self, reply: str) -> Action | None:
+        """Of several calls the last one counts. A call that cannot be read stays a text, which `ToolEnv` explains."""
+        found = ACTION_JSON.read(reply)
+        if not found or found[-1].error is IN_THOUGHTS:
+            return None
+        if found[-1].error is not None or not isinstance(found[-1].arguments, dict | None):
+            return ACTION_JSON.opening.split(reply)[-1].strip()
+        return ToolCall(found[-1].name, found[-1].arguments or {})
+
+    @override
+    def format(self, action: Action) -> str:
+        return f"Action: {action}"
+
+    @override
+    def action_with(self, text: str) -> Any:
+        return ToolCall(self.tools[0].name if self.tools else "act", {"text": text})
+
+    @override
+    @property
+    def mark(self) -> str:
+        return "Action:"
+
+    @override
+    def from_text(self, text: str) -> Action:
+        return self._read(text) or text
+
+    @staticmethod
+    def _read(text: str) -> ToolCall | None:
+        try:
+            value = read_json(text)
+            return ToolCall.from_json({"arguments": {}, **value} if isinstance(value, dict) else value)
+        except ValueError:
+            return None
+
+
+FORMATS: Mapping[str, type[ActionFormat]] = {
+    kind.kind: kind for kind in (LineFormat, TagFormat, FenceFormat, ToolFormat)
+}
 
 
 def action_format_to_json(action_format: ActionFormat) -> dict[str, Any]:
-    """Return a format as JSON, for clients on other machines."""
-    return {"kind": action_format.kind, **asdict(action_format)}
+    """Return a format as JSON, for clients on other machines; they know its tools by their schemas."""
+    own = {field.name: getattr(action_format, field.name) for field in fields(action_format)}
+    tools = [
+        {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters), "line": tool.line}
+        for tool in action_format.tools
+    ]
+    return {"kind": action_format.kind, **own, "tools": tools}
 
 
 def action_format_from_json(value: Any) -> ActionFormat:
     """Return the format that `action_format_to_json` wrote."""
     try:
-        fields = dict(value)
-        kind = FORMATS[fields.pop("kind")]
-        fields["tools"] = tuple(
-            Tool(**{**tool, "parameters": tuple(Parameter(**p) for p in tool["parameters"])})
-            for tool in fields.get("tools", ())
-        )
-        if "tags" in fields:
-            fields["tags"] = tuple((str(name), str(placeholder)) for name, placeholder in fields["tags"])
-        return kind(**fields)
-    except (KeyError, TypeError, ValueError) as error:
-        raise EnvError(f"the action format {value!r} is not known to this version: {error!r}.") from error
+        values = dict(value)
+        kind = FORMATS[values.pop("kind")]
+        values["tools"] = tuple(Tool(**tool) for tool in values.get("tools", ()))
+        if "tags" in values:
+            values["tags"] = tuple((str(name), str(placeholder)) for name, placeholder in values["tags"])
+        return kind(**values)
+    except (AgentError, KeyError, TypeError, ValueError) as error:
+        raise EnvError(f"the action format {value!r:.300} is not known to this version: {error!r}.") from error
 
 
 def _tagged(name: str, text: str) -> str:

@@ -5,7 +5,8 @@ import unicodedata
 from dataclasses import dataclass
 from functools import cache
 
-from verl_agent.envs.action_format import ActionFormat, TagFormat
+from verl_agent.envs.action_format import ActionFormat, TagFormat, ToolFormat
+from verl_agent.types import Action, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,13 @@ def action_names(action_format: ActionFormat) -> list[str]:
     return [name for name, _ in action_format.tags] if isinstance(action_format, TagFormat) else []
 
 
-def named_action(action_format: ActionFormat, action: str) -> ActionTarget:
+def named_action(action_format: ActionFormat, action: Action) -> ActionTarget:
     """Return the target of an action by the tool or the tag that it is written with; the element is unknown."""
+    if isinstance(action, ToolCall):
+        known = (tool.name for tool in action_format.tools if tool.name.lower() == action.name.lower())
+        return ActionTarget(next(known, ""), None, str(action))
+    if isinstance(action_format, ToolFormat) and isinstance(call := action_format.from_text(action), ToolCall):
+        return named_action(action_format, call)
     text = " ".join(action.split())
     if isinstance(action_format, TagFormat):
         if tag := action_format.split(action):

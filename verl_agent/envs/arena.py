@@ -163,6 +163,7 @@ class Arena(EnvAdapter):
         """
         self._is_match = MATCH in item.data
         self._forfeited: Sequence[float] | None = None
+        self._paid_so_far = 0.0
         if not self._is_match and len(self.policy_seats) > 1:
             raise ConfigError(
                 f"{SEATS} has {len(self.policy_seats)} seats for policies, and this command plays one. Give the other "
@@ -185,7 +186,7 @@ class Arena(EnvAdapter):
             (seat,) = self.policy_seats
             if not self.to_move():
                 return StepResult("The match has ended.", terminated=True)
-            return seat_result(await self._advance({seat: action}), seat)
+            return self._paid(seat_result(await self._advance({seat: action}), seat), seat)
         asked: Mapping[str, Any] = json.loads(action)
         if LEAVE in asked:
             self._forfeited = self.forfeit(asked[LEAVE])
@@ -193,6 +194,12 @@ class Arena(EnvAdapter):
         else:
             view = await self._advance({int(seat): text for seat, text in asked.items()})
         return StepResult(view.to_json(), terminated=view.results is not None)
+
+    def _paid(self, result: StepResult, seat: int) -> StepResult:
+        """Pay the return of leaving with the first action and the rest at the end: a limit may end the episode."""
+        due = result.reward if result.terminated else float(self.forfeit(seat)[seat])
+        self._paid_so_far, reward = due, due - self._paid_so_far
+        return replace(result, reward=reward)
 
     async def _advance(self, actions: Mapping[int, str]) -> MatchView:
         invalid = await self._play_scripts(actions) if self.to_move() else ()

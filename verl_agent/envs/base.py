@@ -10,8 +10,9 @@ from typing import Any, Self, TypeAlias
 from verl_agent.envs.action_format import ActionFormat, LineFormat
 from verl_agent.envs.action_target import ActionTarget, named_action
 from verl_agent.envs.drawing import Drawing
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.errors import ConfigError, ContractError, did_you_mean
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
+from verl_agent.values import NUMBER, to_number
 
 Oracle: TypeAlias = Callable[[str], DemoAction]
 """Returns the next action for an observation; called once a turn, in order."""
@@ -133,6 +134,9 @@ class EnvAdapter(ABC):
     action_format: ActionFormat = LineFormat()
     """Syntax of an action inside a reply. Agents explain it to the model and parse replies with it."""
 
+    only_agent: str = ""
+    """Name of the only agent that can act in it; "" for any agent."""
+
     names_elements: bool = False
     """True if `describe_action` returns the names of elements, so that approval policies may have rules about them."""
 
@@ -178,20 +182,17 @@ class EnvAdapter(ABC):
         """
 
     @abstractmethod
-    async def step(self, action: str) -> StepResult:
-        """Carry out one action, the text that `action_format` parsed from a reply.
+    async def step(self, action: Any) -> StepResult:
+        """Carry out one action: the text that `action_format` parsed from a reply, or a `ToolCall` in a `ToolEnv`.
 
         An action that is unknown or impossible raises nothing. It returns an observation that says so, and
         `info={"invalid_action": 1.0}`, which is counted.
         """
 
-    async def keep_alive(self) -> None:  # noqa: B027 - most environments close no session by themselves
-        """Keep the session open. Called every few seconds while an episode waits for a person's decision."""
-
     async def close(self) -> None:  # noqa: B027 - most environments have nothing to release
         """Release the resources of the session. May be called more than once."""
 
-    def describe_action(self, action: str, observation: str) -> ActionTarget:
+    def describe_action(self, action: Any, observation: str) -> ActionTarget:
         """Return the target of an action, as approval policies match it; computed from the texts alone.
 
         The default knows the tool or the tag of the action and no element, and reads single spaces. An environment that
@@ -247,6 +248,18 @@ class EnvAdapter(ABC):
         An evaluation with `model.path=oracle` plays and records its episodes.
         """
         return None
+
+
+def read_success_reward(env: EnvAdapter) -> float:
+    """Return `EnvAdapter.success_reward` as a number of Python.
+
+    Raises:
+        ContractError: it is not a finite number.
+    """
+    value = env.success_reward
+    if (number := to_number(value)) is None:
+        raise ContractError(f"{type(env).__name__}.success_reward={value!r:.100} is not allowed. {NUMBER}")
+    return number
 
 
 def _construct(adapter: type[EnvAdapter], args: tuple[Any, ...], options: dict[str, Any]) -> EnvAdapter:

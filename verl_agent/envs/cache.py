@@ -1,11 +1,42 @@
-"""Folder in which prepared models and data are kept between runs."""
+"""Person who runs this process, and folder in which prepared models and data are kept between runs."""
 
+import getpass
 import os
 from pathlib import Path
 
+from verl_agent.errors import ConfigError
+
 
 def cache_dir() -> Path:
-    """Return `$VERL_AGENT_CACHE`, or a folder in the user's cache."""
-    chosen = os.environ.get("VERL_AGENT_CACHE")
-    root = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(chosen) if chosen else root / "verl_agent"
+    """Return `$VERL_AGENT_CACHE`, or a folder in the user's cache.
+
+    Raises:
+        ConfigError: no variable names the folder, and the user has no home.
+    """
+    if chosen := os.environ.get("VERL_AGENT_CACHE"):
+        return Path(chosen)
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else home("VERL_AGENT_CACHE") / ".cache") / "verl_agent"
+
+
+def home(variable: str) -> Path:
+    """Return the home of the user, who may have none in a container.
+
+    Args:
+        variable: environment variable that names the wanted folder instead, for the message.
+
+    Raises:
+        ConfigError: the user has no home.
+    """
+    try:
+        return Path.home()
+    except (RuntimeError, KeyError) as error:
+        raise ConfigError(f"user {user_name()} has no home folder. Set {variable} or HOME to a folder.") from error
+
+
+def user_name() -> str:
+    """Return the name of the user, or the number of one without a name, as in a container with `--user`."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"

@@ -11,6 +11,8 @@ MARKER = re.compile(r"(?<![^\W_])[*_]{0,3}action[\s*_]{0,9}:", re.IGNORECASE)
 LINE_START = re.compile(r"^[ \t>#*_-]{0,20}\Z", re.MULTILINE)
 """Text between the beginning of a line and a marker that counts as the first thing on its line."""
 THINK = re.compile(r"<\s{0,3}(/?)\s{0,3}think\s{0,3}>", re.IGNORECASE)
+THOUGHT = re.compile(r"\s*(?:summary:[^\n]*\s+)?(<think>)", re.IGNORECASE)
+"""Begin of a reply with a thought, after the line that `verl_agent.agents.context.Summary` adds."""
 FENCE = re.compile(r"(?<!`)(`{3,20})(?!`)(?:[ \t]{0,9}([\w+#.-]{0,30})[ \t]{0,9}\r?(\n))?(.*?)\1", re.DOTALL)
 LANGUAGES = frozenset(
     re.findall(
@@ -100,6 +102,15 @@ def readable_parts(reply: str) -> Iterator[str]:
     yield "\n".join(outside)
     if head:
         yield head
+
+
+def thought_marks(reply: str) -> list[tuple[int, int]]:
+    """Return start and end of the tags around the thought that begins a reply."""
+    first = THOUGHT.match(reply)
+    if first is None:
+        return []
+    close = reply.find("</think>", first.end())
+    return [first.span(1), (close, close + len("</think>"))] if close >= 0 else [first.span(1)]
 
 
 def trim(text: str) -> str:

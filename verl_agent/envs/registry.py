@@ -12,8 +12,10 @@ from typing import Any
 
 from verl_agent import registry
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import AgentError, ConfigError, describe_exception, did_you_mean
 from verl_agent.types import TaskItem
+from verl_agent.values import text_fault
 
 ENTRY_POINT_GROUP = "verl_agent.envs"
 
@@ -66,20 +68,34 @@ def make_env(name: str, options: Mapping[str, Any] | None = None) -> EnvAdapter:
         raise ConfigError(f"env.options of {name!r}: {describe_exception(error)}") from error
 
 
+def item_fault(item: object) -> tuple[str, str] | None:
+    """Return the place and value in an item of `tasks()` that is not allowed, and the remedy; None without one."""
+    if not isinstance(item, TaskItem):
+        return shorten(repr(item), 100), "Allowed: a TaskItem."
+    if remedy := text_fault(item.id):
+        return f"a TaskItem with id={shorten(repr(item.id), 100)}", f"Allowed: a text that is not empty. {remedy}"
+    if remedy := text_fault(item.category, may_be_empty=True):
+        shown = shorten(repr(item.category), 100)
+        return f"TaskItem {item.id!r} with category={shown}", f"Allowed: a text. {remedy}"
+    return None
+
+
 def list_tasks(env: EnvAdapter, split: str) -> dict[str, TaskItem]:
     """Return the items of one split by id.
 
     Raises:
-        ConfigError: unknown split, no items, or an id that occurs twice.
+        ConfigError: unknown split, no items, an id or a category that is no text, or an id that occurs twice.
     """
     name = type(env).__name__
     env.check_split(split)
     try:
-        items = env.tasks(split)
+        items = list(env.tasks(split))
     except AgentError:
         raise
     except Exception as error:  # boundary: tasks() is the author's code
         raise ConfigError(f"{name} does not list the tasks of {split!r}: {describe_exception(error)}") from error
+    if fault := next(filter(None, map(item_fault, items)), None):
+        raise ConfigError(f"{name} lists {fault[0]} in split {split!r}. {fault[1]}")
     by_id = {item.id: item for item in items}
     if not by_id:
         raise ConfigError(f"{name} lists no tasks for split {split!r}.")

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
-from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.base import EnvAdapter, read_success_reward
 from verl_agent.errors import EnvError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem
 
 
 class Session(Protocol):
@@ -26,12 +26,8 @@ class Session(Protocol):
         """Begin `item`; see `EnvAdapter.reset`."""
         ...
 
-    async def step(self, action: str) -> StepResult:
+    async def step(self, action: Any) -> StepResult:
         """Take one action; see `EnvAdapter.step`."""
-        ...
-
-    async def keep_alive(self) -> None:
-        """Restart the time after which an idle session is closed; see `EnvAdapter.keep_alive`."""
         ...
 
     async def close(self) -> None:
@@ -66,15 +62,11 @@ class SessionPool(Protocol):
         """
         ...
 
-    async def step(self, session: int, action: str) -> StepResult:
+    async def step(self, session: int, action: Action) -> StepResult:
         """Carry out one action; see `EnvAdapter.step`. Raises the errors of `reset`.
 
         A step before the first reset raises `EnvError`.
         """
-        ...
-
-    async def keep_alive(self, session: int) -> None:
-        """Restart the time after which an idle session is closed. Raises the errors of `reset`."""
         ...
 
     async def close(self, session: int) -> None:
@@ -102,7 +94,7 @@ class PooledEnv:
     """
 
     def __init__(self, env: EnvAdapter, pool: SessionPool) -> None:
-        self.success_reward, self.deterministic = env.success_reward, env.deterministic
+        self.success_reward, self.deterministic = read_success_reward(env), bool(env.deterministic)
         self._pool = pool
         self._session: int | None = None
 
@@ -112,16 +104,11 @@ class PooledEnv:
             self._session = await self._pool.open()
         return await self._pool.reset(self._session, item)
 
-    async def step(self, action: str) -> StepResult:
+    async def step(self, action: Action) -> StepResult:
         """Play an action in the pool."""
         if self._session is None:
             raise EnvError("step came before the first reset.")
         return await self._pool.step(self._session, action)
-
-    async def keep_alive(self) -> None:
-        """Tell the pool that the episode goes on."""
-        if self._session is not None:
-            await self._pool.keep_alive(self._session)
 
     async def close(self) -> None:
         """Close the session in the pool."""

@@ -36,8 +36,9 @@ class HostSettings:
     """Memory in MiB above which a host is replaced; null for the adapter's `hosting.memory_mb`."""
     wait_s: Seconds = 600.0
     """Seconds that a new session waits for a free slot when all hosts are full."""
-    idle_s: Seconds = 3600.0
-    """Seconds without a call after which a session is closed."""
+    idle_s: Annotated[Seconds, IN_RAY] = 3600.0
+    """Seconds without a call after which a session is closed, whose worker may have been lost; longer than an update
+    with its checkpoint."""
     num_cpus: Annotated[float, Field(ge=0), IN_RAY] = 0.25
     """CPUs that Ray reserves for a host, usually a fraction."""
     resource: Annotated[str | None, IN_RAY] = None

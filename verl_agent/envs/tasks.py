@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import list_tasks
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, counted, did_you_mean
 from verl_agent.types import TaskItem
+from verl_agent.values import read_text
 
 
 def task_ids(tasks: Sequence[TaskItem]) -> str:
@@ -34,13 +36,20 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
         ConfigError: unknown split or id, a file without ids, or a duplicate id.
     """
     path, name = Path(source), type(env).__name__
-    if not path.is_file() and (source in env.splits or not path.suffix):
+    given, is_file = f"{key}={source!r}" if key else f"task file {source!r}", False
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # its name is too long, or has a character that no name may have
+        problem = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{given} is not allowed: {problem}. Choose a file of task ids, or a split.") from error
+    if not is_file and (source in env.splits or not path.suffix):
         if key and source not in env.splits:
             hint = did_you_mean(source, env.splits)
             raise ConfigError(f"{key}={source!r} is not allowed: {name} has no split {source!r}. {hint}")
         return list(list_tasks(env, source).values())
-    given = f"{key}={source!r}" if key else f"task file {source!r}"
-    if not path.is_file():
+    if not is_file:
         splits = ", ".join(env.splits)
         raise ConfigError(f"{given} does not exist in {Path.cwd()}. Choose a file of task ids, or a split: {splits}.")
     if not (ids := ids_in(path)):
@@ -58,8 +67,12 @@ def select_tasks(env: EnvAdapter, source: str, key: str = "") -> list[TaskItem]:
 
 
 def ids_in(file: Path) -> list[str]:
-    """Return the ids in a file of tasks, without comments."""
-    lines = file.read_text(encoding="utf-8").splitlines()
+    """Return the ids in a file of tasks, without comments.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
+    lines = read_text(file).splitlines()
     return [line for raw in lines if (line := re.split(r"(?:^|\s)#", raw)[0].strip())]
 
 

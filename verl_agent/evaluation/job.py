@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
@@ -11,22 +12,23 @@ from omegaconf import DictConfig
 
 from verl_agent.agents.registry import check_retries
 from verl_agent.config.catalogue import may_change
+from verl_agent.envs.model_api.reply_log import FILE as REPLIES
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.api.policy import check_api
-from verl_agent.evaluation.api.reply_log import FILE as REPLIES
-from verl_agent.evaluation.loop import PlannedEpisode, pending_episodes
+from verl_agent.evaluation.api_policy import check_api
+from verl_agent.evaluation.loop import ErrorShare, PlannedEpisode, error_share, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
 from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, read_evaluation
 from verl_agent.evaluation.training_differences import TrainingDifference, run_of_model, training_differences
-from verl_agent.models.hf import check_context, context_length, load_config
+from verl_agent.models.hf import check_context, context_length, load_config, load_tokenizer
 from verl_agent.models.resolve import resolve_model
+from verl_agent.oversight.rules import Rule, asks_person, read_rules
+from verl_agent.oversight.terminal import check_terminal
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.folder import GAME, RECORDS, SETTINGS, model_name, planned_records, unplayed
 from verl_agent.results.results import final_records
-from verl_agent.rollout.approval import Rule, asks_person, read_rules
+from verl_agent.rollout.limits import check_turns, template_tokens
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs.identity import claim
-from verl_agent.runs.terminal_person import check_terminal
 from verl_agent.system.installation import require_engine
 from verl_agent.system.operators import check_together, engine_checks
 from verl_agent.system.resources import TEMPORARY_GB, make_folder, require_temporary_space
@@ -57,8 +59,14 @@ class Evaluation:
 
     @cached_property
     def pending(self) -> list[PlannedEpisode]:
-        """Episodes that this start has to play."""
-        return pending_episodes(self.items, self.config.evaluation.samples, self.earlier)
+        """Episodes that this start has to play; none if the evaluation is finished."""
+        rate = self.config.run.env.max_env_error_rate
+        return pending_episodes(self.items, self.config.evaluation.samples, self.earlier, rate)
+
+    @cached_property
+    def errors(self) -> ErrorShare:
+        """Share of failed episodes, without the pending ones until they are played."""
+        return error_share(self.planned, self.earlier, self.pending, self.config.run.env.max_env_error_rate)
 
     @property
     def planned(self) -> int:
@@ -104,6 +112,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
     evaluation, run, model = sections.evaluation, sections.run, sections.model
     run.new_agent()
     check_retries(run.agent, run.live)
+    run.judge.check()
     key = "env.eval_tasks" if evaluation.tasks == run.env.eval_tasks else "evaluation.tasks"
     items = first_tasks(run.tasks(evaluation.tasks, key), evaluation)
     baseline = _read_baseline(evaluation.compare_with) if evaluation.compare_with else []
@@ -129,6 +138,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         check_api(sections.api, evaluation.temperature, evaluation.max_usd)
     else:
         model = playable_policy(model, sections, items)
+    check_limits(sections, model)
     time = f"{datetime.now():%Y%m%d-%H%M%S}"
     api = {} if sections.api is None else {"model.api": asdict(sections.api)}
     folder = Path(evaluation.output_dir or f"runs/eval/{run.env.name}_{model_name(model)}_{time}").resolve()
@@ -143,6 +153,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         {
             **sections.plain,
             **api,
+            **run.judge.identity(),
             "approval": [asdict(rule) for rule in rules],
             "model": model,
             "horizon": {"eval_max_turns": run.horizon.turns_for_evaluation()},
@@ -166,6 +177,28 @@ def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list
         if of_category[item.category] <= (settings.max_tasks_per_category or len(items)):
             kept.append(item)
     return kept[: settings.max_tasks]
+
+
+def check_limits(config: EvaluationConfig, model: str) -> str:
+    """Return a sentence on replies that end an episode before its turn limit; empty if none does.
+
+    Nothing is known of scripted policies, nor of an agent that edits the context.
+
+    Raises:
+        ConfigError: no episode can reach the turn limit.
+    """
+    run, api = config.run, config.api
+    if run.new_agent().context.edits or (api is None and not is_model(model)):
+        return ""
+    limit, reply = run.horizon.turns_for_evaluation(), ("episode.max_tokens_per_turn", run.episode.max_tokens_per_turn)
+    if api is not None and api.max_output_tokens:
+        reply = ("model.api.max_output_tokens", api.max_output_tokens)
+    around = 1
+    if api is None:
+        with suppress(ConfigError):  # raised again, with its place in the order, when the model is loaded
+            around = template_tokens(load_tokenizer(model, "model.path"))
+    response = ("data.max_response_length", config.data.max_response_length)
+    return check_turns({f"horizon.eval_max_turns={limit}": limit}, reply, response, around)
 
 
 def check_engine_device(device: str) -> None:
@@ -197,13 +230,13 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
         ConfigError: the hardware does not fit the recipe, or the model is missing or its context is too short.
     """
     check_engine_device(config.engine.device)
+    model, lengths = resolve_model(path, key="model.path", policies=[ORACLE, RANDOM]), config.data
+    longest = context_length(load_config(model, "model.path"))
+    check_context(longest, lengths.max_prompt_length, lengths.max_response_length, f"model.path={path!r}")
     if config.engine.name == "sglang":
         require_engine("engine.name", "sglang", config.engine.device == "cpu")
     if config.engine.device == "cpu":
         check_together(lambda: require_temporary_space(TEMPORARY_GB), *engine_checks(config.engine.name))
-    model, lengths = resolve_model(path, key="model.path", policies=[ORACLE, RANDOM]), config.data
-    longest = context_length(load_config(model, "model.path"))
-    check_context(longest, lengths.max_prompt_length, lengths.max_response_length, f"model.path={path!r}")
     return model
 
 

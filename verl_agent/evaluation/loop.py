@@ -1,20 +1,18 @@
 """Concurrent loop of an evaluation: plays pending episodes and records each attempt as it ends."""
 
 import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from verl_agent.agents.base import Agent
-from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvErrorLimitError, ReplyUnavailableError
 from verl_agent.results.results import final_records
-from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
-from verl_agent.rollout.oversight import Overseer
-from verl_agent.rollout.policy import Policy
+from verl_agent.rollout.player import Player
 from verl_agent.rollout.seeds import EpisodeSeed
-from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_episode, to_record
+from verl_agent.system.threads import in_thread
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_record
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, StopReason, TaskItem
 
@@ -35,25 +33,25 @@ class PlannedEpisode:
     item: TaskItem
     sample: int
 
+    @property
+    def key(self) -> tuple[str, int]:
+        """Task and sample, as records have them."""
+        return self.item.id, self.sample
+
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSetup:
-    """Values that all episodes of an evaluation share.
+    """Player of an evaluation, and the values that the records of all its episodes share.
 
     Attributes:
-        new_policy: factory of the policy of one attempt, from the task and the attempt's seed.
         concurrency: number of episodes played at once, >= 1.
         max_env_error_rate: largest allowed share of episodes that are not valid or have an action error, 0 to 1.
         oracle_turns: see `EnvAdapter.oracle_turns`.
         on_valid: called with the policy, the task and the sample of each episode that is valid and in
             which no person intervened; None for nothing.
-        overseer: sees each turn before its action is carried out; None to carry out everything.
     """
 
-    new_env: Callable[[], Session]
-    new_agent: Callable[[], Agent]
-    new_policy: Callable[[TaskItem, EpisodeSeed], Policy]
-    limits: EpisodeLimits
+    player: Player[Any]
     tasks: str
     model: str
     seed: int = 1
@@ -62,58 +60,144 @@ class EvaluationSetup:
     purpose: Purpose = "evaluation"
     oracle_turns: Callable[[TaskItem], int | None] = lambda item: None
     on_valid: Callable[[Any, TaskItem, int], None] | None = None
-    overseer: Overseer | None = None
 
 
-def pending_episodes(items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord]) -> list[PlannedEpisode]:
-    """Return the episodes without a valid record; episodes with environment errors are pending again.
+def left_out(stop: StopReason) -> bool:
+    """Return True if an episode that ended so counts towards `env.max_env_error_rate`."""
+    return stop is StopReason.ACTION_ERROR or not (stop.valid or stop is StopReason.OPERATOR)
 
-    An episode with an overlong prompt is not: a resumed evaluation has the same token limit. Nor is one that a person
-    ended.
+
+class ErrorShare:
+    """Share of the planned episodes that count towards `env.max_env_error_rate`, over all starts of an evaluation.
+
+    Args:
+        stops: endings of the episodes of earlier starts that are not played again.
+        error: message of the last one of these that failed.
+    """
+
+    def __init__(self, planned: int, allowed_rate: float, stops: Sequence[StopReason] = (), error: str = "") -> None:
+        self._planned, self._allowed_rate, self._error = planned, allowed_rate, error
+        self._stops = Counter(stops)
+
+    @property
+    def exceeded(self) -> bool:
+        """True if the share is larger than allowed, or the first episodes all failed."""
+        failed, ended = self.failed, self._stops.total()
+        hopeless = MAX_INITIAL_ERRORS <= failed == ended and self._allowed_rate < 1
+        return hopeless or failed > self._allowed_rate * self._planned
+
+    @property
+    def failed(self) -> int:
+        """Number of failed episodes so far."""
+        return sum(count for stop, count in self._stops.items() if left_out(stop))
+
+    def add(self, episode: Episode) -> None:
+        """Count an episode, and check the share."""
+        self._stops[episode.stop] += 1
+        self._error = episode.error if left_out(episode.stop) else self._error
+        self.check()
+
+    def check(self) -> None:
+        """Check the share.
+
+        Raises:
+            EnvErrorLimitError: it is exceeded.
+        """
+        if self.exceeded:
+            errors = "have errors" if self._stops[StopReason.ACTION_ERROR] else "are not valid"
+            named = ", ".join(f"{stop} {count}" for stop, count in self._stops.items() if left_out(stop))
+            raise EnvErrorLimitError(
+                f"{self.failed} of {self._stops.total()} episodes {errors}, of {self._planned} planned; "
+                f"env.max_env_error_rate={self._allowed_rate:g} ({named}). The last error: {self._error}"
+            )
+
+
+REPEATED = (StopReason.ENV_ERROR, StopReason.REQUEST_REFUSED, StopReason.CANCELLED)
+"""Endings after which another start may play the episode again: the reason lies outside of the evaluation."""
+
+
+def pending_episodes(
+    items: Sequence[TaskItem], samples: int, records: Iterable[EpisodeRecord], allowed_rate: float = 0.0
+) -> list[PlannedEpisode]:
+    """Return the episodes that a start has to play: those without a record, then those to repeat.
+
+    An evaluation is finished if each episode has a record and the share of failed ones is allowed; nothing is repeated
+    then. Else episodes that ended for a reason of `REPEATED` are played again. An episode with an overlong prompt is
+    not: a resumed evaluation has the same token limit. Nor is one that a person ended.
 
     The first samples of all tasks come before the second ones, so that an interrupted evaluation covers most tasks.
     """
-    ended = [(record, to_episode(record)) for record in final_records(records)]
-    decided = (StopReason.OVERLONG_PROMPT, StopReason.OPERATOR)
-    final = [record for record, episode in ended if episode.valid or episode.stop in decided]
-    done = {(record["task"], record["sample"]) for record in final}
+    ended = _endings(records)
     planned = [PlannedEpisode(item, sample) for sample in range(samples) for item in items]
-    return [one for one in planned if (one.item.id, one.sample) not in done]
+    unplayed = [one for one in planned if one.key not in ended]
+    again = [one for one in planned if one.key in ended and ended[one.key][0] in REPEATED]
+    stops = [ended[one.key][0] for one in planned if one.key in ended]
+    finished = not unplayed and not ErrorShare(len(planned), allowed_rate, stops).exceeded
+    return [] if finished else [*unplayed, *again]
 
 
-def attempt_seed(setup: EvaluationSetup, item: TaskItem, sample: int, attempt: int) -> EpisodeSeed:
-    """Return the seed of one attempt, independent of all other episodes; purposes share it, since one may change."""
-    return EpisodeSeed(setup.seed, "evaluation", item.env, item.id, step=0, sample=sample, attempt=attempt)
+def error_share(
+    planned: int, records: Iterable[EpisodeRecord], pending: Iterable[PlannedEpisode], allowed_rate: float
+) -> ErrorShare:
+    """Return the share of failed episodes of earlier starts, without those that are still pending.
+
+    Args:
+        planned: number of episodes of the whole evaluation.
+        records: records of the planned tasks and samples.
+    """
+    left = {one.key for one in pending}
+    decided = [ending for key, ending in _endings(records).items() if key not in left]
+    error = next((error for stop, error in reversed(decided) if left_out(stop)), "")
+    return ErrorShare(planned, allowed_rate, [stop for stop, _ in decided], error)
+
+
+def _endings(records: Iterable[EpisodeRecord]) -> dict[tuple[str, int], tuple[StopReason, str]]:
+    """Return stop reason and error of the last attempt at each episode, by `PlannedEpisode.key`."""
+    return {(one["task"], one["sample"]): (StopReason(one["stop"]), one["error"]) for one in final_records(records)}
+
+
+def episode_seed(setup: EvaluationSetup, item: TaskItem, sample: int) -> EpisodeSeed:
+    """Return the seed of one episode, independent of all others; purposes share it, since one may change."""
+    return EpisodeSeed(setup.seed, "evaluation", item.env, item.id, step=0, sample=sample)
 
 
 async def play_all(
-    planned: Sequence[PlannedEpisode],
+    pending: Sequence[PlannedEpisode],
     setup: EvaluationSetup,
     writer: EpisodeWriter,
     on_episode: Callable[[Episode], None],
+    errors: ErrorShare | None = None,
 ) -> None:
     """Play episodes concurrently; each is on disk before its worker starts the next one.
 
     An episode for which the policy's server gives no reply is not recorded, and the others continue.
+
+    Args:
+        errors: share of failed episodes so far; None if these are all episodes of the evaluation.
 
     Raises:
         EnvErrorLimitError: the share of episodes that are not valid exceeds the limit, or the first ones all failed.
         ConfigError: some episodes are still pending, because the server gave no reply; or the server gave none for as
             many episodes in a row as are played at once.
     """
-    queue, errors = iter(planned), _ErrorCount(len(planned), setup.max_env_error_rate)
+    queue = deque(pending)
+    share = errors or ErrorShare(len(pending), setup.max_env_error_rate)
     outages = _Outages(max(MIN_OUTAGE, setup.concurrency))
 
     async def work() -> None:
-        for one in queue:
+        while queue:
+            one = queue.popleft()
             try:
                 episode = await play_one(one, setup, writer)
             except ReplyUnavailableError as error:
-                outages.add(error)
+                if error.unsure:
+                    queue.append(one)
+                else:
+                    outages.add(error)
                 continue
             outages.in_a_row = 0
             on_episode(episode)
-            errors.add(episode)
+            share.add(episode)
 
     workers = [asyncio.create_task(work()) for _ in range(setup.concurrency)]
     try:
@@ -123,22 +207,16 @@ async def play_all(
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
     if outages.total:
-        pending = "1 episode is" if outages.total == 1 else f"{outages.total} episodes are"
-        raise ConfigError(f"{pending} pending, because {outages.last}")
+        still = "1 episode is" if outages.total == 1 else f"{outages.total} episodes are"
+        raise ConfigError(f"{still} pending, because {outages.last}")
 
 
 async def play_one(planned: PlannedEpisode, setup: EvaluationSetup, writer: EpisodeWriter) -> Episode:
     """Play one episode, record its attempts, and return the last one."""
-    item, policies = planned.item, list[Policy]()
-
-    def new_policy() -> Policy:
-        seed = attempt_seed(setup, item, planned.sample, len(policies) + 1)
-        policies.append(setup.new_policy(item, seed))
-        return policies[-1]
-
-    attempts = await play_until_valid(item, setup.new_env, setup.new_agent, new_policy, setup.limits, setup.overseer)
-    oracle_turns = await asyncio.to_thread(setup.oracle_turns, item)
-    for number, episode in enumerate(attempts, start=1):
+    item = planned.item
+    played = await setup.player.play(item, episode_seed(setup, item, planned.sample))
+    oracle_turns = await in_thread(setup.oracle_turns, item)
+    for number, episode in enumerate(played.attempts, start=1):
         episode.oracle_turns = oracle_turns
         meta = EpisodeMeta(
             purpose=setup.purpose,
@@ -152,9 +230,9 @@ async def play_one(planned: PlannedEpisode, setup: EvaluationSetup, writer: Epis
             model=setup.model,
         )
         writer.write(to_record(episode, meta))
-    if setup.on_valid is not None and attempts[-1].valid and not attempts[-1].operated:
-        setup.on_valid(policies[-1], item, planned.sample)
-    return attempts[-1]
+    if setup.on_valid is not None and played.episode.valid and not played.episode.operated:
+        setup.on_valid(played.policy, item, planned.sample)
+    return played.episode
 
 
 @dataclass(slots=True)
@@ -172,25 +250,3 @@ class _Outages:
         self.last = str(error)
         if self.in_a_row >= self.most_in_a_row:
             raise ConfigError(f"{self.in_a_row} episodes in a row got no reply. The last error: {error}")
-
-
-@dataclass(slots=True)
-class _ErrorCount:
-    planned: int
-    allowed_rate: float
-    ended: int = 0
-    failed: int = 0
-    action_errors: int = 0
-
-    def add(self, episode: Episode) -> None:
-        self.ended += 1
-        self.action_errors += episode.stop is StopReason.ACTION_ERROR
-        left_out = not episode.valid and episode.stop is not StopReason.OPERATOR
-        self.failed += left_out or episode.stop is StopReason.ACTION_ERROR
-        hopeless = self.failed == self.ended == MAX_INITIAL_ERRORS and self.allowed_rate < 1
-        if hopeless or self.failed > self.allowed_rate * self.planned:
-            raise EnvErrorLimitError(
-                f"{self.failed} of {self.ended} episodes {'have errors' if self.action_errors else 'are not valid'}, "
-                f"of {self.planned} planned; "
-                f"env.max_env_error_rate={self.allowed_rate:g}. The last error: {episode.error}"
-            )

@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -12,7 +12,7 @@ from typing_extensions import override
 from verl_agent.envs.session import Session
 from verl_agent.rollout.sessions import WrappedSession
 from verl_agent.sections import settings
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem, ToolCall
 
 Share = Annotated[float, Field(ge=0, le=1)]
 FAULT = "The action could not be carried out for a technical reason, and nothing has changed. Try it again."
@@ -84,11 +84,11 @@ class PerturbedSession(WrappedSession):
         return [*changed, {"role": first["role"], "content": self._observed(first["content"])}]
 
     @override
-    async def step(self, action: str) -> StepResult:
+    async def step(self, action: Action) -> StepResult:
         self._turn += 1
         if self._draws("fault").random() < self._settings.fault_rate:
             return StepResult(self._observed(FAULT), info={"perturbed_fault": 1.0})
-        result = await super().step(renamed(action, {new: old for old, new in self._names.items()}))
+        result = await super().step(_renamed_action(action, {new: old for old, new in self._names.items()}))
         return replace(result, observation=self._observed(result.observation))
 
     def _observed(self, text: str) -> str:
@@ -112,6 +112,17 @@ class PerturbedSession(WrappedSession):
 
     def _draws(self, purpose: str) -> random.Random:
         return random.Random(f"{self._seed}/{self._task}/{self._turn}/{purpose}")
+
+
+def _renamed_action(action: Any, names: Mapping[str, str]) -> Any:
+    """Return an action, or an argument of one, with other names in its texts."""
+    if isinstance(action, ToolCall):
+        return ToolCall(action.name, _renamed_action(dict(action.arguments), names))
+    if isinstance(action, dict):
+        return {key: _renamed_action(value, names) for key, value in action.items()}
+    if isinstance(action, list):
+        return [_renamed_action(value, names) for value in action]
+    return renamed(action, names) if isinstance(action, str) else action
 
 
 def new_names(text: str, known: str, seed: str) -> dict[str, str]:

@@ -6,16 +6,18 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from verl_agent.actions import Action
 from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.local import local_pool
+from verl_agent.envs.model_api.client import ApiClient
+from verl_agent.envs.model_api.reply_log import FILE, ReplyLog
+from verl_agent.envs.model_api.settings import ApiSettings
+from verl_agent.envs.model_api.traffic import Traffic
 from verl_agent.envs.session import PooledEnv, Session
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.api.client import ApiClient
-from verl_agent.evaluation.api.policy import ApiPolicy
-from verl_agent.evaluation.api.reply_log import FILE, ReplyLog
-from verl_agent.evaluation.api.settings import ApiSettings
+from verl_agent.evaluation.api_policy import ApiPolicy
 from verl_agent.evaluation.perturb import PerturbedSession
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.models.hf import load_config, load_tokenizer
@@ -34,7 +36,7 @@ RANDOM_TASKS = 50
 
 NewPolicy: TypeAlias = Callable[[TaskItem, EpisodeSeed], Policy]
 """Factory of the policy of one attempt, from its task and its seed."""
-Demonstrated: TypeAlias = Sequence[tuple[TaskItem, list[str]]]
+Demonstrated: TypeAlias = Sequence[tuple[TaskItem, Sequence[Action]]]
 """Tasks with the actions of their demonstrations."""
 
 
@@ -58,14 +60,24 @@ def check_policy(path: str, env: EnvAdapter, items: Sequence[TaskItem]) -> None:
 
 @asynccontextmanager
 async def start_policies(
-    model: str, config: EvaluationConfig, items: Sequence[TaskItem], folder: Path
+    model: str,
+    config: EvaluationConfig,
+    items: Sequence[TaskItem],
+    folder: Path,
+    kind: Any = None,
+    traffic: Traffic | None = None,
 ) -> AsyncIterator[NewPolicy]:
-    """Yield the factory of policies; an engine or a connection serves the model while the block runs."""
+    """Yield the factory of policies; an engine or a connection serves the model while the block runs.
+
+    Args:
+        kind: class of the policies of a model that this machine serves; None for `EnginePolicy`.
+        traffic: counts the requests to a model behind an API; None to count none.
+    """
     run = config.run
     if config.api is not None:
         log = ReplyLog(folder / FILE)
         try:
-            async with ApiClient(config.api, log, config.evaluation.max_usd) as client:
+            async with ApiClient(config.api, log, config.evaluation.max_usd, traffic=traffic) as client:
                 yield api_policies(config.api, config, client)
         finally:
             log.close()
@@ -79,7 +91,7 @@ async def start_policies(
         yield lambda item, seed: new_policy()
     else:
         with start_engine(model, config) as engine:
-            yield engine_policies(model, config, engine)
+            yield engine_policies(model, config, engine, kind)
 
 
 def start_engine(model: str, config: EvaluationConfig) -> AbstractContextManager[Any]:
@@ -164,21 +176,23 @@ def random_policy(item: TaskItem, demonstrated: Demonstrated, agent: Agent, seed
     return OraclePolicy(agent, lambda observation: DemoAction(draws.choice(vocabulary)))
 
 
-def other_actions(item: TaskItem, demonstrated: Demonstrated) -> list[str]:
+def other_actions(item: TaskItem, demonstrated: Demonstrated) -> list[Action]:
     """Return the distinct actions of demonstrations, without those of `item` and, if any remain, other categories."""
     others = [(task, actions) for task, actions in demonstrated if task.id != item.id] or demonstrated
     similar = [(task, actions) for task, actions in others if task.category == item.category] or others
-    return sorted({action for _, actions in similar for action in actions})
+    return sorted(dict.fromkeys(action for _, actions in similar for action in actions), key=str)
 
 
 def api_policies(api: ApiSettings, config: EvaluationConfig, client: ApiClient) -> NewPolicy:
     """Return the factory of policies of a model behind an API."""
     run, evaluation = config.run, config.evaluation
-    tools = run.new_agent().tools
+    agent = run.new_agent()
     budget = episode_budget(config, api.max_output_tokens or run.episode.max_tokens_per_turn)
     sampling = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
     seeded = run.episode.seeded_sampling
-    return lambda item, seed: ApiPolicy(client, budget, sampling, seed, seeded, tools, api.options)
+    return lambda item, seed: ApiPolicy(
+        client, budget, sampling, seed, seeded, agent.tools, api.options, agent.parallel
+    )
 
 
 def episode_budget(config: EvaluationConfig, turn: int) -> TokenBudget:
@@ -187,13 +201,16 @@ def episode_budget(config: EvaluationConfig, turn: int) -> TokenBudget:
     return TokenBudget(data.max_prompt_length, data.max_response_length, turn, truncated == "play")
 
 
-def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPolicy:
-    """Return the factory of policies of a model: the token code of training with the sampling of the evaluation."""
+def engine_policies(model: str, config: EvaluationConfig, engine: Any, kind: Any = None) -> NewPolicy:
+    """Return the factory of policies of a model: the token code of training with the sampling of the evaluation.
+
+    kind: see `start_policies`.
+    """
     from verl_agent.rollout.chat_template import check_tools
     from verl_agent.rollout.engine_policy import EnginePolicy
     from verl_agent.rollout.tokens import EpisodeTokens
 
-    data, run, evaluation = config.data, config.run, config.evaluation
+    data, run, evaluation, policy_class = config.data, config.run, config.evaluation, kind or EnginePolicy
     tokenizer = load_tokenizer(model, "model.path")
     builder = token_builder(model, config)
     agent = run.new_agent()
@@ -205,8 +222,9 @@ def engine_policies(model: str, config: EvaluationConfig, engine: Any) -> NewPol
         sampling: dict[str, Any] = {"temperature": evaluation.temperature, "top_p": evaluation.top_p}
         if evaluation.logprobs is not None:
             sampling["logprobs"] = evaluation.logprobs
-        tokens, end_ids = EpisodeTokens(builder, end_of_turn, agent.tools), frozenset({end_of_turn})
+        tokens = EpisodeTokens(builder, end_of_turn, agent.tools, agent.marks)
         own_seed = seed if run.episode.seeded_sampling else None
-        return EnginePolicy(engine, tokenizer, tokens, budget, sampling, end_ids, own_seed)
+        made: Policy = policy_class(engine, tokenizer, tokens, budget, sampling, frozenset({end_of_turn}), own_seed)
+        return made
 
     return new_policy

@@ -3,18 +3,20 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from verl_agent.envs.model_api.reply_log import Totals
 from verl_agent.errors import counted
-from verl_agent.evaluation.api.reply_log import Totals
-from verl_agent.results.results import ALL, CategoryResult, SuccessComparison
+from verl_agent.results.comparison import Comparison
+from verl_agent.results.results import ALL, CategoryResult
 from verl_agent.results.statistics import MIN_TASKS
+from verl_agent.terminal import styled
 from verl_agent.types import StopReason
 
 
 def results_table(results: Sequence[CategoryResult], title: str, policy: str | None = None) -> Table:
-    """Return a table with one row per category; success rates have their 95 % intervals.
+    """Return a table with one row per category: success, below it the mean return, each with its 95 % interval.
 
     Args:
         policy: file of the approval policy whose rules decided on actions, for the caption; None without one.
@@ -23,13 +25,14 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
     columns: dict[str, Callable[[CategoryResult], str]] = {
         "tasks": lambda result: _tasks(result.tasks),
         "episodes": lambda result: str(result.episodes),
-        "success [95 %]": lambda result: str(result.success or "-"),
+        RATES: rates_cell,
         f"pass@{most}": lambda result: _number(result.pass_at.get(most), "{:.3f}"),
         "turns": lambda result: _number(result.turns_mean, "{:.1f}"),
         "invalid": lambda result: _number(result.invalid_rate, "{:.1%}"),
         "errors": lambda result: str(result.env_errors),
         "action errors": lambda result: str(_action_errors(result)),
         "overlong": lambda result: str(result.overlong_prompts),
+        "refused": lambda result: str(sum(result.refused.values())),
     }
     columns.pop("pass@1", None)
     if not any(result.env_errors for result in results):
@@ -38,24 +41,32 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
         del columns["action errors"]
     if not any(result.overlong_prompts for result in results):
         del columns["overlong"]
+    if not any(result.refused for result in results):
+        del columns["refused"]
     table = _table(title, *columns)
     captions = [line for one in results if one.category == ALL for line in _captions(one, policy)]
-    table.caption = "\n".join([*captions, *_too_few(result.tasks for result in results)])
+    table.caption = styled(("\n".join([*captions, *_too_few(result.tasks for result in results)]), "table.caption"))
     for number, result in enumerate(results, start=1):
-        cells = (escape(read(result)) for read in columns.values())
-        table.add_row(escape(result.category), *cells, end_section=number == len(results) - 1)
+        cells = (styled(read(result)) for read in columns.values())
+        table.add_row(styled(result.category), *cells, end_section=number == len(results) - 1)
     return table
 
 
-def comparison_table(comparisons: Sequence[SuccessComparison], before: str) -> Table:
-    """Return a table with one row per category that compares success with that of the evaluation `before`."""
-    table = _table(f"compared with {before}, by task", "tasks", "before", "after", "difference [95 %]")
+def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
+    """Return a table that compares success and return of each category with those of the evaluation `before`."""
+    table = _table(f"compared with {before}, by task", "measure", "tasks", "before", "after", "difference [95 %]")
     unpaired = comparisons[-1].unpaired
     notes = [f"{unpaired} tasks played in only one of the two are left out"] if unpaired else []
-    table.caption = "\n".join([*notes, *_too_few(one.difference.tasks for one in comparisons)])
+    table.caption = styled(
+        ("\n".join([*notes, *_too_few(one.difference.tasks for one in comparisons)]), "table.caption")
+    )
     for one in comparisons:
-        cells = (_tasks(one.difference.tasks), f"{one.before:.3f}", f"{one.after:.3f}", str(one.difference))
-        table.add_row(escape(one.category), *map(escape, cells))
+        for name, measure, before_after, difference in (
+            (one.category, "success", (one.before, one.after), one.difference),
+            ("", "return", (one.return_before, one.return_after), one.return_difference),
+        ):
+            cells = (measure, _tasks(difference.tasks), *map("{:.3f}".format, before_after), str(difference))
+            table.add_row(styled(name), *map(styled, cells))
     return table
 
 
@@ -72,8 +83,17 @@ def describe_totals(totals: Totals) -> str:
     if totals.cost_usd is not None and totals.unknown_costs:
         lines.append(f"not in this cost: {totals.unknown_costs} requests whose tokens or price are unknown")
     if totals.dropped:
-        lines.append(f"the model refuses these settings, which were left out: {', '.join(totals.dropped)}")
+        lines.append(f"the model refuses these settings and fields, which were left out: {', '.join(totals.dropped)}")
     return "\n".join(lines)
+
+
+RATES = "success [95 %]\nreturn [95 %]"
+"""Heading of the cells of `rates_cell`."""
+
+
+def rates_cell(result: CategoryResult) -> str:
+    """Return the success rate and, on a second line, the mean return of a category, with their intervals."""
+    return "-" if result.success is None else f"{result.success}\n{result.mean_return}"
 
 
 def _tasks(count: int) -> str:
@@ -109,6 +129,12 @@ def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
             f"overlong: {overall.overlong_prompts} of {overall.played} episodes are in no rate, since their prompt "
             "exceeds data.max_prompt_length. Raise it, or set data.overlong_prompt=truncate_observation"
         )
+    if overall.refused:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in overall.refused.items())
+        yield (
+            f"refused: {sum(overall.refused.values())} of {overall.played} episodes are in no rate, since the server "
+            f"refused a request twice ({kinds}). The records have its message"
+        )
     if overall.operated:
         yield (
             f"operated: {overall.operated} of {overall.played} episodes are in no rate, since a person decided in "
@@ -123,13 +149,13 @@ def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
         yield f"approved: in {approved} a person approved actions{rejected}"
     if policy or overall.rule_approved or overall.rule_rejected:
         yield (
-            f"rules{f' of {escape(policy)}' if policy else ''}: {counted(overall.rule_rejected, 'action')} rejected in "
+            f"rules{f' of {policy}' if policy else ''}: {counted(overall.rule_rejected, 'action')} rejected in "
             f"{overall.rule_rejected_episodes} of {episodes}, {overall.rule_approved} approved"
         )
 
 
-def plain_table(title: str | None = None) -> Table:
-    """Return a table without columns and edges; its title has rich's markup."""
+def plain_table(title: Text | None = None) -> Table:
+    """Return a table without columns and edges."""
     table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.title_justify = table.caption_justify = "left"
     return table
@@ -137,10 +163,10 @@ def plain_table(title: str | None = None) -> Table:
 
 def _table(title: str, *headings: str) -> Table:
     """Return an empty table that fits 80 columns; its first column is the category."""
-    table = plain_table(escape(title))
+    table = plain_table(styled((title, "table.title")))
     table.add_column("category", no_wrap=True)
     for heading in headings:
-        table.add_column(escape(heading), justify="right", no_wrap=True)
+        table.add_column(styled(heading), justify="right", no_wrap=True)
     return table
 
 

@@ -8,37 +8,41 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Self
 
-from rich.console import Console
-from rich.markup import escape
-
 from verl_agent.agents.registry import OPTION as TURNS_LEFT
+from verl_agent.envs.judge.judge import judging
+from verl_agent.envs.model_api.reply_log import FILE, totals
+from verl_agent.envs.model_api.traffic import Traffic
 from verl_agent.errors import counted
-from verl_agent.evaluation.api.reply_log import FILE, totals
-from verl_agent.evaluation.job import Evaluation
+from verl_agent.evaluation.job import Evaluation, check_limits
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
 from verl_agent.evaluation.policies import start_policies, start_sessions
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table
 from verl_agent.evaluation.training_differences import differences_table
+from verl_agent.oversight.approval import Approval
+from verl_agent.oversight.control import RunControl
+from verl_agent.oversight.rules import asks_person
+from verl_agent.oversight.socket import controlled
+from verl_agent.oversight.terminal import TerminalPerson
 from verl_agent.platform.worker_environment import worker_environment
+from verl_agent.results.comparison import compare_counted
 from verl_agent.results.folder import RECORDS, REPORT, model_name
 from verl_agent.results.results import (
     CountedEpisode,
     category_results,
-    compare_counted,
     counted_episodes,
+    final_records,
     solved_by_task,
 )
-from verl_agent.results.scaling import success_within_turns
+from verl_agent.results.scaling import rates_within_turns
 from verl_agent.results.significance import paired_ratio
 from verl_agent.results.statistics import Estimate
-from verl_agent.rollout.approval import Approval, asks_person
-from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.live import LiveEpisodes, Shown
+from verl_agent.rollout.player import Player
 from verl_agent.runs.console import progress_bar
-from verl_agent.runs.control.service import controlled
-from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.processes import run_ending_all_children
-from verl_agent.runs.terminal_person import TerminalPerson
+from verl_agent.terminal import Console, say, show_table
 from verl_agent.trace.provenance import write_result
+from verl_agent.trace.record import EpisodeRecord, is_operated
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.types import Episode, StopReason
 
@@ -47,40 +51,52 @@ def run_evaluation(evaluation: Evaluation, console: Console) -> None:
     """Play the pending episodes and end all child processes; warn first about a doubtful comparison.
 
     It is one with an unfinished evaluation, or of a model that was trained differently.
+
+    Raises:
+        EnvErrorLimitError: too many episodes failed, in this start or before.
+        ConfigError: some episodes are still pending.
     """
     if evaluation.baseline_unplayed:
-        folder = escape(str(evaluation.config.evaluation.compare_with))
-        console.print(
-            f"[yellow]evaluation.compare_with={folder} is not finished: it has "
-            f"{evaluation.baseline_unplayed}.[/] Only the tasks that it has played are compared.",
-            highlight=False,
-            soft_wrap=True,
-        )
+        unfinished = f"evaluation.compare_with={evaluation.config.evaluation.compare_with} is not finished: it has "
+        warning = f"{unfinished}{evaluation.baseline_unplayed}."
+        say(console, (warning, "yellow"), " Only the tasks that it has played are compared.")
     if evaluation.training_run is not None and evaluation.training_differences:
-        console.print(differences_table(evaluation.training_differences, evaluation.training_run))
+        show_table(console, differences_table(evaluation.training_differences, evaluation.training_run))
+    if early_end := check_limits(evaluation.config, evaluation.model):
+        say(console, early_end)
     if evaluation.pending:
         os.environ |= worker_environment(evaluation.folder)
         run_ending_all_children(play_pending(evaluation, console))
+    evaluation.errors.check()
+    if not evaluation.pending and evaluation.errors.failed:
+        rate, failed = evaluation.config.run.env.max_env_error_rate, counted(evaluation.errors.failed, "failed episode")
+        say(
+            console,
+            f"finished before: {failed} of {evaluation.planned} are within env.max_env_error_rate={rate:g}. A lower "
+            "rate plays those again that failed outside of the policy.",
+        )
 
 
 async def play_pending(evaluation: Evaluation, console: Console) -> None:
     """Start policies and session hosts, and play the pending episodes."""
     config, pending, run = evaluation.config, evaluation.pending, evaluation.config.run
-    console.print(
-        f"starting {evaluation.model}; {counted(len(pending), 'episode')} to play", markup=False, soft_wrap=True
-    )
-    console.print(f"folder: {evaluation.folder}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"starting {evaluation.model}; {counted(len(pending), 'episode')} to play")
+    say(console, f"folder: {evaluation.folder}")
+    traffic = Traffic(lambda text: say(console, (text, "yellow")))
     control = new_control(evaluation, console)
-    policies = start_policies(evaluation.model, config, evaluation.items, evaluation.folder)
+    if config.api is not None:
+        control.facts = lambda: {"api": traffic.describe()}
+    policies = start_policies(evaluation.model, config, evaluation.items, evaluation.folder, traffic=traffic)
+    judges = judging(run.new_judge(evaluation.folder))
+    shown = Shown(
+        LiveEpisodes(evaluation.folder),
+        {"purpose": config.evaluation.purpose, "split": config.evaluation.tasks, "model": evaluation.model},
+        control,
+    )
     with EpisodeWriter(evaluation.folder / RECORDS) as writer, _token_writer(evaluation) as tokens:
-        async with start_sessions(evaluation.model, config) as new_session, policies as new_policy:
+        async with start_sessions(evaluation.model, config) as new_session, policies as new_policy, judges as judge:
             setup = EvaluationSetup(
-                new_env=new_session,
-                new_agent=run.new_agent,
-                new_policy=new_policy,
-                limits=EpisodeLimits(
-                    run.horizon.turns_for_evaluation(), None, run.env.retries, run.env.on_action_error
-                ),
+                Player(run.new_agent, new_session, new_policy, run.limits(), shown, judge),
                 tasks=config.evaluation.tasks,
                 model=evaluation.model,
                 seed=config.evaluation.seed,
@@ -89,13 +105,16 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
                 purpose=config.evaluation.purpose,
                 oracle_turns=run.live.oracle_turns,
                 on_valid=None if tokens is None else tokens.add,
-                overseer=control,
             )
             progress = EvaluationProgress(
-                console, evaluation.planned, evaluation.planned - len(pending), bar=not asks_person(evaluation.rules)
+                console,
+                evaluation.planned,
+                evaluation.planned - len(pending),
+                bar=not asks_person(evaluation.rules),
+                earlier=_played(evaluation),
             )
             with progress, controlled(evaluation.folder, control):
-                await play_all(pending, setup, writer, progress.add)
+                await play_all(pending, setup, writer, progress.add, evaluation.errors)
 
 
 def new_control(evaluation: Evaluation, console: Console) -> RunControl:
@@ -116,12 +135,19 @@ def _token_writer(evaluation: Evaluation) -> AbstractContextManager[Any]:
     return TokenWriter(evaluation.folder)
 
 
+def _played(evaluation: Evaluation) -> list[EpisodeRecord]:
+    """Return the last attempts of the planned episodes that are not played again."""
+    pending = {(one.item.id, one.sample) for one in evaluation.pending}
+    records = final_records(evaluation.records()) if len(pending) < evaluation.planned else []
+    return [record for record in records if (record["task"], record["sample"]) not in pending]
+
+
 def report_results(evaluation: Evaluation, console: Console) -> None:
     """Show and write the results of the recorded episodes, if there are any, and what the replies of an API cost."""
     records, config = evaluation.records(), evaluation.config
     spent = None if config.api is None else totals(evaluation.folder / FILE)
     if spent is not None and (spent.replies or spent.lost):
-        console.print(describe_totals(spent), markup=False, highlight=False, soft_wrap=True)
+        say(console, describe_totals(spent))
     episodes = counted_episodes(records, config.evaluation.count_operated)
     results = category_results(episodes)
     if not results:
@@ -131,29 +157,27 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
     title = f"{config.run.env.name}, {config.evaluation.tasks}: {model_name(evaluation.model)}"
     partial_title = f"{title} ({played} of {evaluation.planned} episodes)"
     shown_title = title if played == evaluation.planned else partial_title
-    console.print(results_table(results, shown_title, config.evaluation.approve))
+    show_table(console, results_table(results, shown_title, config.evaluation.approve))
     unplanned = evaluation.unplanned()
     if unplanned:
-        console.print(
-            f"[yellow]left out:[/] {counted(unplanned, 'recorded episode')} of an earlier start with other tasks or "
-            "more samples. The results cover them again with the earlier evaluation.tasks, max_tasks, "
-            "max_tasks_per_category and samples.",
-            highlight=False,
-            soft_wrap=True,
-        )
+        left_out = f" {counted(unplanned, 'recorded episode')} of an earlier start with other tasks or more samples."
+        again = " The results cover them again with the earlier evaluation.tasks, max_tasks, max_tasks_per_category "
+        say(console, ("left out:", "yellow"), f"{left_out}{again}and samples.")
     shared = {record["task"] for record in evaluation.baseline} & {record["task"] for record in records}
     before = counted_episodes(evaluation.baseline) if shared else []
     after = counted_episodes(records) if shared and config.evaluation.count_operated else episodes
     comparisons = compare_counted(before, after) if shared else []
     ratio = _success_ratio(before, after) if comparisons else None
     if ratio is not None and config.evaluation.perturb.active:
-        console.print(f"ratio of success to {config.evaluation.compare_with}: {ratio}", markup=False, highlight=False)
+        say(console, f"ratio of success to {config.evaluation.compare_with}: {ratio}")
     if comparisons:
         gap = f" (not finished: {evaluation.baseline_unplayed})" if evaluation.baseline_unplayed else ""
-        console.print(comparison_table(comparisons, f"{config.evaluation.compare_with}{gap}"))
-    curve = None
+        show_table(console, comparison_table(comparisons, f"{config.evaluation.compare_with}{gap}"))
+    curve, returns = None, None
     if not config.run.agent.options.get(TURNS_LEFT):  # else its replies depend on the limit
-        curve = {turns: asdict(success) for turns, success in success_within_turns(records).items()}
+        by_turns = rates_within_turns(records).items()
+        curve = {turns: asdict(success) for turns, (success, _) in by_turns}
+        returns = {turns: asdict(earned) for turns, (_, earned) in by_turns}
     facts = {
         "model": evaluation.model,
         "seed": config.evaluation.seed,
@@ -165,13 +189,15 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
         "training_run": str(evaluation.training_run) if evaluation.training_run else None,
         "training_differences": [asdict(one) for one in evaluation.training_differences],
         "success_within_turns": curve,
+        "return_within_turns": returns,
         "success_ratio": asdict(ratio) if ratio else None,
         "config": config.plain,
         "api": None if spent is None else asdict(spent),
+        **config.run.judge.identity(),
     }
     facts |= {"results": list(map(asdict, results)), "comparison": list(map(asdict, comparisons))}
     path = write_result(evaluation.folder / REPORT, REPORT_VERSION, facts)
-    console.print(f"results: {path}\nepisodes: {evaluation.folder / RECORDS}", markup=False, soft_wrap=True)
+    say(console, f"results: {path}\nepisodes: {evaluation.folder / RECORDS}")
 
 
 def _success_ratio(baseline: Sequence[CountedEpisode], episodes: Sequence[CountedEpisode]) -> Estimate | None:
@@ -180,7 +206,7 @@ def _success_ratio(baseline: Sequence[CountedEpisode], episodes: Sequence[Counte
     return paired_ratio({task: after[task] for task in sorted(after) if task in before}, before)
 
 
-REPORT_VERSION = 2
+REPORT_VERSION = 3
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
 LINES = 20
 """Approximate number of plain lines."""
@@ -192,13 +218,18 @@ class EvaluationProgress:
     Args:
         done: number of episodes played by earlier starts.
         bar: show a bar in a terminal; False leaves the terminal to questions.
+        earlier: last attempts of these episodes, which the rates include.
     """
 
-    def __init__(self, console: Console, total: int, done: int = 0, bar: bool = True) -> None:
+    def __init__(
+        self, console: Console, total: int, done: int = 0, bar: bool = True, earlier: Sequence[EpisodeRecord] = ()
+    ) -> None:
         self.console, self.total = console, total
         self._shows_bar = console.is_terminal and bar
-        self.played = self.solved = self.errors = self.overlong = self.operated = self.action_errors = 0
+        self.played = self.solved = self.errors = self.overlong = self.operated = self.action_errors = self.refused = 0
         self._done_before, self._started = done, time.monotonic()
+        for record in earlier:
+            self._count(StopReason(record["stop"]), record["success"], is_operated(record))
         self._bar = progress_bar(console, "episodes")
         self._task = self._bar.add_task("playing", total=total, completed=done)
 
@@ -214,26 +245,39 @@ class EvaluationProgress:
     def add(self, episode: Episode) -> None:
         """Count the last attempt of one episode."""
         self.played += 1
-        self.operated += episode.operated
-        self.solved += episode.success and not episode.operated
-        self.overlong += episode.stop is StopReason.OVERLONG_PROMPT
-        self.errors += episode.stop is StopReason.ENV_ERROR
-        self.action_errors += episode.stop is StopReason.ACTION_ERROR
+        self._count(episode.stop, episode.success, episode.operated)
         self._bar.update(self._task, advance=1, description=self.state)
         if not self._shows_bar and (self.played % max(1, self.total // LINES) == 0 or not self._left):
             left = timedelta(seconds=round(self._left * (time.monotonic() - self._started) / self.played))
             done = self._done_before + self.played
-            self.console.print(f"{done}/{self.total} episodes, {self.state}, {left} left", highlight=False)
+            say(self.console, f"{done}/{self.total} episodes, {self.state}, {left} left")
+
+    def _count(self, stop: StopReason, success: bool, operated: bool) -> None:
+        self.operated += operated
+        self.solved += success and not operated
+        self.overlong += stop is StopReason.OVERLONG_PROMPT
+        self.errors += stop is StopReason.ENV_ERROR
+        self.action_errors += stop is StopReason.ACTION_ERROR
+        self.refused += stop is StopReason.REQUEST_REFUSED
 
     @property
     def state(self) -> str:
-        """Text with the success rate of the valid episodes since this start, and the numbers of special ones."""
-        valid = self.played - self.errors - self.overlong - self.operated
+        """Text with the success rate of the valid episodes, the range of the final rate, and numbers of special ones.
+
+        Episodes that end quickly come first, and they differ from the others: they were solved or given up early.
+        """
+        ended = self._done_before + self.played
+        valid = ended - self.errors - self.overlong - self.refused - self.operated
         rate = f"success {self.solved / valid:.1%}" if valid else "success -"
+        if valid and self._left:
+            most = valid + self._left
+            low, high = self.solved / most, (self.solved + self._left) / most
+            rate += f" of {ended} of {self.total}, short ones first; {low:.0%} to {high:.0%} at the end"
         others = {
             "environment errors": self.errors,
             "action errors": self.action_errors,
             "overlong prompts": self.overlong,
+            "refused requests": self.refused,
             "with a person's decisions": self.operated,
         }
         return ", ".join([rate, *(f"{count} {name}" for name, count in others.items() if count)])

@@ -12,8 +12,8 @@ from pydantic.dataclasses import dataclass as strict_dataclass
 from verl_agent.config.checks import check_keys
 from verl_agent.config.keys import check_complete, check_kind
 from verl_agent.config.settings import RunEnv, read_run_env
+from verl_agent.envs.model_api.settings import KINDS, ApiSettings, api_settings
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.api.settings import KINDS, ApiSettings, api_settings
 from verl_agent.evaluation.perturb import PerturbSettings
 from verl_agent.rollout.settings import OverlongPrompt
 from verl_agent.sections import STRICT, Needs, OnResume, section, settings
@@ -213,7 +213,8 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     turn = run.episode.max_tokens_per_turn
     if turn > data.max_response_length:
         raise ConfigError(
-            f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={data.max_response_length}."
+            f"episode.max_tokens_per_turn={turn} exceeds data.max_response_length={data.max_response_length}, the "
+            "tokens of all replies and observations of an episode. Lower it, or raise data.max_response_length."
         )
     # first the evaluation: engine.max_num_seqs is a copy of evaluation.concurrency
     evaluation = section("evaluation", EvaluationSettings, config["evaluation"])
@@ -221,4 +222,10 @@ def evaluation_config(config: Mapping[str, Any]) -> EvaluationConfig:
     model: Mapping[str, Any] = config.get("model") or {}
     api = api_settings(model.get("api"), model.get("path"))
     name = str(model.get("path")) if api is None else api.label
+    if api is not None and (api.max_output_tokens or 0) > data.max_response_length:
+        raise ConfigError(
+            f"model.api.max_output_tokens={api.max_output_tokens} exceeds data.max_response_length="
+            f"{data.max_response_length}, the tokens of all replies and observations of an episode: no reply gets so "
+            "many. Lower it, or raise data.max_response_length."
+        )
     return EvaluationConfig(config, name, run, data, engine, evaluation, api)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.config.keys import value_at
@@ -14,6 +13,7 @@ from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.horizon import Horizon
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
 from verl_agent.sections import section
+from verl_agent.terminal import styled
 
 FREE = ("env.options", "agent.options", "data.apply_chat_template_kwargs")
 """Keyword arguments, where a missing key differs from a given one."""
@@ -83,12 +83,13 @@ def compared_settings(config: EvaluationConfig) -> dict[str, Any]:
 def differences_table(differences: Sequence[TrainingDifference], run: Path) -> Table:
     """Return a table with one row per difference."""
     file = run / SETTINGS_FILE
-    table = plain_table(f"[bold yellow]Warning:[/] the model was trained with other settings ({escape(str(file))})")
+    title = f" the model was trained with other settings ({file})"
+    table = plain_table(styled(("Warning:", "bold yellow"), (title, "table.title")))
     table.caption = "Success may be lower than in training. Set these keys as in training if that is not intended."
     for heading in ("setting", "trained with", "evaluated with"):
         table.add_column(heading, overflow="fold")
     for one in differences:
-        table.add_row(escape(one.key), escape(repr(one.trained)), escape(repr(one.evaluated)))
+        table.add_row(styled(one.key), styled(repr(one.trained)), styled(repr(one.evaluated)))
     return table
 
 

@@ -1,12 +1,14 @@
 """vLLM engine of an evaluation, in a process of its own."""
 
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from verl_agent.errors import ConfigError, ReplyUnavailableError
 from verl_agent.evaluation.settings import EngineSettings
+from verl_agent.platform.exits import describe_status, wait_for_status
 from verl_agent.platform.versions import setup_command
 from verl_agent.runs.deaths import MemoryWatch
 from verl_agent.runs.first_error import first_error_in
@@ -137,6 +139,8 @@ class VllmEngine(LocalEngine):
         )
         with spawning_ending_processes():  # vLLM's own processes go on when this one is killed
             self._engine = AsyncLLM.from_engine_args(arguments)
+        manager = self._engine.engine_core.resources.engine_manager
+        self._processes = list(getattr(manager, "processes", ()))
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> Generation:
         """Generate one reply.
@@ -162,8 +166,8 @@ class VllmEngine(LocalEngine):
             completion = [output async for output in outputs][-1].outputs[0]
         except EngineDeadError as error:
             raise ReplyUnavailableError(
-                f"the rollout engine (vLLM's EngineCore) ended unexpectedly. {self._cause()}To resume, run the same "
-                "command with evaluation.output_dir set to the folder of this evaluation."
+                f"the rollout engine (vLLM's EngineCore) {self._explain()}To resume, run the same command with "
+                "evaluation.output_dir set to the folder of this evaluation."
             ) from error
         ids = list(completion.token_ids)
         log_probs = None
@@ -174,9 +178,13 @@ class VllmEngine(LocalEngine):
             extra["top_log_probs"] = [most_likely(by_id, parameters.logprobs) for by_id in completion.logprobs]
         return Generation(ids, log_probs, extra, completion.finish_reason)
 
-    def _cause(self) -> str:
-        """Return the cause of the engine's death, as far as there is evidence for one."""
+    def _explain(self) -> str:
+        """Return how the engine ended, and why as far as there is evidence."""
+        _, status = wait_for_status(self._processes, timeout_s=1.0) or (0, None)
+        how = "ended unexpectedly" if status is None else describe_status(status)
         if lack := self._memory.evidence():
-            return f"{lack} Lower engine.max_num_seqs or engine.gpu_memory_utilization. "
+            return f"{how}. {lack} Lower engine.max_num_seqs or engine.gpu_memory_utilization. "
+        if status == -signal.SIGKILL:  # it wrote no error; those in the log followed
+            return f"{how}, by a person, another program or the kernel. "
         error = first_error_in(output_files(os.getpid()))  # the engine writes to the same log
-        return f"The first error in its log:\n{error}\n" if error else ""
+        return f"{how}. The first error in its log:\n{error}\n" if error else f"{how}. "

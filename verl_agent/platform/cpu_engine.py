@@ -24,7 +24,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDP
 from verl.workers.engine.utils import postprocess_batch_func
 
 from verl_agent.platform.cpu_layers import use_cpu_layers
-from verl_agent.platform.log_prob_head import LogProbHead, Targets, padded_places, predicting, targets
+from verl_agent.platform.log_prob_head import LogProbHead, padded_places, predicting, returns_output_of, targets
 from verl_agent.platform.memory import trim_heap
 from verl_agent.platform.micro_batches import split_micro_batches
 from verl_agent.platform.resharding import ReshardingEngine
@@ -269,18 +269,6 @@ def kept_casts() -> Iterator[None]:
     finally:
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
-
-
-def returns_output_of(module: Any, head: LogProbHead) -> bool:
-    """Return False for a model that changes its logits after the output layer, for example by a soft cap."""
-    ids = torch.arange(4)[None]
-    with torch.no_grad():
-        logits = module(input_ids=ids, use_cache=False).logits.float()
-        head.targets = Targets(ids[0], ids[0], torch.ones(4))
-        measured = module(input_ids=ids, use_cache=False).logits
-    head.targets = None
-    expected = logits[0].log_softmax(-1).gather(-1, ids[0, :, None])
-    return bool(measured.shape == (4, 2) and torch.allclose(measured[:, :1], expected, atol=1e-3))
 
 
 def _packed(micro_batch: TensorDict) -> bool:

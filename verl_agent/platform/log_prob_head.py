@@ -120,6 +120,26 @@ class TokenLogProbs(torch.autograd.Function):
         )
 
 
+def returns_output_of(module: Any, head: LogProbHead) -> bool:
+    """Return False for a model that changes its logits after the output layer, for example by a soft cap or a scale.
+
+    The output layer returns large numbers meanwhile, because a soft cap leaves small ones as they are.
+    """
+    ids = torch.arange(4)[None]
+    given = torch.linspace(-1e4, 1e4, 4 * len(head.weight)).view(1, 4, -1)
+    hook = head.register_forward_hook(lambda *_: given)
+    with torch.no_grad():
+        returned = module(input_ids=ids, use_cache=False).logits
+        hook.remove()
+        logits = module(input_ids=ids, use_cache=False).logits.float()
+        head.targets = Targets(ids[0], ids[0], torch.ones(4))
+        measured = module(input_ids=ids, use_cache=False).logits
+    head.targets = None
+    expected = logits[0].log_softmax(-1).gather(-1, ids[0, :, None])
+    same = returned.shape == given.shape and torch.equal(returned.float(), given)
+    return bool(same and measured.shape == (4, 2) and torch.allclose(measured[:, :1], expected, atol=1e-3))
+
+
 def predicting(micro_batch: TensorDict) -> Tensor:
     """Return bool `(tokens,)` over all rows one after another: True where the next token of the row is in the loss."""
     offsets = micro_batch["input_ids"].offsets()

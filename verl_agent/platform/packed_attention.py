@@ -3,29 +3,66 @@
 verl packs the rows of a micro batch into one sequence. transformers' `sdpa` gives this sequence a mask: PyTorch then
 computes the square of all its tokens without FlashAttention. A row alone needs no mask, and runs on the FlashAttention
 2 that PyTorch contains. The result is the same.
+
+transformers asks for the mask of each kind of layer. Here it gets none for layers whose tokens see all before them in
+their row. Other layers, with windows or chunks for example, keep their masks.
 """
 
+from collections.abc import Callable
+from inspect import getclosurevars
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import (
+    AttentionMaskInterface,
+    and_masks,
+    causal_mask_function,
+    packed_sequence_mask_function,
+    sdpa_mask,
+)
 
 NAME = "sdpa_packed"
-"""Name of this attention in transformers, which makes no mask for a name that it does not know."""
+"""Name of this attention in transformers."""
 
 
 def use_packed_attention(model: Any) -> None:
-    """Replace SDPA in a model of transformers whose rows verl packs; another kind of attention stays.
-
-    A model with layers of limited range keeps its masks.
-    """
-    config = model.config.get_text_config()
-    limited = {"full_attention"} != set(getattr(config, "layer_types", None) or ["full_attention"])
-    if model.config._attn_implementation == "sdpa" and not limited:
+    """Replace SDPA in a model of transformers whose rows verl packs; another kind of attention stays."""
+    if model.config._attn_implementation == "sdpa":
         AttentionInterface.register(NAME, attend_to_rows)
+        AttentionMaskInterface.register(NAME, mask_unless_rows)
         model.set_attn_implementation(NAME)
+
+
+def mask_unless_rows(
+    *args: Any,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    use_vmap: bool = False,
+    **options: Any,
+) -> Tensor | None:
+    """Return None where each token sees all before it in its row, and otherwise the mask of `sdpa_mask`."""
+    if attention_mask is None and local_size is None and not use_vmap and sees_whole_rows(mask_function):
+        return None
+    options |= {"mask_function": mask_function, "attention_mask": attention_mask, "local_size": local_size}
+    mask: Tensor | None = sdpa_mask(*args, **options, use_vmap=use_vmap)
+    return mask
+
+
+def sees_whole_rows(mask_function: Callable[..., Any]) -> bool:
+    """Return True for transformers' causal mask, and for its intersection with packed rows."""
+    if mask_function is causal_mask_function:
+        return True
+    if mask_function.__qualname__.partition(".")[0] != and_masks.__name__:
+        return False
+    parts = getclosurevars(mask_function).nonlocals.get("mask_functions", ())
+    rows = [one for one in parts if one is not causal_mask_function]
+    return len(rows) < len(parts) and all(
+        one.__qualname__.partition(".")[0] == packed_sequence_mask_function.__name__ for one in rows
+    )
 
 
 def attend_to_rows(
@@ -43,10 +80,14 @@ def attend_to_rows(
         query: queries, shape (1, heads, tokens, head size).
         key: keys, shape (1, key-value heads, tokens, head size).
         value: values, shape as that of `key`.
+        attention_mask: mask of a layer of another kind; None for whole rows.
         position_ids: positions, shape (1, tokens); a row begins with each 0.
     """
-    if attention_mask is not None or position_ids is None or query.shape[0] != 1:
-        raise ValueError("attention to packed rows needs one sequence with positions and no mask")
+    if attention_mask is not None:
+        output: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return output
+    if position_ids is None or query.shape[0] != 1:
+        raise ValueError("attention to packed rows needs one sequence with positions")
     starts = _row_starts(position_ids)
     ends = [*starts[1:], query.shape[2]]
     rows = [

@@ -12,6 +12,7 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.patches import fixed_master_ports, skip_engine_of_ascend, value_model_attention
 from verl_agent.platform.register import register_cpu_device, register_resharding, register_rollouts
 from verl_agent.platform.stacks import answer_signal
+from verl_agent.terminal import guard_output
 
 # vLLM's server imports `model_hosting_container_standards`, which raises the level of the root logger and of its
 # handlers to ERROR unless this variable names another one. Our warnings would be lost. Its own report files of
@@ -28,6 +29,7 @@ value_model_attention()
 fixed_master_ports()
 skip_engine_of_ascend()
 answer_signal()
+guard_output()
 
 
 def require_plugin() -> str:

@@ -14,6 +14,7 @@ from verl.workers.rollout.vllm_rollout import ServerAdapter
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.platform.exits import report_kills
 from verl_agent.platform.memory import trim_heap
 from verl_agent.platform.weight_transfer import run_scoped_socket
 
@@ -65,6 +66,8 @@ class RunScopedHttpServer(vLLMHttpServer):
     @override
     async def run_server(self, args: argparse.Namespace) -> None:
         await super().run_server(args)
+        manager = self.engine.engine_core.resources.engine_manager
+        report_kills(getattr(manager, "processes", ()))  # another manager's are actors of Ray
         self._engine_watch = asyncio.create_task(self._exit_without_engine())
 
     @override

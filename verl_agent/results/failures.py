@@ -6,15 +6,19 @@ from dataclasses import dataclass, field
 from functools import cache
 from statistics import fmean, median
 
+from verl_agent.actions import CALL_ERROR, Action, ToolCall, action_text
 from verl_agent.envs.base import EnvAdapter, SubGoal
+from verl_agent.envs.call_error import NO_CALL
 from verl_agent.errors import EnvError
 from verl_agent.results.scaling import interval_of_shares, valid_records
 from verl_agent.results.spending import turn_finish
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace.behaviors import BEHAVIORS, Played
-from verl_agent.trace.record import EpisodeRecord, to_episode
-from verl_agent.types import Episode, StopReason, TaskItem
+from verl_agent.trace.record import EpisodeRecord, TaskKey, env_label, task_key, to_episode
+from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.types import Episode, StopReason, TaskItem, Turn
 
+PLAN_ENDED = "(the plan has ended)"
 MOST_COMMON = 5
 """Number of the most frequent values that are listed."""
 
@@ -24,7 +28,7 @@ class Divergence:
     """First action that is not in the rest of the oracle's plan.
 
     Attributes:
-        planned: next action of the plan at that turn.
+        planned: next action of the plan at that turn; `PLAN_ENDED` after its last one.
     """
 
     turn: int
@@ -46,6 +50,7 @@ class FailedEpisode:
         finishes: number of its replies that an API ended for a reason such as `refusal`, by reason.
     """
 
+    env_label: str
     task: str
     sample: int
     category: str
@@ -59,6 +64,12 @@ class FailedEpisode:
     plan_turns: int | None
     error_action: str | None = None
     finishes: Mapping[str, int] = field(default_factory=dict)
+    call_errors: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> TaskKey:
+        """Key of the task."""
+        return self.env_label, self.task
 
     @property
     def missed(self) -> SubGoal | None:
@@ -80,6 +91,8 @@ class CategoryFailures:
         missed: most frequent kinds of the first missed sub-goal, with their number.
         error_actions: most frequent actions that make the environment fail each time, with their number.
         finishes: number of replies of failed episodes that an API ended for a reason such as `refusal`, by reason.
+        call_errors: number of faulty function calls in failed episodes, by kind, see
+            `verl_agent.envs.call_error.CALL_ERRORS`.
         beyond_limit: number of these whose oracle needs more turns than the turn limit; None without a plan.
     """
 
@@ -97,22 +110,28 @@ class CategoryFailures:
     beyond_limit: int | None
     error_actions: Mapping[str, int] = field(default_factory=dict)
     finishes: Mapping[str, int] = field(default_factory=dict)
+    call_errors: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[FailedEpisode]:
-    """Return the failed episodes among the valid ones, in the order of their categories and tasks."""
+def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> list[FailedEpisode]:
+    """Return the failed episodes among the valid ones, in the order of their categories and tasks.
+
+    Args:
+        env: environment whose oracle and sub-goals are compared; None for imported records, which have no data of it.
+    """
 
     @cache
-    def plan_of(task: str) -> tuple[str, ...]:
+    def plan_of(task: TaskKey) -> tuple[Action, ...]:
         try:
-            return tuple(_plain(demo.action) for demo in env.demonstration(items[task]))
+            return tuple(_plain(demo.action) for demo in env.demonstration(items[task])) if env else ()
         except (NotImplementedError, EnvError):
             return ()
 
     failed = [record for record in valid_records(records) if not record["success"]]
-    items = {one["task"]: TaskItem(one["env"], one["task"], one["data"], one["category"]) for one in failed}
+    items = {task_key(one): TaskItem(one["env"], one["task"], one["data"], one["category"]) for one in failed}
     return [
         FailedEpisode(
+            env_label=env_label(record),
             task=record["task"],
             sample=record["sample"],
             category=record["category"],
@@ -120,12 +139,15 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter) -> list[Fai
             reward=record["reward"],
             turns=len(record["turns"]),
             behaviors=shown_behaviors(record),
-            divergence=leaves_plan([turn.action for turn in carried_out(record).turns], plan_of(record["task"])),
-            sub_goals=list(env.sub_goals(carried_out(record))),
+            divergence=leaves_plan(carried_out(record).turns, plan_of(task_key(record))),
+            sub_goals=list(env.sub_goals(carried_out(record))) if env else [],
             max_turns=record["max_turns"],
-            plan_turns=len(plan_of(record["task"])) or None,
-            error_action=record["turns"][-1]["action"] if record["stop"] == StopReason.ACTION_ERROR else None,
+            plan_turns=len(plan_of(task_key(record))) or None,
+            error_action=action_text(failing_action(record["turns"][-1]))
+            if record["stop"] == StopReason.ACTION_ERROR
+            else None,
             finishes=dict(Counter(filter(None, map(turn_finish, record["turns"]))).most_common()),
+            call_errors=_call_errors(record),
         )
         for record in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))
     ]
@@ -159,7 +181,7 @@ def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Fail
         diverged = [failure.divergence for failure in failed if failure.divergence]
         missed = Counter(failure.missed.kind for failure in failed if failure.missed)
         errors = Counter(failure.error_action for failure in failed if failure.error_action is not None)
-        plans = {failure.task: failure.plan_turns > failure.max_turns for failure in failed if failure.plan_turns}
+        plans = {failure.key: failure.plan_turns > failure.max_turns for failure in failed if failure.plan_turns}
         summaries.append(
             CategoryFailures(
                 category=category,
@@ -172,35 +194,52 @@ def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[Fail
                 taken=dict(Counter(one.action for one in diverged).most_common(MOST_COMMON)),
                 sub_goals=_reached(failed),
                 missed=dict(missed.most_common(MOST_COMMON)),
-                tasks=len({failure.task for failure in failed}),
+                tasks=len({failure.key for failure in failed}),
                 beyond_limit=sum(plans.values()) if plans else None,
                 error_actions=dict(errors.most_common(MOST_COMMON)),
                 finishes=dict(sum((Counter(one.finishes) for one in failed), Counter[str]()).most_common()),
+                call_errors=dict(sum((Counter(one.call_errors) for one in failed), Counter[str]()).most_common()),
             )
         )
     return summaries
 
 
-def leaves_plan(actions: Sequence[str | None], plan: Sequence[str]) -> Divergence | None:
+def _call_errors(record: EpisodeRecord) -> dict[str, int]:
+    """Return the number of faulty function calls of each kind."""
+    counts: Counter[str] = Counter()
+    for turn in record["turns"]:
+        for key, value in turn["info"].items():
+            if key.startswith(f"{CALL_ERROR}_"):
+                counts[key.removeprefix(f"{CALL_ERROR}_")] += int(value)
+    return dict(counts.most_common())
+
+
+def failing_action(turn: TurnRecord) -> object:
+    """Return the action of a turn that was not answered, as in the record: the last one of several calls."""
+    unanswered = [one["action"] for one in turn.get("calls", ()) if one["observation"] is None]
+    return next((action for action in unanswered if action is not None), turn["action"])
+
+
+def leaves_plan(turns: Sequence[Turn], plan: Sequence[Action]) -> Divergence | None:
     """Return the first action that does not occur in the rest of a plan.
 
-    Steps of the plan may be left out: the rest begins after the last action that was found. An action without a place
-    in it is the divergence, also one that repeats an earlier step.
+    Steps of the plan may be left out: the rest begins after the last action that was found, and is empty after the last
+    step. An action that is not in it is the divergence, also one that repeats an earlier step.
 
     Args:
-        actions: actions by turn; None for a reply without an action.
+        turns: turns, also those without an action.
         plan: actions of the oracle, in the form of `_plain`.
 
     Returns:
         None if all actions are in the plan, or if there is no plan.
     """
+    if not plan:
+        return None
     at = 0
-    for turn, action in enumerate(actions, start=1):
-        if at >= len(plan):
-            return None
-        plain = _plain(action or "")
+    for number, turn in enumerate(turns, start=1):
+        plain = _plain(turn.action or "")
         if plain not in plan[at:]:
-            return Divergence(turn, plain or "(no action)", plan[at])
+            return Divergence(number, str(plain) or _without_action(turn), str(plan[at]) if plan[at:] else PLAN_ENDED)
         at = plan.index(plain, at) + 1
     return None
 
@@ -213,10 +252,10 @@ def shown_behaviors(record: EpisodeRecord) -> list[str]:
 
 
 def _reached(failed: Sequence[FailedEpisode]) -> Estimate | None:
-    shares: dict[str, list[float]] = defaultdict(list)
+    shares: dict[TaskKey, list[float]] = defaultdict(list)
     for failure in failed:
         if failure.sub_goals:
-            shares[failure.task].append(fmean(float(goal.reached) for goal in failure.sub_goals))
+            shares[failure.key].append(fmean(float(goal.reached) for goal in failure.sub_goals))
     return interval_of_shares({task: fmean(values) for task, values in shares.items()}) if shares else None
 
 
@@ -224,5 +263,16 @@ def _share(name: str, episodes: Sequence[Sequence[str]]) -> float | None:
     return fmean(float(name in shown) for shown in episodes) if episodes else None
 
 
-def _plain(action: str) -> str:
-    return " ".join(action.split()).lower()
+def _plain(action: Action) -> Action:
+    """Return a line in lower case and with single spaces, and a call as it is."""
+    return action if isinstance(action, ToolCall) else " ".join(action.split()).lower()
+
+
+def _without_action(turn: Turn) -> str:
+    """Return a text in place of the action: name and errors of the first faulty call, if the reply has one."""
+    faulty = next((one for one in turn.calls if one.errors and NO_CALL not in one.errors), None)
+    return (
+        f"({' '.join(filter(None, ('faulty call', faulty.name)))}: {', '.join(faulty.errors)})"
+        if faulty
+        else "(no action)"
+    )

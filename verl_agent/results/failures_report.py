@@ -1,19 +1,20 @@
 """Files of an error analysis: JSON and Markdown, in the folder of the evaluation."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.failures import CategoryFailures, FailedEpisode, find_failures, summarize_failures
-from verl_agent.results.folder import planned_records, read_report
+from verl_agent.results.folder import RECORDS, REPORT, planned_records, read_report
 from verl_agent.results.leaderboard_report import to_cell
 from verl_agent.results.markdown import escaped, markdown_table
-from verl_agent.trace.provenance import write_result
+from verl_agent.trace.provenance import read_json, write_result
+from verl_agent.trace.record_files import read_records
 
 FAILURES_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -22,7 +23,7 @@ EPISODE_COLUMNS = ("task", "sample", "stop", "return", "turns", "first divergenc
 
 
 def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[CategoryFailures], list[FailedEpisode]]:
-    """Analyze the failed episodes of an evaluation.
+    """Analyze the failed episodes of an evaluation, or of records that were imported.
 
     Args:
         category: only this category; None for all.
@@ -30,20 +31,22 @@ def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[Ca
     Raises:
         ConfigError: the folder holds no evaluation, or the category has no episode.
     """
-    config = read_report(folder)["config"]
+    recorded = (folder / RECORDS).is_file() and not (folder / REPORT).is_file()
+    imported = recorded and any("unknown" in record for record in read_records(folder / RECORDS))
+    config: dict[str, Any] = {"evaluation": {}} if imported else read_report(folder)["config"]
     if (config["evaluation"].get("perturb") or {}).get("rename"):
         raise ConfigError(
             f"{folder} was played with evaluation.perturb.rename=true, so its actions have other words than the "
             "oracle's. Analyze an evaluation without it."
         )
-    settings = config["env"]
     records = planned_records(folder)
     categories = sorted({record["category"] for record in records})
     if category is not None:
         if category not in categories:
             raise ConfigError(f"--category {category!r} has no episode. Categories: {', '.join(categories)}.")
         records = [record for record in records if record["category"] == category]
-    failures = find_failures(records, make_env(settings["name"], settings.get("options")))
+    env = None if imported else make_env(config["env"]["name"], config["env"].get("options"))
+    failures = find_failures(records, env)
     return summarize_failures(records, failures), failures
 
 
@@ -81,6 +84,8 @@ def summary_lines(summary: CategoryFailures) -> list[str]:
         lines.append(f"Actions that make the environment fail each time: {_counts(summary.error_actions)}.")
     if summary.finishes:
         lines.append(f"Replies that the API ended: {_counts(summary.finishes)}.")
+    if summary.call_errors:
+        lines.append(f"Faulty function calls: {_counts(summary.call_errors)}.")
     if summary.divergence_turn is not None:
         lines.append(
             f"Half of those that leave the oracle's plan have left it by turn {summary.divergence_turn:g}. "
@@ -138,7 +143,7 @@ def read_failures(folder: Path) -> tuple[list[CategoryFailures], list[FailedEpis
     path = folder / JSON
     if not path.is_file():
         return None
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = read_json(path, f"Write it again: verl-agent failures {folder}")
     if value.get("version") != FAILURES_VERSION:
         raise ConfigError(f"{path} is of another version. Write it again: verl-agent failures {folder}")
     return (

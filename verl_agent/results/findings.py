@@ -1,61 +1,22 @@
-"""Findings on a run: patterns in its latest training episodes that keep it from learning, with the episodes to read."""
+"""Findings on a run: problems that keep it from learning, with their onset and the episodes to read."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from verl_agent.results.results import final_records
-from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.trace.frame import episode_row
-from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.returns import is_uniform
+from verl_agent.results.findings_onset import find_onset
+from verl_agent.results.findings_steps import LATEST, RunHistory, StepSummary
+from verl_agent.results.findings_trends import (
+    LONGER,
+    READ_SOLVED,
+    SOLVED,
+    Finding,
+    began,
+    commonest_error,
+    find_causes,
+    find_decline,
+    guarded,
+    highest,
+)
 from verl_agent.types import StopReason
-
-LATEST = 10
-"""Number of latest training steps that are looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepSummary:
-    """Means over the episodes of one purpose and step.
-
-    Attributes:
-        episodes: number of valid episodes; the means are over them.
-        env_errors: number of episodes that ended with an environment error.
-        started_at: start of the first episode, ISO 8601.
-        behaviors: turns that show a behavior over all turns, by its name.
-    """
-
-    step: int
-    purpose: str
-    episodes: int
-    env_errors: int
-    reward: float
-    success: float
-    turns: float
-    max_turns: int
-    tokens: int
-    seconds: float
-    started_at: str
-    stops: dict[str, float]
-    behaviors: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One sentence on the run.
-
-    Attributes:
-        text: symptom with its share, and its usual cause.
-        parameters: filter of the episodes that show it.
-        groups: True if the filter is one of groups.
-    """
-
-    text: str
-    parameters: Mapping[str, str]
-    groups: bool = False
-
 
 _BEHAVIORS = (
     (
@@ -90,140 +51,105 @@ _ERRORS = {
 """Stop reason of an episode with an error, and sentence."""
 
 
-def find_problems(
-    steps: Sequence[StepSummary], uniform: Mapping[int, tuple[int, int]], needed_turns: Mapping[int, int]
-) -> list[Finding]:
-    """Return what is conspicuous in the latest training steps, the likeliest causes first.
+def find_problems(history: RunHistory) -> list[Finding]:
+    """Return what is conspicuous in a run, the likeliest causes first; what improves nevertheless is left out.
 
-    Args:
-        steps: means of each purpose and step.
-        uniform: number of groups with equal returns and of all groups by training step.
-        needed_turns: number of tasks by the turns that they need.
+    Problems that began during the run stand before those that it has had from the start.
     """
-    train = [at for at in steps if at.purpose == "train" and at.episodes][-LATEST:]
+    history = history.bounded()
+    causes = find_causes(history)
+    named = [finding.parameters for finding in causes]
+    failed = guarded(lambda: _environment(history, history.played[-LATEST:]))
+    found = [one for one in failed if not _has(named, "stop", one.parameters["stop"])]
+    train = history.train[-LATEST:]
     if not train:
-        return []
-    span = {"purpose": "train", "step": f"{train[0].step}..{train[-1].step}"}
-    causes = [*_environment(train, span), *_replies(train, span)]
-    acts = not any("no_action" in finding.parameters for finding in causes)
-    causes += _turn_limit(train, span, needed_turns, acts)
-    causes += _returns(train, span)
-    return [*causes, *_groups(train, span, uniform, alone=not causes)]
+        return [*causes, *found]
+    replies = guarded(lambda: _replies(history))
+    found += [one for one in replies if not any(_has(named, name) for name in one.parameters.keys() - _SPAN)]
+    known = [*named, *(one.parameters for one in found)]
+    found += guarded(lambda: _of_learning(history, train, known))
+    found += guarded(lambda: _groups(history, causes, found))
+    if not any(finding.since for finding in (*causes, *found)):
+        causes = guarded(lambda: find_decline(history))
+    return [*causes, *sorted(found, key=lambda finding: not finding.since)]
 
 
-def summarize_step(step: int, purpose: str, by_stop: Sequence[Mapping[str, Any]]) -> StepSummary:
-    """Return the means of one purpose and step.
+CUT = f"{StopReason.TURN_TOKENS},{StopReason.EPISODE_TOKENS}"
+_SPAN = {"purpose", "step"}
+"""Parameters that each finding has."""
+
+
+def _has(parameters: Sequence[Mapping[str, str]], name: str, value: str = "") -> bool:
+    """Return True if one of some filters has a parameter, with a value among those that it selects."""
+    return any(name in one and (not value or value in one[name].split(",")) for one in parameters)
+
+
+def _span(steps: Sequence[StepSummary], **parameters: str) -> dict[str, str]:
+    return {"purpose": "train", "step": f"{steps[0].step}..{steps[-1].step}", **parameters}
+
+
+def _of_learning(
+    history: RunHistory, train: Sequence[StepSummary], known: Sequence[Mapping[str, str]]
+) -> list[Finding]:
+    """Return what is conspicuous only in a run that does not improve, also from its first step.
 
     Args:
-        by_stop: sums over the episodes of each stop reason, those in which a person intervened apart: `episodes`, and
-            the columns of an episode.
+        known: filters of the other findings, of which it repeats none.
     """
-    every = sum(row["episodes"] for row in by_stop)
-    valid = [row for row in by_stop if StopReason(row["stop"]).valid and not row["operated"]]
-    count, turns = sum(row["episodes"] for row in valid), sum(row["turns"] for row in valid)
-    stops = Counter[str]()
-    for row in by_stop:
-        stops[row["stop"]] += row["episodes"]
-
-    def mean(name: str) -> float:
-        return sum(row[name] for row in valid) / count if count else float("nan")
-
-    return StepSummary(
-        step=step,
-        purpose=purpose,
-        episodes=count,
-        env_errors=stops[StopReason.ENV_ERROR],
-        reward=mean("reward"),
-        success=mean("success"),
-        turns=mean("turns"),
-        max_turns=max(row["max_turns"] for row in by_stop),
-        tokens=sum(row["tokens"] for row in valid),
-        seconds=mean("seconds"),
-        started_at=min(row["started_at"] for row in by_stop),
-        stops={stop: episodes / every for stop, episodes in stops.items()},
-        behaviors={
-            behavior.name: sum(row[behavior.name] for row in valid) / turns if turns else 0.0 for behavior in BEHAVIORS
-        },
-    )
+    if history.improves(history.train[0].step):
+        return []
+    found = [*_turn_limit(train, history.needed_turns, not _has(known, "no_action")), *_returns(train)]
+    if not _has(known, "truncated") and (cut := _mean(train, [at.cut for at in train])) >= 0.3:
+        found.append(Finding(f"{cut:.0%} of the episodes are cut by a token budget. {LONGER}", _span(train, stop=CUT)))
+    measured = sum(at.measured for at in train)
+    if measured and not _has(known, "success") and (short := sum(at.short for at in train) / measured) >= 0.5:
+        text = f"{short:.0%} of the solved episodes took fewer turns than the oracle. {READ_SOLVED}"
+        found.append(Finding(text, _span(train, success="yes")))
+    return found
 
 
-SUMMED = ("reward", "success", "turns", "tokens", "seconds", *(behavior.name for behavior in BEHAVIORS))
-"""Columns of an episode that are summed."""
-
-
-def find_in_records(records: Iterable[EpisodeRecord]) -> list[Finding]:
-    """Return the findings on the training episodes among some records, of which the latest steps count."""
-    played = final_records(records)
-    steps = sorted({one["step"] for one in played if one["purpose"] == "train"})[-LATEST:]
-    rows = [episode_row(one) for one in played if one["purpose"] == "train" and one["step"] in steps]
-    sums = defaultdict[int, defaultdict[tuple[str, bool], list[dict[str, Any]]]](lambda: defaultdict(list))
-    groups = defaultdict[tuple[int, str], list[float]](list)
-    needs = defaultdict[tuple[str, str], list[int]](list)
-    for row in rows:
-        sums[row["step"]][row["stop"], row["operated"]].append(row)
-        if StopReason(row["stop"]).valid and not row["operated"]:
-            returned = row["shaped_return"]
-            groups[row["step"], row["group"]].append(row["reward"] if returned is None else returned)
-    for one in played:
-        if turns := one.get("oracle_turns") or (len(one["turns"]) if one["success"] else None):
-            needs[one["env"], one["task"]].append(turns)
-    uniform = {
-        step: [is_uniform(values) for (at, _), values in groups.items() if at == step and len(values) > 1]
-        for step in steps
-    }
-    needed = [min(turns) for turns in needs.values()]
-    return find_problems(
-        [summarize_step(step, "train", [_sum(rows) for rows in sums[step].values()]) for step in steps],
-        {step: (sum(equal), len(equal)) for step, equal in uniform.items()},
-        {turns: needed.count(turns) for turns in set(needed)},
-    )
-
-
-def _sum(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums of the episodes of a step that ended with the same `stop` and are `operated` alike."""
-    return {
-        "stop": rows[0]["stop"],
-        "operated": rows[0]["operated"],
-        "episodes": len(rows),
-        "max_turns": max(row["max_turns"] for row in rows),
-        "started_at": min(row["started_at"] for row in rows),
-        **{name: sum(row[name] for row in rows) for name in SUMMED},
-    }
-
-
-def _environment(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
+def _environment(history: RunHistory, train: Sequence[StepSummary]) -> list[Finding]:
     failed = sum(at.env_errors for at in train)
     shares = {
-        StopReason.ENV_ERROR: failed / (failed + sum(at.episodes for at in train)),
+        StopReason.ENV_ERROR: failed / max(1, failed + sum(at.episodes for at in train)),
         StopReason.ACTION_ERROR: _mean(train, [at.stops.get(StopReason.ACTION_ERROR, 0.0) for at in train]),
     }
+    error = {StopReason.ENV_ERROR: commonest_error(history)}
     return [
-        Finding(f"{shares[stop]:.0%} of the episodes end {sentence}", {**span, "stop": stop})
+        Finding(f"{shares[stop]:.0%} of the episodes end {sentence}{error.get(stop, '')}", _span(train, stop=stop))
         for stop, sentence in _ERRORS.items()
         if shares[stop] >= 0.05
     ]
 
 
-def _replies(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
+def _replies(history: RunHistory) -> list[Finding]:
     found = []
-    turns = [at.turns * at.episodes for at in train]
-    without_action = _mean(train, [at.behaviors["no_action"] for at in train], turns)
     for name, least, sentence in _BEHAVIORS:
-        share = _mean(train, [at.behaviors[name] for at in train], turns)
-        if name == "invalid_action":
-            share = max(0.0, share - without_action)  # an environment may report a missing action as invalid
-        if share >= least:
-            found.append(Finding(f"{share:.0%} {sentence}", {**span, name: "1.."}))
+        values = {at.step: at.behaviors[name] for at in history.train}
+        onset = find_onset(values, 0.1) if highest(values) >= least else None
+        since = onset.step if onset is not None else history.train[0].step
+        steps = history.last_steps(since)
+        turns = [at.turns * at.episodes for at in steps]
+        share = _mean(steps, [at.behaviors[name] for at in steps], turns)
+        if name == "invalid_action":  # an environment may report a missing action as invalid
+            share = max(0.0, share - _mean(steps, [at.behaviors["no_action"] for at in steps], turns))
+        if share < least or history.improves(since):
+            continue
+        if onset is None:
+            found.append(Finding(f"{share:.0%} {sentence}", _span(steps, **{name: "1.."})))
+        else:
+            title = name.replace("_", " ").capitalize()
+            symptom, _, advice = sentence.partition(". ")
+            symptom = f"{share:.0%} {symptom.removesuffix('.')} ({max(0.0, onset.before):.0%} before)"
+            found.append(began(history, title, since, symptom, advice, **{name: "1.."}))
     return found
 
 
-def _turn_limit(
-    train: Sequence[StepSummary], span: Mapping[str, str], needed_turns: Mapping[int, int], acts: bool
-) -> list[Finding]:
-    """Return what the turn limit does; with replies that do not act, that they reach it follows from that."""
+def _turn_limit(train: Sequence[StepSummary], needed_turns: Mapping[int, int], acts: bool) -> list[Finding]:
+    """Return a turn limit that is too short, or that ends most episodes; the second only if the replies act."""
     limit = train[-1].max_turns
     train = [at for at in train if at.max_turns == limit]  # of a growing horizon, the steps with the last limit
-    where = {**span, "step": f"{train[0].step}..{train[-1].step}", "stop": StopReason.TURN_LIMIT}
+    where = _span(train, stop=StopReason.TURN_LIMIT)
     tasks = sum(needed_turns.values())
     longer = sum(count for turns, count in needed_turns.items() if turns > limit) / tasks if tasks else 0.0
     if longer >= 0.3:
@@ -242,7 +168,7 @@ def _turn_limit(
     return []
 
 
-def _returns(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Finding]:
+def _returns(train: Sequence[StepSummary]) -> list[Finding]:
     episodes = sum(at.episodes for at in train)
     if all(at.reward == 0 for at in train) and all(at.success == 0 for at in train):
         ended = _mean(train, [at.stops.get(StopReason.TERMINATED, 0.0) for at in train])
@@ -252,22 +178,30 @@ def _returns(train: Sequence[StepSummary], span: Mapping[str, str]) -> list[Find
                 f" The environment itself ended {ended:.0%} of them. If tasks are solved there, its reward does not "
                 "say so."
             )
-        return [Finding(text, {**span, "stop": StopReason.TERMINATED} if ended >= 0.2 else span)]
+        return [Finding(text, _span(train, **({"stop": StopReason.TERMINATED} if ended >= 0.2 else {})))]
     return []
 
 
-def _groups(
-    train: Sequence[StepSummary], span: Mapping[str, str], uniform: Mapping[int, tuple[int, int]], alone: bool
-) -> list[Finding]:
+def _groups(history: RunHistory, causes: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
     """Return that groups have equal returns, with advice if nothing else explains it."""
-    counts = [uniform[at.step] for at in train if at.step in uniform]
+    shares = {step: equal / groups for step, (equal, groups) in history.uniform.items() if groups}
+    onset = find_onset(shares, 0.2) if highest(shares) >= 0.5 else None
+    alone = not causes and not (any(finding.since for finding in others) if onset is not None else others)
+    since = onset.step if onset is not None else history.train[0].step
+    steps = history.last_steps(since)
+    counts = [history.uniform[at.step] for at in steps if at.step in history.uniform]
     equal, groups = (sum(count[place] for count in counts) for place in (0, 1))
-    if groups and (share := equal / groups) >= 0.5:
-        text = f"All returns are equal in {share:.0%} of the groups: a group estimator learns nothing from them."
-        if alone:
-            text += " Easier or harder tasks, more samples or a finer reward give it something to compare."
-        return [Finding(text, span, groups=True)]
-    return []
+    success = _mean(steps, [at.success for at in steps])
+    if not groups or (share := equal / groups) < 0.5 or success >= SOLVED or history.improves(since):
+        return []
+    symptom = f"{share:.0%} of the groups"
+    effect = "a group estimator learns nothing from them"
+    advice = "Easier or harder tasks, more samples or a finer reward give it something to compare." if alone else ""
+    if onset is None:
+        return [Finding(f"All returns are equal in {symptom}: {effect}. {advice}".strip(), _span(steps), groups=True)]
+    symptom = f"all returns are equal in {symptom} ({onset.before:.0%} before; success {success:.0%} now): {effect}"
+    finding = began(history, "Groups without signal", since, symptom, advice)
+    return [Finding(finding.text.strip(), finding.parameters, groups=True, since=since)]
 
 
 def _mean(train: Sequence[StepSummary], values: Sequence[float], weights: Sequence[float] | None = None) -> float:

@@ -12,10 +12,19 @@ from typing import Any
 
 from verl_agent.envs.tasks import task_ids
 from verl_agent.errors import ConfigError
-from verl_agent.results.folder import REPORT, evaluations_in, model_name, planned_records, read_report
-from verl_agent.results.results import ALL, CategoryResult, category_results, counted_episodes, solved_by_task
+from verl_agent.results.folder import RECORDS, REPORT, evaluations_in, model_name, planned_records, read_report
+from verl_agent.results.results import (
+    ALL,
+    CategoryResult,
+    category_results,
+    counted_episodes,
+    returns_by_task,
+    solved_by_task,
+)
 from verl_agent.results.significance import holm, sign_flip_p_value
-from verl_agent.results.statistics import Estimate, macro_mean, paired_difference
+from verl_agent.results.statistics import Estimate, macro_mean, mean_return, paired_difference
+from verl_agent.trace.provenance import UNKNOWN
+from verl_agent.trace.record import TaskKey
 from verl_agent.types import TaskItem
 
 SOURCE = "AgentGym-RL, arXiv 2509.08755, main results"
@@ -86,13 +95,15 @@ class Difference:
 
     Attributes:
         difference: success rate of the first minus that of the second.
-        p_value: p value of the difference, by permutation of signs.
+        return_difference: mean return of the first minus that of the second.
+        p_value: p value of the difference of success, by permutation of signs.
         adjusted: the p value after Holm's correction for all pairs of the board.
     """
 
     first: str
     second: str
     difference: Estimate
+    return_difference: Estimate
     p_value: float
     adjusted: float
 
@@ -127,39 +138,55 @@ class _Evaluation:
     report: Mapping[str, Any]
     conditions: Mapping[str, Any]
     results: Sequence[CategoryResult]
-    solved: Mapping[str, Sequence[float]]
+    solved: Mapping[TaskKey, Sequence[float]]
+    returns: Mapping[TaskKey, Sequence[float]]
+    success_reward: float
 
     @property
     def key(self) -> str:
         return _hash(self.conditions)
 
 
-def make_boards(folders: Sequence[Path]) -> list[Board]:
+def make_boards(folders: Sequence[Path], broken: dict[Path, str] | None = None) -> list[Board]:
     """Read evaluations and return their boards, by environment.
 
     Args:
         folders: output folders of evaluations, or folders that contain such folders.
+        broken: receives the message about each evaluation that cannot be read, by folder; None to raise it.
 
     Raises:
-        ConfigError: a folder holds no evaluation, or one that cannot be read.
+        ConfigError: a folder holds no evaluation, or, without `broken`, one that cannot be read.
     """
     by_key: dict[tuple[str, str], list[_Evaluation]] = defaultdict(list)
     for folder in dict.fromkeys(found for given in folders for found in evaluations_in(given)):
-        one = _read(folder)
+        try:
+            one = _read(folder)
+        except ConfigError as error:
+            if broken is None:
+                raise
+            broken[folder] = str(error)
+            continue
         by_key[one.conditions["env"], one.key].append(one)
     return [_board(env, key, by_key[env, key]) for env, key in sorted(by_key)]
 
 
 def _read(folder: Path) -> _Evaluation:
     try:
-        report, records = read_report(folder), planned_records(folder)
+        report, records = read_report(folder, "planned", "played", "model", "provenance"), planned_records(folder)
+        if not records:
+            raise ConfigError(f"{folder / RECORDS} has no episode. Run eval again with the same folder.")
         tasks = task_ids(
             [TaskItem(report["config"]["env"]["name"], task) for task in sorted({record["task"] for record in records})]
         )
         conditions = _conditions(report, tasks)
         episodes = counted_episodes(records, conditions["count_operated"])
-        return _Evaluation(folder, report, conditions, category_results(episodes), solved_by_task(episodes))
-    except (KeyError, TypeError, ValueError) as error:
+        needed = max((one.success_reward for one in episodes), default=1.0)
+        played = (category_results(episodes), solved_by_task(episodes), returns_by_task(episodes), needed)
+        if not episodes:
+            raise ValueError("no episode of the planned tasks is recorded")
+        _ = (report["provenance"]["commit"], report["planned"], report["played"], report["model"])
+        return _Evaluation(folder, report, conditions, *played)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{folder / REPORT} cannot be read: {type(error).__name__} {error}. Evaluate again with this version."
         ) from error
@@ -170,7 +197,9 @@ def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:
     config = report["config"]
     api = (config["model"].get("api") or {}) if isinstance(config["model"], Mapping) else {}
     turn_tokens = api.get("max_output_tokens") or config["episode"]["max_tokens_per_turn"]
-    return {
+    judge = config.get("judge") or {}
+    judged = {"judge": _hash([judge, report["rubric"]])} if judge.get("rubric") else {}
+    return judged | {
         "env": config["env"]["name"],
         "tasks": tasks,
         "options": config["env"].get("options") or {},
@@ -210,7 +239,7 @@ def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
                 label=label if labels.count(label) == 1 else f"{label} ({one.folder.name})",
                 model=model,
                 folder=str(one.folder),
-                commit=str(one.report["provenance"]["commit"]),
+                commit=str(one.report["provenance"].get("commit", UNKNOWN)),
                 planned=one.report["planned"],
                 played=one.report["played"],
                 results=one.results,
@@ -221,8 +250,8 @@ def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
             )
         )
     rows.sort(key=lambda row: (len(row.unmeasured), -row.overall.success.mean if row.overall.success else 1.0))
-    solved = {str(one.folder): one.solved for one in evaluations}
-    return Board(env, key, evaluations[0].conditions, rows, _differences(rows, solved), published_rates(env))
+    differences = _differences(rows, {str(one.folder): one for one in evaluations})
+    return Board(env, key, evaluations[0].conditions, rows, differences, published_rates(env))
 
 
 def _mean_cost(result: CategoryResult) -> float | None:
@@ -242,14 +271,16 @@ def _dominated(
     return False
 
 
-def _differences(rows: Sequence[BoardRow], solved: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Difference]:
+def _differences(rows: Sequence[BoardRow], evaluations: Mapping[str, _Evaluation]) -> list[Difference]:
     """Compare all pairs of rows on the tasks that both have a valid episode of."""
-    found: list[tuple[str, str, Estimate, float]] = []
+    found: list[tuple[str, str, Estimate, Estimate, float]] = []
     for first, second in combinations(rows, 2):
-        one, other = solved[first.folder], solved[second.folder]
-        if shared := sorted(one.keys() & other.keys()):
-            mine, theirs = ({task: side[task] for task in shared} for side in (one, other))
+        one, other = evaluations[first.folder], evaluations[second.folder]
+        if shared := sorted(one.solved.keys() & other.solved.keys()):
+            mine, theirs = ({task: side[task] for task in shared} for side in (one.solved, other.solved))
+            earned, baseline = ({task: side[task] for task in shared} for side in (one.returns, other.returns))
+            returns = mean_return(earned, one.success_reward, baseline)
             p_value = sign_flip_p_value([fmean(mine[task]) - fmean(theirs[task]) for task in shared])
-            found.append((first.label, second.label, paired_difference(mine, theirs), p_value))
+            found.append((first.label, second.label, paired_difference(mine, theirs), returns, p_value))
     adjusted = holm([p_value for *_, p_value in found])
     return [Difference(*one, corrected) for one, corrected in zip(found, adjusted, strict=True)]

@@ -17,7 +17,7 @@ LEADERBOARD_VERSION = 1
 JSON, MARKDOWN, PLOT = "leaderboard.json", "leaderboard.md", "leaderboard.png"
 FEW = "*"
 """Mark of an estimate from too few tasks."""
-PAIR_COLUMNS = ("pair", "difference [95 %]", "p", "p (Holm)")
+PAIR_COLUMNS = ("pair", "difference of success [95 %]", "p", "p (Holm)", "difference of return [95 %]")
 PARETO = "(Pareto)"
 """Mark of a cost at which no other row is better or equally good and cheaper."""
 
@@ -42,14 +42,14 @@ def leaderboard_markdown(boards: Sequence[Board]) -> str:
 
 def columns(board: Board) -> list[str]:
     """Return the names of the columns of a board."""
-    return ["model", *board.categories, "macro mean", "all", "turns", "tokens", "USD", "env errors"]
+    return ["model", *board.categories, "macro mean", "all", "return", "turns", "tokens", "USD", "env errors"]
 
 
 def cells(board: Board) -> list[list[str]]:
     """Return the rows of a board as text, published rates last."""
     blanks = [""] * len(board.categories)
     published = [
-        [f"{model} (published)", *blanks, "", f"{rate:.3f} ({TASKS[board.env]})", *[""] * 4]
+        [f"{model} (published)", *blanks, "", f"{rate:.3f} ({TASKS[board.env]})", *[""] * 5]
         for model, rate in board.published.items()
     ]
     return [*(_cells(board, row) for row in board.rows), *published]
@@ -74,10 +74,21 @@ def notes(board: Board) -> list[str]:
     return found
 
 
+def _rows(board: Board) -> str:
+    """Return the words for the rows that share the conditions: published ones have their own."""
+    return "rows that were played here" if board.published else "rows"
+
+
 def difference_cells(board: Board) -> list[list[str]]:
-    """Return the differences of all pairs of rows as text: pair, difference, p value and corrected p value."""
+    """Return the differences of all pairs of rows as text: pair, success, p value, corrected p value, return."""
     return [
-        [f"{one.first} − {one.second}", str(one.difference), f"{one.p_value:.4f}", f"{one.adjusted:.4f}"]
+        [
+            f"{one.first} − {one.second}",
+            str(one.difference),
+            f"{one.p_value:.4f}",
+            f"{one.adjusted:.4f}",
+            str(one.return_difference),
+        ]
         for one in board.differences
     ]
 
@@ -115,8 +126,8 @@ def _plain(value: Any, key: str = "") -> str:
 def _board(board: Board) -> str:
     lines = [
         f"## {board.env}, conditions {board.key}\n",
-        f"Success with 95 % intervals over tasks; behind each the number of tasks. Equal for all rows: "
-        f"`{conditions(board)}`.\n",
+        "Success, and the mean return over all tasks, with 95 % intervals over tasks; behind each the number of tasks. "
+        f"Equal for all {_rows(board)}: `{conditions(board)}`.\n",
         *markdown_table(columns(board), cells(board)),
     ]
     if board.differences:
@@ -134,6 +145,7 @@ def _cells(board: Board, row: BoardRow) -> list[str]:
         *(_rate(by_category.get(name)) for name in board.categories),
         to_cell(row.macro) + lacking,
         _rate(overall) + lacking,
+        to_cell(overall.mean_return) + lacking,
         "" if overall.turns_mean is None else f"{overall.turns_mean:.1f}",
         "" if overall.tokens_mean is None else f"{overall.tokens_mean:.0f}",
         f"{cost} {PARETO}" if row.pareto else cost,
@@ -156,6 +168,8 @@ def _plot(boards: Sequence[Board], path: Path) -> None:
     """Plot the mean cost of an episode against success, one panel for each board with a known cost."""
     from matplotlib.figure import Figure
 
+    from verl_agent.trace.curves import save_figure
+
     priced = [(board, found) for board in boards if (found := [(row, *row.priced) for row in board.rows if row.priced])]
     figure = Figure(figsize=(6, 4 * len(priced)), layout="constrained")
     for axes, (board, rows) in zip(figure.subplots(len(priced), squeeze=False)[:, 0], priced, strict=True):
@@ -166,4 +180,4 @@ def _plot(boards: Sequence[Board], path: Path) -> None:
         front = sorted((cost, success.mean) for row, cost, success in rows if row.pareto)
         axes.plot(*zip(*front, strict=True), color="grey", linewidth=1, zorder=0)
         axes.set(title=board.env, xlabel="USD per episode", ylabel="success rate", ylim=(0, 1))
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)

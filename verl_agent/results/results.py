@@ -1,4 +1,4 @@
-"""Results of an evaluation, computed from its records: rates with intervals, pass@k, and comparison by task."""
+"""Results of an evaluation, computed from its records: rates with intervals and pass@k."""
 
 import re
 from collections import Counter, defaultdict
@@ -6,19 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from verl_agent.errors import ConfigError
 from verl_agent.results.spending import episode_cost, episode_tokens
 from verl_agent.results.statistics import (
     Estimate,
     clustered_wilson_interval,
-    mean_over_tasks,
-    paired_difference,
+    mean_return,
     pass_at_k,
     pass_hat_k,
 )
 from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
-from verl_agent.trace.record import EpisodeRecord, Purpose, to_episode
-from verl_agent.types import StopReason
+from verl_agent.trace.record import EpisodeRecord, TaskKey, task_key, to_episode
+from verl_agent.types import PEOPLE, StopReason
 
 ALL = "all"
 """Category name of the result over all tasks."""
@@ -38,10 +36,11 @@ class CategoryResult:
         env_errors: number of episodes whose environment failed at the last attempt; excluded from all rates.
         overlong_prompts: number of episodes whose prompt was longer than its limit; excluded from all rates.
         operated: number of episodes in which a person intervened; excluded from all rates unless asked for.
+        refused: number of episodes of which a server refused a request, by the kind of refusal; in no rate.
         success: success rate; each task has the same weight.
         pass_at: by k, probability that at least one of k samples solves a task, over tasks with k valid episodes.
         pass_hat: by k, probability that all of k samples solve a task (pass^k), over the same tasks.
-        reward_mean: mean return, in the environment's own units.
+        mean_return: mean return, in the environment's own units; each task has the same weight.
         tokens_mean: mean number of generated tokens per episode; None if a server did not count those of a reply.
         stops: number of episodes by stop reason, excluded ones included.
         cost_usd: cost of the valid episodes in US dollars; None without a model behind an API, or if the cost of one
@@ -60,10 +59,11 @@ class CategoryResult:
     env_errors: int
     overlong_prompts: int
     operated: int
+    refused: Mapping[str, int]
     success: Estimate | None
     pass_at: Mapping[int, float]
     pass_hat: Mapping[int, float]
-    reward_mean: float | None
+    mean_return: Estimate | None
     turns_mean: float | None
     tokens_mean: float | None
     invalid_rate: float | None
@@ -77,60 +77,54 @@ class CategoryResult:
     begun_anew: int = 0
 
     def __str__(self) -> str:
-        """Return one line: category, tasks, episodes, success with its interval, and mean number of turns."""
+        """Return one line: category, tasks, episodes, success and return with intervals, mean number of turns."""
         if self.turns_mean is None:
             return f"{self.category}: no valid episode, {self.env_errors} environment errors{self._excluded}"
         tasks = f"{self.category}: {self.tasks} tasks, {self.episodes} episodes"
-        return f"{tasks}, success {self.success}, {self.turns_mean:.1f} turns{self._excluded}"
+        rates = f"success {self.success}, return {self.mean_return}"
+        return f"{tasks}, {rates}, {self.turns_mean:.1f} turns{self._excluded}"
 
     @property
     def played(self) -> int:
         """Number of episodes, excluded ones included."""
-        return self.episodes + self.env_errors + self.overlong_prompts + self.operated
+        return self.episodes + self.env_errors + self.overlong_prompts + self.operated + sum(self.refused.values())
 
     @property
     def _excluded(self) -> str:
         prompts = f", {self.overlong_prompts} overlong prompts not played" if self.overlong_prompts else ""
+        prompts += f", {sum(self.refused.values())} with a refused request" if self.refused else ""
         return prompts + (f", {self.operated} with a person's decisions not counted" if self.operated else "")
-
-
-@dataclass(frozen=True, slots=True)
-class SuccessComparison:
-    """Comparison of two evaluations on the tasks that both have played.
-
-    Attributes:
-        unpaired: number of tasks that only one of them has played; these are left out.
-    """
-
-    category: str
-    before: float
-    after: float
-    difference: Estimate
-    unpaired: int
 
 
 @dataclass(frozen=True, slots=True)
 class CountedEpisode:
     """Last attempt at an episode, converted once from its record."""
 
-    task: str
+    task: TaskKey
     summary: EpisodeSummary
     tokens: int | None
     cost_usd: float | None
     by_person: Counter[str]
     by_rule: Counter[str]
+    success_reward: float
+    error: str = ""
 
 
 def final_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
-    """Return the last attempt of each episode; retries after environment errors follow it in the file."""
-    return list({_episode_key(record): record for record in records}.values())
+    """Return the last attempt of each episode, by its start; of lines that state the same attempt, the last one."""
+    last: dict[tuple[str | int, ...], EpisodeRecord] = {}
+    for record in records:
+        known = last.setdefault(_episode_key(record), record)
+        if (record["started_at"], record["attempt"]) >= (known["started_at"], known["attempt"]):
+            last[_episode_key(record)] = record
+    return list(last.values())
 
 
 def _episode_key(record: EpisodeRecord) -> tuple[str | int, ...]:
     """Return a key that all attempts of an episode share, and no other episode has."""
     # `evaluation.purpose` may change when an evaluation resumes.
     purpose = "evaluation" if record["purpose"] == "collection" else record["purpose"]
-    return record["env"], record["task"], purpose, record["step"], record["group"], record["sample"]
+    return *task_key(record), purpose, record["step"], record["group"], record["sample"]
 
 
 def summarize(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[CategoryResult]:
@@ -149,50 +143,7 @@ def category_results(played: Sequence[CountedEpisode]) -> list[CategoryResult]:
     """Return the results of episodes; see `summarize`."""
     if not played:
         return []
-    return [*(_result(name, part) for name, part in _by_category(played).items()), _result(ALL, played)]
-
-
-def compare(before: Iterable[EpisodeRecord], after: Iterable[EpisodeRecord]) -> list[SuccessComparison]:
-    """Compare two evaluations by task: one comparison per shared category, and one over all tasks at the end.
-
-    Intervals are over tasks (`paired_difference`), so several samples of a task count as one draw.
-
-    Raises:
-        ConfigError: the evaluations share no task with a valid episode.
-    """
-    return compare_counted(counted_episodes(before), counted_episodes(after))
-
-
-def compare_counted(old: Sequence[CountedEpisode], new: Sequence[CountedEpisode]) -> list[SuccessComparison]:
-    """Compare the episodes of two evaluations; see `compare`."""
-    overall = _comparison(ALL, old, new)
-    if overall is None:
-        raise ConfigError("the two evaluations share no task. Evaluate both on the same tasks to compare them.")
-    old_by_category, new_by_category = _by_category(old), _by_category(new)
-    shared = [name for name in old_by_category if name in new_by_category]
-    comparisons = [_comparison(name, old_by_category[name], new_by_category[name]) for name in shared]
-    return [*(one for one in comparisons if one is not None), overall]
-
-
-def validation_gain(
-    records: Iterable[EpisodeRecord], purpose: Purpose = "validation"
-) -> tuple[int, int, SuccessComparison] | None:
-    """Return the first and the last validated step of a run and the comparison of the two over all tasks.
-
-    Args:
-        purpose: `validation` for the development tasks, `test` for the test tasks.
-
-    Returns:
-        None if fewer than two steps were played for that purpose.
-    """
-    by_step: dict[int, list[EpisodeRecord]] = defaultdict(list)
-    for record in records:
-        if record["purpose"] == purpose:
-            by_step[record["step"]].append(record)
-    if len(by_step) < 2:
-        return None
-    first, last = min(by_step), max(by_step)
-    return first, last, compare(by_step[first], by_step[last])[-1]
+    return [*(_result(name, part) for name, part in by_category(played).items()), _result(ALL, played)]
 
 
 def counted_episodes(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[CountedEpisode]:
@@ -205,13 +156,15 @@ def counted_episodes(records: Iterable[EpisodeRecord], count_operated: bool = Fa
             summary = replace(summary, operated=False)
         spent = episode_tokens(record), episode_cost(record)
         reviews = [turn.reply.review for turn in episode.turns if turn.reply.review is not None]
-        by_rule = Counter[str](review.decision for review in reviews if review.by == "rule")
-        by_person = Counter[str](review.decision for review in reviews if review.by != "rule")
-        played.append(CountedEpisode(record["task"], summary, *spent, by_person, by_rule))
+        by_rule = Counter[str](review.decision for review in reviews if review.by not in PEOPLE)
+        by_person = Counter[str](review.decision for review in reviews if review.by in PEOPLE)
+        facts = (*spent, by_person, by_rule, episode.success_reward, episode.error)
+        played.append(CountedEpisode(task_key(record), summary, *facts))
     return played
 
 
-def _by_category(played: Sequence[CountedEpisode]) -> dict[str, list[CountedEpisode]]:
+def by_category(played: Sequence[CountedEpisode]) -> dict[str, list[CountedEpisode]]:
+    """Return the episodes of each category, in natural order; those without one are left out."""
     categories: dict[str, list[CountedEpisode]] = defaultdict(list)
     for one in played:
         if one.summary.category:
@@ -224,39 +177,49 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
-def solved_by_task(played: Iterable[CountedEpisode]) -> dict[str, list[float]]:
+def solved_by_task(played: Iterable[CountedEpisode]) -> dict[TaskKey, list[float]]:
     """Return 1.0 or 0.0 for each valid episode of each task."""
-    solved: dict[str, list[float]] = defaultdict(list)
+    solved: dict[TaskKey, list[float]] = defaultdict(list)
     for one in played:
         if one.summary.valid:
             solved[one.task].append(float(one.summary.success))
     return dict(solved)
 
 
+def returns_by_task(played: Iterable[CountedEpisode]) -> dict[TaskKey, list[float]]:
+    """Return the return of each valid episode of each task."""
+    earned: dict[TaskKey, list[float]] = defaultdict(list)
+    for one in played:
+        if one.summary.valid:
+            earned[one.task].append(one.summary.reward)
+    return dict(earned)
+
+
 def _result(category: str, played: Sequence[CountedEpisode]) -> CategoryResult:
     counting = [one for one in played if one.summary.valid]
     valid = [one.summary for one in counting]
-    solved = solved_by_task(counting)
+    solved, earned = solved_by_task(counting), returns_by_task(counting)
     turns = sum(summary.turns for summary in valid)
     overlong = sum(one.summary.stop is StopReason.OVERLONG_PROMPT for one in played)
     operated = sum(one.summary.operated or one.summary.stop is StopReason.OPERATOR for one in played)
+    refused = Counter(one.error.partition(":")[0] for one in played if one.summary.stop is StopReason.REQUEST_REFUSED)
     known = [one.cost_usd for one in counting if one.cost_usd is not None]
     counted = [one.tokens for one in counting if one.tokens is not None]
-    invalid = sum(summary.info.get(INVALID_ACTION, 0.0) for summary in valid)
     return CategoryResult(
         category=category,
         tasks=len(solved),
         episodes=len(valid),
-        env_errors=len(played) - len(valid) - overlong - operated,
+        env_errors=len(played) - len(valid) - overlong - operated - refused.total(),
         overlong_prompts=overlong,
         operated=operated,
+        refused=dict(refused.most_common()),
         success=clustered_wilson_interval(solved) if solved else None,
         pass_at=_over_tasks(pass_at_k, solved),
         pass_hat=_over_tasks(pass_hat_k, solved),
-        reward_mean=fmean(summary.reward for summary in valid) if valid else None,
+        mean_return=mean_return(earned, max(one.success_reward for one in counting)) if earned else None,
         turns_mean=turns / len(valid) if valid else None,
         tokens_mean=fmean(counted) if counted and len(counted) == len(valid) else None,
-        invalid_rate=invalid / turns if turns else None,
+        invalid_rate=sum(one.info.get(INVALID_ACTION, 0.0) for one in valid) / turns if turns else None,
         stops=dict(Counter(str(one.summary.stop) for one in played).most_common()),
         cost_usd=sum(known) if known and len(known) == len(valid) else None,
         approved=sum(one.by_person.keys() == {"approved"} for one in counting),
@@ -269,31 +232,10 @@ def _result(category: str, played: Sequence[CountedEpisode]) -> CategoryResult:
 
 
 def _over_tasks(
-    estimator: Callable[[int, int, int], float], solved_by_task: Mapping[str, Sequence[float]]
+    estimator: Callable[[int, int, int], float], solved_by_task: Mapping[TaskKey, Sequence[float]]
 ) -> dict[int, float]:
     """Return the mean of pass@k or pass^k over tasks, for k = 1, 2, 4, ... and the largest number of samples."""
-    most = max(map(len, solved_by_task.values()), default=0)
+    counts = [(len(samples), round(sum(samples))) for samples in solved_by_task.values()]
+    most = max((samples for samples, _ in counts), default=0)
     ks = sorted({2**power for power in range(most.bit_length())} | {most}) if most else []
-    return {
-        k: fmean(
-            estimator(len(solved), round(sum(solved)), k) for solved in solved_by_task.values() if len(solved) >= k
-        )
-        for k in ks
-    }
-
-
-def _comparison(
-    category: str, before: Sequence[CountedEpisode], after: Sequence[CountedEpisode]
-) -> SuccessComparison | None:
-    old, new = solved_by_task(before), solved_by_task(after)
-    both = old.keys() & new.keys()
-    if not both:
-        return None
-    old_both, new_both = ({task: side[task] for task in sorted(both)} for side in (old, new))
-    return SuccessComparison(
-        category=category,
-        before=mean_over_tasks(old_both).mean,
-        after=mean_over_tasks(new_both).mean,
-        difference=paired_difference(new_both, old_both),
-        unpaired=len(old.keys() ^ new.keys()),
-    )
+    return {k: fmean(estimator(samples, solved, k) for samples, solved in counts if samples >= k) for k in ks}

@@ -1,23 +1,25 @@
-"""Test-time scaling: success of one evaluation over turns, samples, tokens and cost."""
+"""Test-time scaling: success and return of one evaluation over turns, samples, tokens and cost."""
 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 from verl_agent.results.results import final_records
 from verl_agent.results.spending import turn_cost, turn_tokens
-from verl_agent.results.statistics import Estimate, clustered_wilson_interval, pass_at_k, pass_hat_k
-from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.results.statistics import Estimate, clustered_wilson_interval, mean_return, pass_at_k, pass_hat_k
+from verl_agent.returns import reaches, sum_rewards
+from verl_agent.trace.record import EpisodeRecord, TaskKey, task_key, to_episode
 from verl_agent.trace.turn_record import TurnRecord
 
 
-def success_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, Estimate]:
-    """Return the success rate within k turns, for k from 1 to the largest turn limit, with intervals over tasks.
+def rates_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, tuple[Estimate, Estimate]]:
+    """Return success rate and mean return within k turns, for k from 1 to the largest turn limit.
 
-    It is the success rate of an evaluation with turn limit k if the replies do not depend on the limit. Neither the
-    prompt nor the context tells it.
+    They are those of an evaluation with turn limit k if the replies do not depend on the limit. Neither the prompt nor
+    the context tells it. Intervals are over tasks.
 
     Args:
         records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid and no
@@ -26,18 +28,24 @@ def success_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, Estimate
     Returns:
         An empty dict without a valid episode.
     """
-    valid, curve = valid_records(records), {}
-    for limit in range(1, max((record["max_turns"] for record in valid), default=0) + 1):
-        solved: dict[str, list[float]] = defaultdict(list)
-        for record in valid:
-            solved[record["task"]].append(float(return_within(record["turns"], limit) >= record["success_reward"]))
-        curve[limit] = clustered_wilson_interval(solved)
-    return curve
+    valid = valid_records(records)
+    longest = max((record["max_turns"] for record in valid), default=0)
+    return {limit: _rates([(record, limit) for record in valid]) for limit in range(1, longest + 1)}
 
 
-def return_within(turns: Sequence[TurnRecord], limit: int) -> float:
-    """Return the return of the first `limit` turns."""
-    return sum(turn["reward"] for turn in turns[:limit])
+def _rates(played: Sequence[tuple[EpisodeRecord, int]]) -> tuple[Estimate, Estimate]:
+    """Return success and mean return of episodes that end after the given numbers of turns."""
+    solved: dict[TaskKey, list[float]] = defaultdict(list)
+    earned: dict[TaskKey, list[float]] = defaultdict(list)
+    for record, limit in played:
+        earned[task_key(record)].append(sum_rewards(turn["reward"] for turn in record["turns"][:limit]))
+        solved[task_key(record)].append(float(solved_within(record, limit)))
+    return clustered_wilson_interval(solved), mean_return(earned, max(one["success_reward"] for one, _ in played))
+
+
+def solved_within(record: EpisodeRecord, turns: int) -> bool:
+    """Return True if the first turns of an episode solved its task."""
+    return reaches([turn["reward"] for turn in record["turns"][:turns]], record["success_reward"])
 
 
 POINTS = 20
@@ -46,17 +54,19 @@ POINTS = 20
 
 @dataclass(frozen=True, slots=True)
 class ScalingCurve:
-    """Success rate by an amount of computation.
+    """Success rate and mean return by an amount of computation.
 
     Attributes:
         name: short name: `turns`, `pass@k`, `pass^k`, `tokens` or `cost`.
         points: success rate with its interval, by amount.
+        returns: mean return with its interval, by amount; empty for pass@k and pass^k.
     """
 
     name: str
     meaning: str
     unit: str
     points: Mapping[float, Estimate]
+    returns: Mapping[float, Estimate] = field(default_factory=dict)
 
 
 def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) -> list[ScalingCurve]:
@@ -76,12 +86,17 @@ def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) 
     curves = _sample_curves(success_by_task(valid))
     if tells_limit:
         return curves
-    turns = {float(limit): success for limit, success in success_within_turns(valid).items()}
-    curves.insert(0, ScalingCurve("turns", "solved within k turns", "turns", turns))
+    turns = {float(limit): rates for limit, rates in rates_within_turns(valid).items()}
+    curves.insert(0, ScalingCurve("turns", "solved within k turns", "turns", *_apart(turns)))
     for name, unit, amount in (("tokens", "generated tokens", turn_tokens), ("cost", "USD", turn_cost)):
         if points := _within_budgets(valid, amount):
-            curves.append(ScalingCurve(name, f"solved within a budget of {unit} per episode", unit, points))
+            curves.append(ScalingCurve(name, f"solved within a budget of {unit} per episode", unit, *_apart(points)))
     return curves
+
+
+def _apart(points: Mapping[float, tuple[Estimate, Estimate]]) -> tuple[dict[float, Estimate], dict[float, Estimate]]:
+    success = {amount: rates[0] for amount, rates in points.items()}
+    return success, {amount: rates[1] for amount, rates in points.items()}
 
 
 def valid_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
@@ -90,15 +105,15 @@ def valid_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     return [record for record, episode in ended if episode.valid and not episode.operated]
 
 
-def success_by_task(valid: Sequence[EpisodeRecord]) -> dict[str, list[float]]:
+def success_by_task(valid: Sequence[EpisodeRecord]) -> dict[TaskKey, list[float]]:
     """Return 1.0 or 0.0 for each episode of each task."""
-    solved: dict[str, list[float]] = defaultdict(list)
+    solved: dict[TaskKey, list[float]] = defaultdict(list)
     for record in valid:
-        solved[record["task"]].append(float(record["success"]))
+        solved[task_key(record)].append(float(record["success"]))
     return dict(solved)
 
 
-def interval_of_shares(shares: Mapping[str, float]) -> Estimate:
+def interval_of_shares(shares: Mapping[Any, float]) -> Estimate:
     """Return the mean over tasks of shares in 0 to 1, with Wilson's interval over tasks.
 
     The variance of a share in 0 to 1 with mean p is at most p(1 - p), that of a single success. So the interval
@@ -107,7 +122,7 @@ def interval_of_shares(shares: Mapping[str, float]) -> Estimate:
     return clustered_wilson_interval({task: [share] for task, share in shares.items()})
 
 
-def _sample_curves(solved: Mapping[str, Sequence[float]]) -> list[ScalingCurve]:
+def _sample_curves(solved: Mapping[TaskKey, Sequence[float]]) -> list[ScalingCurve]:
     """Return pass@k and pass^k over the tasks with the most samples; empty with one sample per task."""
     most = max(map(len, solved.values()))
     if most < 2:
@@ -128,8 +143,8 @@ def _sample_curves(solved: Mapping[str, Sequence[float]]) -> list[ScalingCurve]:
 
 def _within_budgets(
     valid: Sequence[EpisodeRecord], amount: Callable[[TurnRecord], float | None]
-) -> dict[float, Estimate]:
-    """Return the success rate within budgets up to the largest amount of an episode; empty if one is unknown."""
+) -> dict[float, tuple[Estimate, Estimate]]:
+    """Return success and return within budgets up to the largest amount of an episode; empty if one is unknown."""
     spending: list[tuple[EpisodeRecord, list[float]]] = []
     for record in valid:
         amounts = [amount(turn) for turn in record["turns"]]
@@ -143,9 +158,5 @@ def _within_budgets(
     curve = {}
     for step in range(1, POINTS + 1):
         budget = largest if step == POINTS else float(f"{largest * step / POINTS:.3g}")
-        solved: dict[str, list[float]] = defaultdict(list)
-        for record, spent in spending:
-            within = return_within(record["turns"], bisect_right(spent, budget))
-            solved[record["task"]].append(float(within >= record["success_reward"]))
-        curve[budget] = clustered_wilson_interval(solved)
+        curve[budget] = _rates([(record, bisect_right(spent, budget)) for record, spent in spending])
     return curve

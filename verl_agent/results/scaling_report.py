@@ -1,13 +1,15 @@
 """Files of test-time scaling: JSON and a plot, in the folder of the evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.folder import planned_records, read_report
 from verl_agent.results.scaling import ScalingCurve, scaling_curves
 from verl_agent.results.selectors import Selection, best_of_n
+from verl_agent.results.statistics import Estimate
 from verl_agent.trace.provenance import write_result
 
 SCALING_VERSION = 1
@@ -21,8 +23,8 @@ class Scaling:
     """Test-time scaling of one evaluation.
 
     Attributes:
-        curves: success over turns, samples, tokens and cost.
-        selections: success of best-of-n by selector.
+        curves: success and return over turns, samples, tokens and cost.
+        selections: success and return of best-of-n by selector.
     """
 
     model: str
@@ -36,7 +38,7 @@ def read_scaling(folder: Path) -> Scaling:
     Raises:
         ConfigError: the folder holds no evaluation, or one without a valid episode.
     """
-    report, records = read_report(folder), planned_records(folder)
+    report, records = read_report(folder, "model", "success_within_turns"), planned_records(folder)
     curves = scaling_curves(records, tells_limit=report["success_within_turns"] is None)
     selections = best_of_n(records, folder)
     if not curves and not selections:
@@ -54,10 +56,15 @@ def write_scaling(scaling: Scaling, folder: Path) -> list[Path]:
 
 
 def describe_ends(curve: ScalingCurve) -> str:
-    """Return success at the least and at the largest amount of a curve."""
+    """Return success, and the return where it is known, at the least and at the largest amount of a curve."""
     first, last = min(curve.points), max(curve.points)
-    least = "" if first == last else f"{curve.points[first]} at {first:g}, "
-    return f"{least}{curve.points[last]} at {last:g} {curve.unit.removesuffix('s') if last == 1 else curve.unit}"
+    unit = curve.unit.removesuffix("s") if last == 1 else curve.unit
+    parts = []
+    for name, points in (("", curve.points), ("; return ", curve.returns)):
+        if points:
+            least = "" if first == last else f"{points[first]} at {first:g}, "
+            parts.append(f"{name}{least}{points[last]} at {last:g} {unit}")
+    return "".join(parts)
 
 
 def describe_selection(selection: Selection) -> str:
@@ -66,31 +73,44 @@ def describe_selection(selection: Selection) -> str:
     if not selection.points:
         return f"{name}: not available, {selection.missing}"
     most = max(selection.points)
-    return f"{name}, {selection.meaning}: {selection.points[most]} with {counted(most, 'sample')}"
+    found = f"{selection.points[most]}, return {selection.returns[most]}"
+    return f"{name}, {selection.meaning}: {found} with {counted(most, 'sample')}"
 
 
 def _plot(scaling: Scaling, path: Path) -> None:
-    """Plot one panel for each unit of the curves, and one for best-of-n."""
+    """Plot one panel for each unit of the curves, one for best-of-n, and below each unit the return where known."""
     from matplotlib.figure import Figure
+
+    from verl_agent.trace.curves import save_figure
 
     units = list(dict.fromkeys(curve.unit for curve in scaling.curves))
     chosen = [selection for selection in scaling.selections if selection.points]
-    figure = Figure(figsize=(5 * (len(units) + bool(chosen)), 4), layout="constrained")
-    every = figure.subplots(1, len(units) + bool(chosen), squeeze=False)[0]
+    rows = 1 + (any(curve.returns for curve in scaling.curves) or any(one.returns for one in chosen))
+    figure = Figure(figsize=(5 * (len(units) + bool(chosen)), 4 * rows), layout="constrained")
+    every, below = (*figure.subplots(rows, len(units) + bool(chosen), squeeze=False), ())[:2]
     for curve in scaling.curves:
-        xs, rates = list(curve.points), list(curve.points.values())
-        axes = every[units.index(curve.unit)]
-        (drawn,) = axes.plot(xs, [one.mean for one in rates], marker=".", label=curve.name)
-        low, high = [one.low for one in rates], [one.high for one in rates]
-        axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
-        axes.set(xlabel=curve.unit, ylabel="success rate")
+        place = units.index(curve.unit)
+        _draw(every[place], curve.points, curve.unit, "success rate", curve.name)
+        if curve.returns:
+            _draw(below[place], curve.returns, curve.unit, "mean return")
     for selection in chosen:
         label, style = (f"{selection.name} (upper bound)", "--") if selection.upper_bound else (selection.name, "-")
-        means = [one.mean for one in selection.points.values()]
-        every[-1].plot(list(selection.points), means, marker=".", label=label, linestyle=style)
-        every[-1].set(xlabel="samples to choose from", ylabel="success rate of the chosen one")
+        unit = "samples to choose from"
+        _draw(every[-1], selection.points, unit, "success rate of the chosen one", label, style)
+        _draw(below[-1], selection.returns, unit, "mean return of the chosen one", "", style)
+    for axes in below:
+        axes.set_visible(bool(axes.lines))
     for axes in every:
         axes.set(ylim=(0, 1))
         axes.legend()
     figure.suptitle(scaling.model)
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
+
+
+def _draw(axes: Any, points: Mapping[Any, Estimate], unit: str, title: str, label: str = "", style: str = "-") -> None:
+    """Draw a curve with the band of its intervals."""
+    xs, values = list(points), list(points.values())
+    (drawn,) = axes.plot(xs, [one.mean for one in values], marker=".", label=label or None, linestyle=style)
+    low, high = [one.low for one in values], [one.high for one in values]
+    axes.fill_between(xs, low, high, alpha=0.15, color=drawn.get_color())
+    axes.set(xlabel=unit, ylabel=title)

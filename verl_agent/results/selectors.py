@@ -11,16 +11,17 @@ from statistics import fmean
 from typing import TypeAlias
 
 from verl_agent.results.scaling import interval_of_shares, valid_records
-from verl_agent.results.statistics import Estimate
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.results.statistics import Estimate, mean_return
+from verl_agent.trace.record import EpisodeRecord, TaskKey, task_key
 from verl_agent.trace.token_files import column_names, read_token_columns, token_files
+from verl_agent.trace.turn_record import turn_text
 
 MOST_SUBSETS = 200
 """Subsets of k samples of a task that are averaged; more are drawn at random."""
 LOGPROBS = "inference_logprobs"
 
-Selector: TypeAlias = Callable[[Sequence[EpisodeRecord]], float]
-"""Returns the expected success, 0 to 1, of the episode that is chosen; ties are broken at random."""
+Selector: TypeAlias = Callable[[Sequence[EpisodeRecord]], Sequence[float]]
+"""Returns the weight of each sample, the probability that it is chosen; ties are broken at random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Selection:
     Attributes:
         meaning: episode that is chosen.
         upper_bound: True if the selector knows the outcome, which no agent does.
+        returns: mean return of the chosen episode, by the same numbers.
         missing: reason for which the selector does not apply; empty otherwise.
     """
 
@@ -37,20 +39,21 @@ class Selection:
     meaning: str
     upper_bound: bool
     points: Mapping[int, Estimate]
+    returns: Mapping[int, Estimate]
     missing: str = ""
 
 
 def best_of_n(records: Sequence[EpisodeRecord], folder: Path, seed: int = 0) -> list[Selection]:
-    """Return the success of all selectors for 1 to n samples; empty with one sample per task.
+    """Return success and mean return of all selectors for 1 to n samples; empty with one sample per task.
 
     The value at k is the mean over subsets of k samples of a task, and over tasks.
 
     Args:
         seed: seed of the subsets where there are more than `MOST_SUBSETS`.
     """
-    by_task: dict[str, list[EpisodeRecord]] = defaultdict(list)
+    by_task: dict[TaskKey, list[EpisodeRecord]] = defaultdict(list)
     for record in valid_records(records):
-        by_task[record["task"]].append(record)
+        by_task[task_key(record)].append(record)
     most = max(map(len, by_task.values()), default=0)
     if most < 2:
         return []
@@ -58,38 +61,32 @@ def best_of_n(records: Sequence[EpisodeRecord], folder: Path, seed: int = 0) -> 
     log_probs = mean_log_probs(folder)
     known = all((one["group"], one["sample"]) in log_probs for samples in whole.values() for one in samples)
 
-    def by_log_prob(samples: Sequence[EpisodeRecord]) -> float:
-        return _best(samples, [log_probs[one["group"], one["sample"]] for one in samples])
+    def by_log_prob(samples: Sequence[EpisodeRecord]) -> list[float]:
+        return _best([log_probs[one["group"], one["sample"]] for one in samples])
 
     every: list[tuple[str, str, bool, Selector | None, str]] = [
-        ("first", "the first sample, without a choice", False, _mean_success, ""),
+        ("first", "the first sample, without a choice", False, lambda samples: _best([0] * len(samples)), ""),
         ("majority", "the most frequent last action", False, majority, ""),
-        ("shortest", "the fewest turns", False,
-         lambda samples: _best(samples, [-len(one["turns"]) for one in samples]), ""),
+        ("shortest", "the fewest turns", False, lambda samples: _best([-len(one["turns"]) for one in samples]), ""),
         ("log-prob", "the highest mean log-prob of its tokens", False, by_log_prob if known else None,
          "" if known else "no log-probs are recorded for all samples; evaluate with evaluation.logprobs=1"),
         ("oracle", "a solved sample if there is one (pass@k)", True,
-         lambda samples: float(any(one["success"] for one in samples)), ""),
+         lambda samples: _best([one["success"] for one in samples]), ""),
     ]  # fmt: skip
     return [
-        Selection(name, meaning, bound, _points(whole, most, select, seed) if select else {}, missing)
+        Selection(name, meaning, bound, *(_points(whole, most, select, seed) if select else ({}, {})), missing)
         for name, meaning, bound, select, missing in every
     ]
 
 
-def majority(samples: Sequence[EpisodeRecord]) -> float:
-    """Return the expected success of a sample with the most frequent last action.
+def majority(samples: Sequence[EpisodeRecord]) -> list[float]:
+    """Return the weights of a choice of the most frequent last action.
 
     Meant for tasks that end with an answer. Samples without an action count only if no sample has one.
     """
     answers = [_last_action(one) for one in samples]
     counts: Counter[str | None] = Counter(answer for answer in answers if answer is not None) or Counter(answers)
-    most = max(counts.values())
-    winners = [answer for answer, count in counts.items() if count == most]
-    return fmean(
-        fmean(float(one["success"]) for one, answer in zip(samples, answers, strict=True) if answer == winner)
-        for winner in winners
-    )
+    return _best([counts[answer] for answer in answers])
 
 
 def mean_log_probs(folder: Path) -> dict[tuple[str, int], float]:
@@ -103,14 +100,19 @@ def mean_log_probs(folder: Path) -> dict[tuple[str, int], float]:
 
 
 def _points(
-    whole: Mapping[str, Sequence[EpisodeRecord]], most: int, select: Selector, seed: int
-) -> dict[int, Estimate]:
-    return {
-        k: interval_of_shares(
-            {task: fmean(map(select, _subsets(samples, k, f"{seed}/{task}/{k}"))) for task, samples in whole.items()}
-        )
-        for k in range(1, most + 1)
-    }
+    whole: Mapping[TaskKey, Sequence[EpisodeRecord]], most: int, select: Selector, seed: int
+) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
+    """Return success and mean return of the chosen episode for 1 to `most` samples."""
+    solved, earned = dict[int, Estimate](), dict[int, Estimate]()
+    largest = max(one["success_reward"] for samples in whole.values() for one in samples)
+    for k in range(1, most + 1):
+        shares, returns = dict[TaskKey, float](), dict[TaskKey, list[float]]()
+        for task, samples in whole.items():
+            chosen = [(part, select(part)) for part in _subsets(samples, k, f"{seed}/{task[1]}/{k}")]
+            shares[task] = min(1.0, fmean(_mean(weights, [one["success"] for one in part]) for part, weights in chosen))
+            returns[task] = [fmean(_mean(weights, [one["reward"] for one in part]) for part, weights in chosen)]
+        solved[k], earned[k] = interval_of_shares(shares), mean_return(returns, largest)
+    return solved, earned
 
 
 def _subsets(samples: Sequence[EpisodeRecord], k: int, seed: str) -> list[tuple[EpisodeRecord, ...]]:
@@ -120,15 +122,16 @@ def _subsets(samples: Sequence[EpisodeRecord], k: int, seed: str) -> list[tuple[
     return [tuple(draws.sample(samples, k)) for _ in range(MOST_SUBSETS)]
 
 
-def _best(samples: Sequence[EpisodeRecord], values: Sequence[float]) -> float:
-    highest = max(values)
-    return fmean(float(one["success"]) for one, value in zip(samples, values, strict=True) if value == highest)
+def _best(values: Sequence[float]) -> list[float]:
+    """Return equal weights for the samples with the highest value."""
+    highest = [value == max(values) for value in values]
+    return [one / sum(highest) for one in highest]
 
 
-def _mean_success(samples: Sequence[EpisodeRecord]) -> float:
-    return fmean(float(one["success"]) for one in samples)
+def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
+    return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
 
 def _last_action(record: EpisodeRecord) -> str | None:
-    actions = [turn["action"] for turn in record["turns"] if turn["action"] is not None]
+    actions = [text for turn in record["turns"] if (text := turn_text(turn)) is not None]
     return " ".join(actions[-1].split()).lower() if actions else None

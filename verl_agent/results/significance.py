@@ -1,20 +1,21 @@
-"""Tests of paired differences between policies, and their correction for several comparisons."""
+"""Comparisons of policies: ratios, differences of independent shares, p values and their correction."""
 
 import math
 import random
 from collections.abc import Mapping, Sequence
 from itertools import product
 from statistics import fmean
+from typing import Any
 
-from verl_agent.results.statistics import Estimate, t_quantile
+from verl_agent.results.statistics import Estimate, t_quantile, wilson_interval
 
 PSEUDO = ((1.0, 0.0), (0.0, 1.0))
 """Pairs of values of the two tasks that are added for the interval, so that it has a width if all tasks agree."""
 
 
 def paired_ratio(
-    values_by_task: Mapping[str, Sequence[float]],
-    baseline_by_task: Mapping[str, Sequence[float]],
+    values_by_task: Mapping[Any, Sequence[float]],
+    baseline_by_task: Mapping[Any, Sequence[float]],
     confidence: float = 0.95,
 ) -> Estimate | None:
     """Return the ratio of a success rate to that of a baseline on the same tasks, with an interval over tasks.
@@ -44,6 +45,34 @@ def paired_ratio(
     low, high = max(0.0, (product - width) / square_y), (product + width) / square_y
     ratio = fmean(x for x, _ in pairs) / base
     return Estimate(ratio, min(low, ratio), max(high, ratio), len(pairs))
+
+
+def difference_of_shares(
+    successes: int, trials: int, baseline_successes: int, baseline_trials: int, confidence: float = 0.95
+) -> Estimate:
+    """Return the difference of two shares of independent trials with the hybrid score interval of Newcombe (1998).
+
+    It is method 10 of "Interval estimation for the difference between independent proportions". Let l and u be the
+    Wilson limits of each share p. The interval of d = p - p' begins at `d - sqrt((p - l)² + (u' - p')²)` and ends at
+    `d + sqrt((u - p)² + (p' - l')²)`. It stays in -1 to 1 and has a width even if all trials of a side agree.
+
+    Args:
+        successes: successes of the side that is compared.
+        trials: trials of that side, >= 1.
+        baseline_successes: successes of the baseline.
+        baseline_trials: trials of the baseline, >= 1.
+
+    Returns:
+        The difference to the baseline; `tasks` is the smaller number of trials.
+    """
+    side, baseline = (
+        wilson_interval(count, of, confidence)
+        for count, of in ((successes, trials), (baseline_successes, baseline_trials))
+    )
+    difference = side.mean - baseline.mean
+    low = difference - math.hypot(side.mean - side.low, baseline.high - baseline.mean)
+    high = difference + math.hypot(side.high - side.mean, baseline.mean - baseline.low)
+    return Estimate(difference, low, high, min(trials, baseline_trials))
 
 
 EXACT = 12

@@ -6,9 +6,10 @@ Evals" (arXiv 2411.00640).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean, median, stdev
+from typing import Any
 
 MIN_TASKS = 5
 """Tasks below which an estimate is marked as based on too few."""
@@ -55,7 +56,7 @@ def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Es
     return Estimate(share, *_wilson_limits(share, trials, confidence), trials, float(trials))
 
 
-def clustered_wilson_interval(solved_by_task: Mapping[str, Sequence[float]], confidence: float = 0.95) -> Estimate:
+def clustered_wilson_interval(solved_by_task: Mapping[Any, Sequence[float]], confidence: float = 0.95) -> Estimate:
     """Return the share of successes, each task with the same weight, with Wilson's interval over tasks.
 
     Samples of a task are correlated, so n tasks with m samples each are worth fewer than n·m independent trials.
@@ -145,19 +146,19 @@ def macro_mean(rates: Sequence[Estimate], confidence: float = 0.95) -> Estimate:
 
 
 def mean_over_tasks(
-    values_by_task: Mapping[str, Sequence[float]],
+    values_by_task: Mapping[Any, Sequence[float]],
     confidence: float = 0.95,
     least: float = -math.inf,
     most: float = math.inf,
 ) -> Estimate:
     """Return the mean over tasks of the mean of each task's samples, with a t interval over tasks.
 
-    For n tasks with means m_i: `mean ± t(n-1) · s / sqrt(n)`, where s is the standard deviation of the m_i. One task
-    has no spread: its interval is the whole range of values, or its mean where the range is not bounded. For samples of
-    0 or 1 use `clustered_wilson_interval`, which has a width even if all are equal.
+    For n tasks with means m_i: `mean ± t(n-1) · s / sqrt(n)`, where s is the standard deviation of the m_i. For 20
+    tasks of which 10 % earn a part, this covers 76 %. If the range of values is known, the interval is therefore at
+    least that over two more tasks, `mean ± c`, as in `paired_difference`; d is the difference to the median. So tasks
+    that agree have an interval with a width. For samples of 0 or 1 use `clustered_wilson_interval`.
 
     Args:
-        values_by_task: samples of each task, at least one task and one sample each.
         least: smallest possible value; the interval is clipped to it.
         most: largest possible value; the interval is clipped to it.
 
@@ -165,15 +166,56 @@ def mean_over_tasks(
         ValueError: there is no task, or a task has no sample.
     """
     _check_samples(values_by_task)
-    return _t_interval([fmean(values) for values in values_by_task.values()], confidence, least, most)
+    means = [fmean(values) for values in values_by_task.values()]
+    plain = _t_interval(means, confidence)
+    if not math.isfinite(most - least):
+        return plain
+    pair = _root_mean_square([one - median(means) for one in means], most - least)
+    return _clipped(_wider(plain, _t_interval([*means, plain.mean + pair, plain.mean - pair], confidence)), least, most)
+
+
+def mean_return(
+    returns_by_task: Mapping[Any, Sequence[float]],
+    success_reward: float = 1.0,
+    baseline_by_task: Mapping[Any, Sequence[float]] | None = None,
+) -> Estimate:
+    """Return the mean return over tasks, or its difference to a baseline, paired by task, with a 95 % interval.
+
+    Returns that are all 0 or `success_reward`, that of a solved task, are a rate and have its interval. Else the
+    smallest range that holds all of them, 0 and `success_reward` counts as possible.
+    """
+    sides = (returns_by_task, baseline_by_task or {})
+    known = {0.0, success_reward, *(one for side in sides for values in side.values() for one in values)}
+    if baseline_by_task is not None:
+        return paired_difference(returns_by_task, baseline_by_task, scale=max(known) - min(known))
+    if success_reward > 0 and known == {0.0, success_reward}:
+        solved = {task: [float(one > 0) for one in values] for task, values in returns_by_task.items()}
+        rate = clustered_wilson_interval(solved)
+        return Estimate(success_reward * rate.mean, success_reward * rate.low, success_reward * rate.high, rate.tasks)
+    return mean_over_tasks(returns_by_task, least=min(known), most=max(known))
+
+
+def return_margins(played: Iterable[tuple[str, str, float]]) -> dict[str, float]:
+    """Return the metrics `episode/reward_margin` and `env/<label>/reward_margin`, without those of one task.
+
+    Args:
+        played: label of the environment ("" for none), task and return of each episode.
+    """
+    earned: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for label, task, value in played:
+        for part in {"episode", f"env/{label}" if label else "episode"}:
+            earned.setdefault(part, {}).setdefault((label, task), []).append(value)
+    found = {part: mean_return(by_task) for part, by_task in earned.items() if len(by_task) > 1}
+    return {f"{part}/reward_margin": (one.high - one.low) / 2 for part, one in found.items()}
 
 
 def paired_difference(
-    values_by_task: Mapping[str, Sequence[float]],
-    baseline_by_task: Mapping[str, Sequence[float]],
+    values_by_task: Mapping[Any, Sequence[float]],
+    baseline_by_task: Mapping[Any, Sequence[float]],
     confidence: float = 0.95,
+    scale: float | None = None,
 ) -> Estimate:
-    """Return the difference to a baseline of values in 0 to 1, paired by task, with an interval over tasks.
+    """Return the difference to a baseline of shares or returns, paired by task, with an interval over tasks.
 
     Pairing removes the difficulty of each task, so that smaller differences show than by comparing two intervals
     (Miller, arXiv 2411.00640, section 4). The interval is a t interval over the differences of n tasks and two more,
@@ -185,6 +227,8 @@ def paired_difference(
     differ. This is their mean square with one more task, which differs wholly. The two sides may have different
     numbers of samples. tests/unit/results/test_coverage.py measures the coverage.
 
+    For returns, `scale` is the largest difference of two, in place of the 1. The interval is at least the t interval.
+
     Raises:
         ValueError: the sides have different tasks, or a task has no sample.
     """
@@ -194,38 +238,11 @@ def paired_difference(
     if not values_by_task or not all([*values_by_task.values(), *baseline_by_task.values()]):
         raise ValueError("Every task needs a sample on both sides.")
     differences = [fmean(values) - fmean(baseline_by_task[task]) for task, values in values_by_task.items()]
-    differing = sum(abs(one) > 1e-9 for one in differences)
-    scale = math.sqrt((math.fsum(one * one for one in differences) + 1) / (differing + 1))
-    adjusted = _t_interval([*differences, scale, -scale], confidence, -1.0, 1.0)
-    return Estimate(fmean(differences), adjusted.low, adjusted.high, len(differences))
-
-
-def difference_of_shares(
-    successes: int, trials: int, baseline_successes: int, baseline_trials: int, confidence: float = 0.95
-) -> Estimate:
-    """Return the difference of two shares of independent trials with the hybrid score interval of Newcombe (1998).
-
-    It is method 10 of "Interval estimation for the difference between independent proportions". Let l and u be the
-    Wilson limits of each share p. The interval of d = p - p' begins at `d - sqrt((p - l)² + (u' - p')²)` and ends at
-    `d + sqrt((u - p)² + (p' - l')²)`. It stays in -1 to 1 and has a width even if all trials of a side agree.
-
-    Args:
-        successes: successes of the side that is compared.
-        trials: trials of that side, >= 1.
-        baseline_successes: successes of the baseline.
-        baseline_trials: trials of the baseline, >= 1.
-
-    Returns:
-        The difference to the baseline; `tasks` is the smaller number of trials.
-    """
-    side, baseline = (
-        wilson_interval(count, of, confidence)
-        for count, of in ((successes, trials), (baseline_successes, baseline_trials))
-    )
-    difference = side.mean - baseline.mean
-    low = difference - math.hypot(side.mean - side.low, baseline.high - baseline.mean)
-    high = difference + math.hypot(side.high - side.mean, baseline.mean - baseline.low)
-    return Estimate(difference, low, high, min(trials, baseline_trials))
+    width = 1.0 if scale is None else scale
+    pair, plain = _root_mean_square(differences, width), _t_interval(differences, confidence)
+    adjusted = _t_interval([*differences, pair, -pair], confidence)
+    found = Estimate(plain.mean, adjusted.low, adjusted.high, plain.tasks) if scale is None else _wider(plain, adjusted)
+    return _clipped(found, -width, width)
 
 
 def t_quantile(probability: float, degrees: int) -> float:
@@ -248,7 +265,7 @@ def t_quantile(probability: float, degrees: int) -> float:
     return x + math.fsum(term / math.pow(degrees, power) for power, term in enumerate(terms, start=1))
 
 
-def _check_samples(values_by_task: Mapping[str, Sequence[float]]) -> None:
+def _check_samples(values_by_task: Mapping[Any, Sequence[float]]) -> None:
     empty = [task for task, values in values_by_task.items() if not values]
     if not values_by_task or empty:
         raise ValueError(f"Every task needs a sample; {len(values_by_task)} tasks, without samples: {empty[:3]}.")
@@ -262,10 +279,22 @@ def _wilson_limits(share: float, trials: float, confidence: float) -> tuple[floa
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def _t_interval(draws: Sequence[float], confidence: float, least: float, most: float) -> Estimate:
-    mean = fmean(draws)
-    if len(draws) == 1:
-        bounded = math.isfinite(least) and math.isfinite(most)
-        return Estimate(mean, least, most, 1) if bounded else Estimate(mean, mean, mean, 1)
-    half = t_quantile((1 + confidence) / 2, len(draws) - 1) * stdev(draws) / math.sqrt(len(draws))
-    return Estimate(mean, max(least, mean - half), min(most, mean + half), len(draws))
+def _t_interval(draws: Sequence[float], confidence: float) -> Estimate:
+    mean, half = fmean(draws), 0.0
+    if len(draws) > 1:
+        half = t_quantile((1 + confidence) / 2, len(draws) - 1) * stdev(draws) / math.sqrt(len(draws))
+    return Estimate(mean, mean - half, mean + half, len(draws))
+
+
+def _root_mean_square(differences: Sequence[float], scale: float) -> float:
+    """Return the root mean square of the differences that are not 0 and of one more, which is `scale`."""
+    differing = sum(abs(one) > 1e-9 * scale for one in differences)
+    return math.hypot(scale, *differences) / math.sqrt(differing + 1)
+
+
+def _clipped(one: Estimate, least: float, most: float) -> Estimate:
+    return Estimate(one.mean, max(least, one.low), min(most, one.high), one.tasks)
+
+
+def _wider(plain: Estimate, adjusted: Estimate) -> Estimate:
+    return Estimate(plain.mean, min(plain.low, adjusted.low), max(plain.high, adjusted.high), plain.tasks)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from verl_agent.agents.base import Agent
 from verl_agent.rollout.policy import Policy
-from verl_agent.types import Message, Reply
+from verl_agent.types import Action, Message, Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Candidate:
         reply: first sample that takes it.
     """
 
-    action: str
+    action: Action
     share: float
     reply: Reply
 
@@ -49,7 +49,7 @@ def count_actions(agent: Agent, replies: Sequence[Reply]) -> list[Candidate]:
     """Return the distinct actions of replies, the most frequent first; truncated replies have none."""
     read = [None if reply.truncated_by else agent.parse_reply(reply.text) for reply in replies]
     actions = [(action, reply) for action, reply in zip(read, replies, strict=True) if action is not None]
-    first: dict[str, Reply] = {}
+    first: dict[Action, Reply] = {}
     for action, reply in actions:
         first.setdefault(action, reply)
     counts = Counter(action for action, _ in actions)

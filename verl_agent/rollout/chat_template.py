@@ -4,6 +4,7 @@ verl's continuous-token builders add messages to a token sequence without render
 The functions here compare them with the template's own rendering before a run starts.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,11 @@ from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, QwenCo
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
 from verl_agent.agents.base import Agent
-from verl_agent.agents.functions import CALL_FORMATS, example_arguments
+from verl_agent.agents.functions import example_arguments
+from verl_agent.envs.call_error import BROKEN_JSON, NO_CALL
+from verl_agent.envs.call_formats import CALL_FORMATS
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.control_tokens import ContentTokenizer
 from verl_agent.rollout.tokens import render_conversation
 from verl_agent.types import Message
 
@@ -41,16 +45,19 @@ def choose_builder(
 ) -> ContinuousTokenBuilder:
     """Return the continuous-token builder that renders `PROBE` as the chat template does.
 
+    Its tokenizer keeps the text of messages free of control tokens, see `verl_agent.rollout.control_tokens`.
+
     verl chooses a builder by the model's `model_type`, and a default one for types that it does not list. That default
     drops the newline after the end-of-turn token of ChatML templates: SmolLM2, whose type is `llama`, is one of them.
 
     Raises:
-        ConfigError: every builder disagrees with the template, or the template rejects the probe.
+        ConfigError: every builder disagrees with the template, the template rejects the probe, or a text becomes a
+            control token.
     """
-    options = dict(template_options)
-    candidates = [create_continuous_token_builder(tokenizer, hf_model_type=model_type, chat_template_kwargs=options)]
+    options, content = dict(template_options), ContentTokenizer(tokenizer)
+    candidates = [create_continuous_token_builder(content, hf_model_type=model_type, chat_template_kwargs=options)]
     if "<|im_end|>" in tokenizer.get_vocab():
-        candidates.append(QwenContinuousTokenBuilder(tokenizer, chat_template_kwargs=options))
+        candidates.append(QwenContinuousTokenBuilder(content, chat_template_kwargs=options))
     try:
         expected = _rendered_text(tokenizer, PROBE, options)
     except TemplateError as error:  # such as `System role not supported`
@@ -65,6 +72,7 @@ def choose_builder(
         except (TemplateError, ValueError) as error:  # the template changes earlier messages after a later one, or
             built = str(error)  # refuses the part of a conversation that the builder renders
         if built == expected:
+            _check_content(content, builder, model_type)
             return builder
         disagreeing.append(f"{type(builder).__name__}: {built!r}")
     raise ConfigError(
@@ -72,6 +80,33 @@ def choose_builder(
         f"The template renders {expected!r}; {'; '.join(disagreeing)}. Use a model with a ChatML template, or register "
         "a builder for it."
     )
+
+
+def _check_content(content: ContentTokenizer, builder: ContinuousTokenBuilder, model_type: str | None) -> None:
+    """Check that messages which spell the control tokens of the model have the same turns as `PROBE`.
+
+    Raises:
+        ConfigError: a text becomes a control token.
+    """
+    control, found = content.control, content.control.unprotected()
+    spelled = "".join(f" {one}" for one in control.strings.values())
+    hostile: list[Message] = [{"role": one["role"], "content": f"{one['content']}{spelled}."} for one in PROBE]
+
+    def turns(messages: Sequence[Message]) -> list[int]:
+        ids = render_conversation(builder, content, messages).ids
+        return [index for index in ids if index in control.strings]
+
+    try:
+        if not found and turns(hostile) != turns(PROBE):
+            found = ["those of the chat template"]
+    except ValueError as error:
+        found = [str(error)]
+    if found:
+        raise ConfigError(
+            f"the tokenizer of this model (model_type={model_type!r}, {type(content.tokenizer).__name__}) takes "
+            f"text for control tokens: {', '.join(found[:5])}. A page or a tool could write turns of its own. Use a "
+            "model that has a tokenizer.json of the `tokenizers` library."
+        )
 
 
 def check_tools(
@@ -96,9 +131,10 @@ def check_tools(
         raise ConfigError(
             f"the chat template of this model refuses functions: {error}. {CHOOSE_ANOTHER_AGENT}"
         ) from error
-    if not all(f'"name": "{tool["function"]["name"]}"' in prompt for tool in tools):
+    names = [tool["function"]["name"] for tool in tools]
+    if not all(re.search(rf'"name": "{name}"|<name>{name}</name>', prompt) for name in names):
         raise ConfigError(f"the chat template of this model does not list functions. {CHOOSE_ANOTHER_AGENT}")
-    if agent.parse_reply(call) is None:
+    if not _understands(agent, call):
         known = [name for name in CALL_FORMATS if _reads(name, call)]
         remedy = f"Set agent.options.calls={known[0]}." if known else CHOOSE_ANOTHER_AGENT
         raise ConfigError(
@@ -123,10 +159,18 @@ def _rendered_call(
     return text
 
 
+def _understands(agent: Agent, call: str) -> bool:
+    """Return True if an agent reads the call that a template has written, whatever it thinks of the arguments."""
+    unread = {NO_CALL, BROKEN_JSON}
+    return any(
+        one.action is not None or (one.errors and not unread & set(one.errors)) for one in agent.read_reply(call)
+    )
+
+
 def _reads(calls: str, text: str) -> bool:
     """Return True if a format reads the call that a template has written."""
     format_ = CALL_FORMATS[calls]
-    return not format_.listing and any(format_.arguments in call for call in format_.read(text))
+    return not format_.listing and any(one.error is None and one.arguments for one in format_.read(text))
 
 
 def _rendered_text(

@@ -1,15 +1,17 @@
 """Policy of a model behind an engine: messages in, tokens through the engine, a reply out."""
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 from uuid import uuid4
 
 from verl_agent.errors import OverlongPromptError
+from verl_agent.messages import ReplyLimits, limits_on
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
-from verl_agent.rollout.tokens import EpisodeTokens, add_given_reply, expand
+from verl_agent.rollout.tokens import EpisodeTokens, expand
 from verl_agent.types import Message, Reply, StopReason
 
 FULL = "length"
@@ -58,55 +60,17 @@ class EnginePolicy:
         Raises:
             OverlongPromptError: the prompt of the episode exceeds its budget.
         """
+        before = self.tokens.ids
         await self._add_messages(messages)
+        prompt, limits = self.tokens.ids, limits_on(messages)
         limit = min(self.budget.turn, self._tokens_left())
         if limit < 1:
             return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        output = await self._generate(self.tokens.ids, limit)
+        output = await self._generate(prompt, min(limit, limits.get("max_tokens", limit)))
         if not output.token_ids:
             return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        return self._to_reply(output, limit)
-
-    async def add_given(self, messages: Sequence[Message], reply: Reply) -> None:
-        """Append a turn that was played before, so that the next reply continues from it.
-
-        Args:
-            messages: all messages that the model read before the reply.
-            reply: the reply, which is encoded from its text.
-
-        Raises:
-            OverlongPromptError: see `reply`.
-        """
-        await self._add_messages(messages)
-        await asyncio.to_thread(add_given_reply, self.tokens, self.tokenizer, reply)
-        self._replies += 1
-
-    async def continue_reply(self, messages: Sequence[Message], beginning: str) -> Reply:
-        """Return a reply whose beginning is given; the policy writes the rest. The episode ends with it.
-
-        Args:
-            messages: all messages that the model reads.
-            beginning: text, not empty.
-
-        Returns:
-            The whole reply; `tokens` counts the tokens that the policy wrote.
-
-        Raises:
-            OverlongPromptError: see `reply`.
-        """
-        await self._add_messages(messages)
-        given = self.tokenizer.encode(beginning, add_special_tokens=False)
-        limit = min(self.budget.turn, self._tokens_left() - len(given))
-        if limit < 1:
-            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        output = await self._generate([*self.tokens.ids, *given], limit)
-        ids: list[int] = output.token_ids
-        if not ids:
-            return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
-        ended = ids[-1] in self.end_ids
-        text = self.tokenizer.decode([*given, *(ids[:-1] if ended else ids)], skip_special_tokens=True)
-        truncated_by, force_closed = self._truncation(ended, output, limit)
-        return Reply(text, truncated_by, len(ids), force_closed)
+        reply = self._to_reply(output, limit, limits)
+        return replace(reply, prompt_tokens=len(prompt), cached_tokens=_same_tokens(before, prompt))
 
     async def _add_messages(self, messages: Sequence[Message]) -> None:
         begins = not self.tokens.ids
@@ -136,22 +100,44 @@ class EnginePolicy:
             return self.budget.episode - self.tokens.response_length
         return self.budget.prompt + self.budget.episode - len(self.tokens.ids)
 
-    def _to_reply(self, output: Any, limit: int) -> Reply:
-        """Append the engine's tokens to the episode, and return them as a reply."""
-        ids: list[int] = output.token_ids
+    def _to_reply(self, output: Any, limit: int, limits: ReplyLimits) -> Reply:
+        """Append the engine's tokens to the episode, up to a stop text, and return them as a reply."""
+        size, stopped = self._size_to_stop(output.token_ids, limits.get("stop", ()))
+        ids, removed = output.token_ids[:size], len(output.token_ids) - size
         said = output.extra_fields
-        versions = expand(said.get("versions") or [(said.get("global_steps") or 0, len(ids))])
+        versions = expand(said.get("versions") or [(said.get("global_steps") or 0, size)])[:size]
         self._replies += 1
         self.versions += versions
-        self.top_log_probs += said.get("top_log_probs") or []
+        self.top_log_probs += (said.get("top_log_probs") or [])[:size]
         ended = ids[-1] in self.end_ids
         text = self.tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True)
         experts = getattr(output, "routed_experts", None)  # of verl's engines, if they return them
-        self.tokens.add_reply(text, ids, output.log_probs or None, versions, experts=experts)
-        truncated_by, force_closed = self._truncation(ended, output, limit)
+        experts = experts[:-removed] if removed and experts is not None else experts
+        self.tokens.add_reply(text, ids, (output.log_probs or [])[:size] or None, versions, experts=experts)
+        if stopped:
+            truncated_by, force_closed = None, False
+        elif not ended and size == limits.get("max_tokens", limit) < limit:
+            truncated_by, force_closed = None, True
+        else:
+            truncated_by, force_closed = self._truncation(ended, output, limit)
         if not ended and truncated_by is None:
             self.tokens.close_reply()
-        return Reply(text, truncated_by, len(ids), force_closed, paused_s=said.get("paused_s", 0.0))
+        return Reply(text, truncated_by, size, force_closed, paused_s=said.get("paused_s", 0.0))
+
+    def _size_to_stop(self, ids: Sequence[int], stops: Sequence[str]) -> tuple[int, bool]:
+        """Return the number of tokens up to the one that completes the first stop text, and True if there is one.
+
+        Engines that end a reply themselves would need its text, which they do not all have. Sampling is the same: a
+        token depends on those before it alone.
+        """
+
+        def stopped(size: int) -> bool:
+            text = self.tokenizer.decode(ids[:size], skip_special_tokens=True)
+            return any(stop in text for stop in stops)
+
+        if not stops or not stopped(len(ids)):
+            return len(ids), False
+        return bisect_left(range(len(ids)), True, key=stopped), True
 
     def _truncation(self, ended: bool, output: Any, limit: int) -> tuple[StopReason | None, bool]:
         """Return `truncated_by` and `force_closed` of a reply."""
@@ -162,3 +148,10 @@ class EnginePolicy:
         if limit < self.budget.turn:
             return StopReason.EPISODE_TOKENS, False
         return (None, True) if self.budget.play_truncated_turns else (StopReason.TURN_TOKENS, False)
+
+
+def _same_tokens(before: Sequence[int], after: Sequence[int]) -> int:
+    """Return the number of tokens at the beginning of `after` that the engine knows from the last request."""
+    if after[: len(before)] == before:
+        return len(before)
+    return next(at for at, (one, other) in enumerate(zip(before, [*after, None], strict=False)) if one != other)

@@ -1,6 +1,5 @@
 """Policies of plain Python: a function from messages to the text of a reply, by reference or by dotted path."""
 
-import asyncio
 import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
@@ -8,6 +7,7 @@ from typing import Any, TypeAlias
 
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 from verl_agent.rollout.policy import Policy
+from verl_agent.system.threads import in_thread
 from verl_agent.types import Message, Reply
 
 ReplyFunction: TypeAlias = Callable[[list[Message]], str | Reply | Awaitable[str | Reply]]
@@ -42,7 +42,7 @@ class FunctionPolicy:
             ConfigError: the function raised, or returned neither a text nor a `Reply`.
         """
         try:
-            answer: Any = await asyncio.to_thread(self._function, list(messages))
+            answer: Any = await in_thread(self._function, list(messages))
             if inspect.isawaitable(answer):
                 answer = await answer
         except ConfigError:

@@ -143,9 +143,6 @@ class SeatSession:
         """Move, and wait until the seat is to move again."""
         return await self._match.act(self._seat, action)
 
-    async def keep_alive(self) -> None:
-        """The session of the arena is not kept open: the other seats play."""
-
     async def close(self) -> None:
         """Leave the match."""
         await self._match.leave(self._seat)

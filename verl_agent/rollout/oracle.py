@@ -7,9 +7,10 @@ from typing_extensions import override
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter, Oracle
+from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.actions import REJECTED
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
-from verl_agent.rollout.oversight import REJECTED
 from verl_agent.rollout.policy import Policy
 from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
 
@@ -57,6 +58,16 @@ def oracle_policy(item: TaskItem, env: EnvAdapter, agent: Agent) -> OraclePolicy
         ConfigError: the environment has no oracle.
     """
     return OraclePolicy(agent, env.oracle(item) or demonstration_actions(env, item))
+
+
+async def play_oracle(item: TaskItem, env: EnvAdapter, session: Session, agent: Agent, max_turns: int) -> Episode:
+    """Play `item` in a session of `env` with its oracle.
+
+    Raises:
+        ConfigError: the environment has no oracle.
+    """
+    policy = oracle_policy(item, env, agent)
+    return await play_episode(item, session, agent, policy, EpisodeLimits(max_turns, None))
 
 
 def demonstration_actions(env: EnvAdapter, item: TaskItem) -> Sequence[DemoAction]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -26,13 +26,15 @@ CountTokens = Callable[[Sequence[Message]], int]
 
 def token_counter(builder: "ContinuousTokenBuilder", new_agent: Callable[[], Agent]) -> CountTokens:
     """Return a counter of the tokens of prompts."""
+    from verl_agent.rollout.tokens import EpisodeTokens
 
     def count(messages: Sequence[Message]) -> int:
         agent = new_agent()
         *first, last = agent.build_prompt(list(messages))
         prompt = [*first, agent.with_turns_left(last, MANY_TURNS)]
-        ids: list[Any] = builder.build_initial_tokens(prompt, tools=agent.tools)
-        return len(ids)
+        tokens = EpisodeTokens(builder, -1, agent.tools, agent.marks)
+        tokens.add_messages(prompt)
+        return len(tokens.ids)
 
     return count
 

@@ -8,8 +8,9 @@ from typing_extensions import override
 from verl_agent.agents.base import Agent
 from verl_agent.envs.session import Session
 from verl_agent.errors import EnvCrashError, EnvError
+from verl_agent.returns import reaches, sum_rewards
 from verl_agent.rollout.sessions import WrappedSession
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem
 
 AGAIN = (
     "The task is not solved. It now starts anew, and nothing that you did remains. Before your next action, say in one "
@@ -29,7 +30,8 @@ class RetryingSession(WrappedSession):
 
     def __init__(self, session: Session, retries: int) -> None:
         super().__init__(session)
-        self._left, self._earned = retries, 0.0
+        self._left = retries
+        self._rewards: list[float] = []
         self._item: TaskItem | None = None
 
     @override
@@ -38,10 +40,10 @@ class RetryingSession(WrappedSession):
         return await super().reset(item)
 
     @override
-    async def step(self, action: str) -> StepResult:
+    async def step(self, action: Action) -> StepResult:
         result = await super().step(action)
-        self._earned += result.reward
-        if not result.terminated or self._earned >= self.success_reward or not self._left:
+        self._rewards.append(result.reward)
+        if not result.terminated or reaches(self._rewards, self.success_reward) or not self._left:
             return result
         assert self._item is not None, "step came before the first reset."
         self._left -= 1
@@ -49,10 +51,10 @@ class RetryingSession(WrappedSession):
             prompt = await super().reset(self._item)
         except EnvCrashError as error:
             raise EnvError(str(error)) from error  # a failed reset is never the action's
-        earned, self._earned = self._earned, 0.0
+        earlier, self._rewards = sum_rewards(self._rewards[:-1]), []
         text = f"{result.observation}\n\n{AGAIN}\n\n{prompt[-1]['content']}"
         info = {**result.info, "failed_attempts": 1.0}
-        return replace(result, observation=text, reward=result.reward - earned, terminated=False, info=info)
+        return replace(result, observation=text, reward=0.0 - earlier, terminated=False, info=info)
 
 
 def with_retries(new_session: Callable[[], Session], agent: Agent) -> Session:

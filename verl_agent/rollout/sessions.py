@@ -4,12 +4,13 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from typing_extensions import override
 
-from verl_agent.envs import answers
+from verl_agent.envs.answers import checked
 from verl_agent.envs.session import Session
 from verl_agent.errors import (
     ActionError,
@@ -20,72 +21,31 @@ from verl_agent.errors import (
     HostLostError,
     env_failure,
 )
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem
 
 logger = logging.getLogger(__name__)
-
-
-class WrappedSession:
-    """Session that checks and passes on all calls; subclasses override those that they change."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self.success_reward, self.deterministic = session.success_reward, session.deterministic
-
-    async def reset(self, item: TaskItem) -> list[Message]:
-        """Begin an episode."""
-        return await answers.reset(self._session, item)
-
-    async def step(self, action: str) -> StepResult:
-        """Play an action."""
-        return await answers.step(self._session, action)
-
-    async def keep_alive(self) -> None:
-        """Tell the session that the episode goes on."""
-        await self._session.keep_alive()
-
-    async def close(self) -> None:
-        """Close the session."""
-        await self._session.close()
-
-
 CLOSE_TIMEOUT_S = 5.0
 """Most seconds that an episode waits for its session to close."""
 
 
-class GuardedSession(WrappedSession):
-    """Session whose calls have a time limit and raise an `EnvError` for any exception of the environment.
+class WrappedSession:
+    """Session that passes on all calls; subclasses override those that they change."""
 
-    Args:
-        timeout_s: most seconds of one call; None if the session limits its calls itself.
-    """
+    def __init__(self, session: Session) -> None:
+        self._session = checked(session)
+        self.success_reward, self.deterministic = session.success_reward, session.deterministic
 
-    def __init__(self, session: Session, timeout_s: float | None) -> None:
-        super().__init__(session)
-        self._timeout_s = timeout_s
+    def reset(self, item: TaskItem) -> Coroutine[Any, Any, list[Message]]:
+        """Begin an episode."""
+        return self._session.reset(item)
 
-    @override
-    async def reset(self, item: TaskItem) -> list[Message]:
-        async with _env_call("reset", self._timeout_s):
-            return await super().reset(item)
+    def step(self, action: Action) -> Coroutine[Any, Any, StepResult]:
+        """Play an action."""
+        return self._session.step(action)
 
-    @override
-    async def step(self, action: str) -> StepResult:
-        async with _env_call("step", self._timeout_s):
-            return await super().step(action)
-
-    @override
-    async def keep_alive(self) -> None:
-        """An error is ignored, since the next step meets it again."""
-        with suppress(AgentError):
-            async with _env_call("keep_alive", self._timeout_s):
-                await super().keep_alive()
-
-    async def close(self) -> None:
-        """Close the session; an error is ignored, since the pool cleans up a session that fails to close."""
-        with suppress(AgentError):
-            async with _env_call("close", min(self._timeout_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)):
-                await super().close()
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Close the session."""
+        return self._session.close()
 
 
 class ReplayDiffersError(EnvError):
@@ -93,13 +53,14 @@ class ReplayDiffersError(EnvError):
 
 
 class ReplayingSession(WrappedSession):
-    """Session that continues on a fresh one after an environment error, where the environment is deterministic.
+    """Session whose calls are limited in time, and which continues on a fresh one after an environment error.
 
-    A failed step is repeated on a fresh session, after all actions before it. The policy keeps its replies. An episode
-    that is played anew instead draws other replies, so actions that fail and long episodes, which meet more errors,
-    would be under-represented. Retries count per call: a call may fail `1 + retries` times in a row, after a timeout or
-    a lost host twice, and success resets its count. A long episode is therefore about as likely to become valid as a
-    short one. All together, an episode is replayed at most `retries` times for each call that it has made.
+    Any exception of the environment is an `EnvError`. Where the environment is deterministic, a failed step is repeated
+    on a fresh session, after all actions before it. The policy keeps its replies. An episode that is played anew
+    instead draws other replies, so actions that fail and long episodes, which meet more errors, would be
+    under-represented. Retries count per call: a call may fail `1 + retries` times in a row, after a timeout or a lost
+    host twice, and success resets its count. A long episode is therefore about as likely to become valid as a short
+    one. All together, an episode is replayed at most `retries` times for each call that it has made.
 
     A step whose tries all raised the same `EnvCrashError` shows that its action is the reason. Nothing else is evidence
     against an action: a timeout, a lost host or a plain `EnvError` may have other reasons.
@@ -113,16 +74,16 @@ class ReplayingSession(WrappedSession):
     def __init__(
         self,
         new_session: Callable[[], Session],
-        timeout_s: float | None,
-        retries: int,
+        timeout_s: float | None = None,
+        retries: int = 0,
         count_action_errors: bool = True,
     ) -> None:
-        self._fresh: Callable[[], Session] = lambda: GuardedSession(new_session(), timeout_s)
-        super().__init__(self._fresh())
+        self._new_session, self._timeout_s = new_session, timeout_s
+        super().__init__(new_session())
         self._retries, self._count_action_errors = retries, count_action_errors
         self._item: TaskItem | None = None
         self._prompt: list[Message] = []
-        self._played: list[tuple[str, StepResult]] = []
+        self._played: list[tuple[Action, StepResult]] = []
         self.errors: list[str] = []
         """Errors after which the actions were replayed, oldest first."""
         self.blames_action = False
@@ -132,11 +93,13 @@ class ReplayingSession(WrappedSession):
     @override
     async def reset(self, item: TaskItem) -> list[Message]:
         """An error is raised: nothing was played that a replay could keep."""
-        self._item, self._prompt = item, await self._session.reset(item)
+        self._item = item
+        async with _env_call("reset", self._timeout_s):
+            self._prompt = await self._session.reset(item)
         return self._prompt
 
     @override
-    async def step(self, action: str) -> StepResult:
+    async def step(self, action: Action) -> StepResult:
         """Play an action, and replay the episode after an error.
 
         Raises:
@@ -144,20 +107,28 @@ class ReplayingSession(WrappedSession):
             EnvError: it fails for another reason, and cannot be repeated any more.
         """
         try:
-            result = await self._session.step(action)
+            async with _env_call("step", self._timeout_s):
+                result = await self._session.step(action)
         except EnvError as error:
             result = await self._repeat(action, error)
         self._played.append((action, result))
         return result
 
-    async def _repeat(self, action: str, error: EnvError) -> StepResult:
+    @override
+    async def close(self) -> None:
+        """Close the session; an error is ignored, since the pool cleans up a session that fails to close."""
+        with suppress(AgentError):
+            async with _env_call("close", min(self._timeout_s or CLOSE_TIMEOUT_S, CLOSE_TIMEOUT_S)):
+                await self._session.close()
+
+    async def _repeat(self, action: Action, error: EnvError) -> StepResult:
         """Repeat a failed step on fresh sessions until it succeeds, or a call or the episode has no retries left."""
         here = self._at = len(self._played) + 1
         failures, tries, most = Counter({here: 1}), [error], self._retries * (here + 1)
         while self.deterministic and failures[self._at] <= self._retries_after(error) and len(self.errors) < most:
             self.errors.append(str(error))
-            await self._session.close()
-            self._session = self._fresh()
+            await self.close()
+            self._session = checked(self._new_session())
             try:
                 return await self._replay(action, failures)
             except ReplayDiffersError as differs:
@@ -172,7 +143,7 @@ class ReplayingSession(WrappedSession):
         """Return how often a call is repeated; once if that costs the time limit, or a host with its other sessions."""
         return min(1, self._retries) if isinstance(error, EnvTimeoutError | HostLostError) else self._retries
 
-    async def _replay(self, action: str, failures: Counter[int]) -> StepResult:
+    async def _replay(self, action: Action, failures: Counter[int]) -> StepResult:
         """Play the task's actions so far and then `action` on the fresh session.
 
         Args:
@@ -184,16 +155,18 @@ class ReplayingSession(WrappedSession):
         """
         assert self._item is not None, "step came before the first reset."
         self._at = 0
-        if await self._session.reset(self._item) != self._prompt:
+        async with _env_call("reset", self._timeout_s):
+            prompt = await self._session.reset(self._item)
+        if prompt != self._prompt:
             raise self._differs("the prompt")
-        for played, expected in self._played:
+        for played, expected in [*self._played, (action, None)]:
             failures[self._at] = 0
             self._at += 1
-            if _seen(await self._session.step(played)) != _seen(expected):
+            async with _env_call("step", self._timeout_s):
+                result = await self._session.step(played)
+            if expected is not None and _seen(result) != _seen(expected):
                 raise self._differs(f"the answer to action {self._at}, {played!r:.100},")
-        failures[self._at] = 0
-        self._at += 1
-        return await self._session.step(action)
+        return result
 
     def _explained(self, tries: Sequence[EnvError]) -> AgentError:
         """Return the error of a step that failed in all its tries: the action's if all of them show the same crash."""

@@ -1,10 +1,10 @@
 """Tokens of one episode: ids, mask and log-probs, in the order in which the engine reads and writes them.
 
 Every id comes either from the chat template, rendered by verl's continuous-token builder, or from the engine.
-No reply is decoded and encoded again.
+No reply is decoded and encoded again. Text never becomes a control token, see `verl_agent.rollout.control_tokens`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -12,7 +12,14 @@ from typing import Any
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, MergeResult
 
 from verl_agent.agents.base import Agent
+from verl_agent.agents.functions import call_marks
+from verl_agent.envs.parsing import thought_marks
+from verl_agent.messages import expanded
+from verl_agent.rollout.control_tokens import ContentTokenizer, Span, encode_content
 from verl_agent.types import Episode, Message, Reply
+
+FindMarks = Callable[[str], list[Span]]
+"""Returns the marks of a reply, see `Agent.marks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +64,17 @@ class EpisodeTokens:
         builder: verl's renderer of messages, see `verl_agent.rollout.chat_template.choose_builder`.
         end_of_turn: id of the token that ends a reply.
         tools: functions that the chat template receives, or None.
+        marks: finds the marks in replies that someone else wrote, `Agent.marks`.
         ids: all tokens of the present segment, prompt first; the engine receives them for the next reply.
     """
 
     builder: ContinuousTokenBuilder
     end_of_turn: int
     tools: list[dict[str, Any]] | None = None
+    marks: FindMarks = call_marks
     ids: list[int] = field(default_factory=list)
     _messages: list[Message] = field(default_factory=list)
+    _content: list[Message] = field(default_factory=list)
     _mask: list[int] = field(default_factory=list)
     _log_probs: list[float] = field(default_factory=list)
     _versions: list[int] = field(default_factory=list)
@@ -87,17 +97,19 @@ class EpisodeTokens:
 
         A reply among them that another author wrote begins a new segment, whose prompt has it.
         """
-        messages = list(visible)
+        messages = expanded(visible)
         known = len(self._messages)
         others = any(message["role"] == "assistant" for message in messages[known:])
         if self.ids and messages[:known] == self._messages and not others:
-            merged = self.builder.merge_context_tokens(self._messages, messages, self.ids, tools=self.tools)
+            content = [*self._content, *self._as_content(messages[known:])]
+            merged = self.builder.merge_context_tokens(self._content, content, self.ids, tools=self._tools)
             self._append(merged, None)
         else:
             self._finished, self._mask, self._log_probs, self._versions = self.segments(), [], [], []
             self._experts = None
-            self.ids = self.builder.build_initial_tokens(messages, tools=self.tools)
-        self._messages = messages
+            content = self._as_content(messages)
+            self.ids = self.builder.build_initial_tokens(content, tools=self._tools)
+        self._messages, self._content = messages, content
 
     def add_reply(
         self,
@@ -127,7 +139,12 @@ class EpisodeTokens:
             self._mask[start:] = [0] * (len(self._mask) - start)
             self._log_probs[start:] = [0.0] * (len(self._log_probs) - start)
             self._versions[start:] = [0] * (len(self._versions) - start)
-        self._messages = [*self._messages, {"role": "assistant", "content": text}]
+        message: Message = {"role": "assistant", "content": text}
+        self._messages, self._content = [*self._messages, message], [*self._content, *self._as_content([message])]
+
+    def marks_in(self, reply: str) -> list[Span]:
+        """Return the marks of a reply that someone else wrote: those of its thought and of its action."""
+        return [*thought_marks(reply), *self.marks(reply)]
 
     def close_reply(self) -> None:
         """Append an end-of-turn token with mask 0 to a reply that lacks one."""
@@ -166,12 +183,30 @@ class EpisodeTokens:
         Returns:
             Token ids; an empty list if the state begins a new segment.
         """
-        if visible is not None and list(visible) != self._messages:
+        if visible is not None and expanded(visible) != self._messages:
             self.add_messages(visible)
         if 1 not in self._mask:
             return []
         written = len(self._mask) - self._mask[::-1].index(1)
         return [*self.ids[len(self.ids) - len(self._mask) + written :], self.end_of_turn]
+
+    @property
+    def _tokenizer(self) -> Any:
+        return getattr(self.builder, "tokenizer", None)
+
+    @property
+    def _tools(self) -> list[dict[str, Any]] | None:
+        """The functions, whose descriptions are text as well."""
+        if self.tools is None or not isinstance(self._tokenizer, ContentTokenizer):
+            return self.tools
+        tools: list[dict[str, Any]] = self._tokenizer.control.hide_values(self.tools)
+        return tools
+
+    def _as_content(self, messages: Sequence[Message]) -> list[Message]:
+        """Return messages whose texts the template renders without control tokens of their own."""
+        if not isinstance(self._tokenizer, ContentTokenizer):
+            return list(messages)
+        return self._tokenizer.hide_messages(messages, self.marks_in)
 
     def _append(self, merged: MergeResult, log_probs: list[float] | None, versions: list[int] | None = None) -> None:
         """Append merged tokens; only what changed is aligned, so that the work of a turn is that of its own tokens."""
@@ -185,9 +220,14 @@ class EpisodeTokens:
         self._versions += map(int, aligned or [])
 
 
-def encode_reply(tokenizer: Any, text: str, end_of_turn: int) -> list[int]:
-    """Return the ids of a reply that no engine wrote, with the end-of-turn token."""
-    return [*tokenizer.encode(text, add_special_tokens=False), end_of_turn]
+def encode_reply(tokenizer: Any, text: str, end_of_turn: int, marks: Sequence[Span] | None = None) -> list[int]:
+    """Return the ids of a reply that no engine wrote, with the end-of-turn token.
+
+    Args:
+        marks: see `EpisodeTokens.marks_in`; None for those of a thought and of function calls.
+    """
+    marks = [*thought_marks(text), *call_marks(text)] if marks is None else marks
+    return [*encode_content(tokenizer, text, marks), end_of_turn]
 
 
 def render_conversation(
@@ -201,7 +241,7 @@ def render_conversation(
     for index, message in enumerate(messages):
         if message["role"] == "assistant":
             tokens.add_messages(messages[:index])
-            tokens.add_reply(message["content"], encode_reply(tokenizer, message["content"], tokens.end_of_turn))
+            add_given_reply(tokens, tokenizer, Reply(message["content"]))
     if messages[-1]["role"] != "assistant":
         tokens.add_messages(messages)
     return tokens
@@ -231,8 +271,9 @@ def add_given_reply(tokens: EpisodeTokens, tokenizer: Any, reply: Reply, trained
     Args:
         trained: see `EpisodeTokens.add_reply`.
     """
-    ids = encode_reply(tokenizer, reply.text, tokens.end_of_turn)
-    tokens.add_reply(reply.text, ids if reply.complete or len(ids) == 1 else ids[:-1], trained=trained)
+    ids = encode_reply(tokenizer, reply.text, tokens.end_of_turn, tokens.marks_in(reply.text))
+    complete = reply.truncated_by is None and not reply.force_closed
+    tokens.add_reply(reply.text, ids if complete or len(ids) == 1 else ids[:-1], trained=trained)
     if reply.force_closed:
         tokens.close_reply()
 

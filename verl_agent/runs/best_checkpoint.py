@@ -3,19 +3,25 @@
 It is chosen from the metrics in the folder of the run, so it works for RL, supervised training and DPO.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
-from verl_agent.models.checkpoints import HUGGINGFACE, MANIFEST, checkpoints, is_complete
+from verl_agent.models.checkpoints import (
+    HUGGINGFACE,
+    MANIFEST,
+    checkpoints,
+    is_complete,
+    manifest_entries,
+    write_manifest,
+)
 from verl_agent.models.resolve import WEIGHTS, resolve_checkpoint
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.metrics_log import read_metrics, validation_scores
-from verl_agent.trace.provenance import write_json_atomically
+from verl_agent.trace.provenance import read_json, write_json_atomically
 
 BEST, OLD, NOTE = "best", "best.old", "best.json"
 NOT_NEEDED = ("optim_", "extra_state_", "data_", "data.", MANIFEST)
@@ -37,6 +43,9 @@ class Best:
         return self.value < other.value if self.measure == "loss" else self.value > other.value
 
 
+BEST_KEYS = tuple(field.name for field in fields(Best))
+
+
 def validation_result(step: int, values: Mapping[str, float]) -> Best | None:
     """Return the validation result of a step, averaged over environments; None if it was not validated."""
     scores = validation_scores(dict(values))
@@ -50,7 +59,10 @@ def validation_result(step: int, values: Mapping[str, float]) -> Best | None:
 def read_best(run: Path) -> Best | None:
     """Return the best checkpoint that a run keeps; None if it keeps none."""
     note = run / BEST / NOTE
-    return Best(**json.loads(note.read_text(encoding="utf-8"))) if note.is_file() else None
+    if not note.is_file():
+        return None
+    values = read_json(note, f"Delete {note.parent}; the next validation chooses again.", BEST_KEYS)
+    return Best(**{key: values[key] for key in BEST_KEYS})
 
 
 def keep_best(run: Path) -> Best | None:
@@ -104,9 +116,17 @@ def store_best(checkpoint: Path, result: Best, run: Path) -> None:
     draft, old = run / f"{BEST}.new", run / OLD
     for leftover in (draft, old):
         shutil.rmtree(leftover, ignore_errors=True)
+    root = merged.parent if merged else weights
     for path in sorted((merged or weights).rglob("*")):
         if path.is_file() and not path.name.startswith(NOT_NEEDED):
-            _link(path, draft / path.relative_to(merged.parent if merged else weights))
+            _link(path, draft / path.relative_to(root))
+    inside = f"{root.relative_to(checkpoint).as_posix()}/".removeprefix("./")
+    known = {
+        name.removeprefix(inside): entry
+        for name, entry in manifest_entries(checkpoint).items()
+        if name.startswith(inside)
+    }
+    write_manifest(draft, known)
     write_json_atomically(draft / NOTE, asdict(result))
     if target.is_dir():
         target.rename(old)

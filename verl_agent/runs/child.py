@@ -11,17 +11,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 
 import psutil
 
-from verl_agent.runs.deaths import Death, MemoryWatch, describe_status
-from verl_agent.runs.first_error import first_error_in
+from verl_agent.envs.machine.processes import end_descendants, end_with_parent
+from verl_agent.platform.exits import KILLED, describe_status
+from verl_agent.runs.deaths import Death, MemoryWatch
+from verl_agent.runs.first_error import first_error_in, read_beginnings
 from verl_agent.runs.hang_watch import HangWatch
 from verl_agent.runs.process_watch import ProcessWatch
-from verl_agent.runs.processes import end, end_with_parent, remove_unused, shared_memory
+from verl_agent.runs.processes import remove_unused, shared_memory
 
 POLL_S = 0.2
 STOP_S = 60.0
@@ -135,18 +137,28 @@ class Child:
         if not self._ended():
             os.kill(self._pid, signal.SIGKILL)
             self.status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        return None if stop.since_s is not None else death
+        return None if stop.since_s is not None or death is None else self._with_cause(death)
 
     def first_error(self, death: Death) -> str:
-        """Return the first error that the process of a death has written; "" if it has no file or wrote none."""
-        return first_error_in(self._watch.outputs(death.pid))
+        """Return the first error that the process of a death has written; "" if it has no file or wrote none.
+
+        A process that SIGKILL ended wrote none: the errors in its file followed, in the process that had started it.
+        """
+        return "" if "SIGKILL" in death.cause else first_error_in(self._watch.outputs(death.pid))
 
     def end_others(self) -> None:
         """End the processes that the child has left, and remove their shared memory."""
-        for _ in range(3):  # a process that is ended may have started another one in the meantime
-            end(psutil.Process().children(recursive=True))
+        end_descendants()
         remove_unused(self._segments)
         self._stream.close()
+
+    def _with_cause(self, death: Death) -> Death:
+        """Add the signal that ended a process, if the one that had started it has written which (`report_kills`)."""
+        if death.cause or death.node:
+            return death
+        lines = (KILLED.finditer(text) for text in read_beginnings(self._watch.outputs(death.pid)))
+        causes = [match[2] for matches in lines for match in matches if int(match[1]) == death.pid]
+        return replace(death, cause=causes[0]) if causes else death
 
     def _check(self) -> Death | None:
         return None if self._leaves else self._watch.check()

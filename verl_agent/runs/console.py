@@ -11,15 +11,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import disk_usage
 
-from omegaconf import DictConfig
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
 from verl_agent.errors import AgentError, ConfigError
 from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.folder import RunFolder
+from verl_agent.terminal import Console, say, say_error
 
 logger = logging.getLogger(__name__)
 
@@ -28,13 +26,14 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error codes of a write to a full disk, or beyond a quota."""
 
 
-def exit_with(run: Callable[[DictConfig], None], config: DictConfig) -> None:
-    """Run an entry point; exit with status 2 after a `ConfigError` or on a full disk, and 130 after Ctrl-C."""
+@contextmanager
+def exiting() -> Iterator[None]:
+    """Exit with status 2 after a `ConfigError` or on a full disk in the block, and with 130 after Ctrl-C."""
     try:
         with explaining_full_disk():
-            run(config)
+            yield
     except ConfigError as error:
-        Console(stderr=True).print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        say_error(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -114,7 +113,7 @@ def redirect_output(log: Path) -> Iterator[Console]:
 def progress_bar(console: Console, unit: str, disable: bool = False) -> Progress:
     """Return a progress bar for terminals from 80 columns: the description wraps, counts and times are never cut."""
     return Progress(
-        TextColumn("{task.description}", table_column=Column()),
+        TextColumn("{task.description}", markup=False, table_column=Column()),
         BarColumn(None, table_column=Column(max_width=20)),
         MofNCompleteColumn(table_column=Column(no_wrap=True)),
         TextColumn(unit),
@@ -167,16 +166,16 @@ def report_failure(folder: RunFolder, console: Console) -> Iterator[None]:
         with explaining_full_disk(folder.root):
             yield
     except KeyboardInterrupt:
-        console.print(f"\nStopped. Run the same command again to resume after step {folder.last_step}.")
+        say(console, f"\nStopped. Run the same command again to resume after step {folder.last_step}.")
         raise
     except Exception as error:  # shown and raised again
         cause = getattr(error, "cause", None) or error
         if isinstance(cause, AgentError):
             raise ConfigError(str(cause)) from error
         again = f"Run the same command again to resume after step {folder.last_step}."
-        console.print(f"[red]The run failed: {escape(first_cause(cause))}[/]", highlight=False, soft_wrap=True)
-        console.print(f"{again} Errors in {folder.log}:", highlight=False, soft_wrap=True)
-        console.print(errors_in(folder.log), markup=False, highlight=False)
+        say(console, (f"The run failed: {first_cause(cause)}", "red"))
+        say(console, f"{again} Errors in {folder.log}:")
+        say(console, errors_in(folder.log))
         raise
 
 

@@ -1,7 +1,6 @@
 """Death of a process of a run: its name in plain words, its cause, and the evidence for a lack of memory."""
 
 import re
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -78,13 +77,6 @@ def name_actor(command_line: str) -> str | None:
     """Return the plain name of a Ray actor by the title of its process, such as `ray::WorkerDict.train`; else None."""
     title = re.match(r"ray::(\w+)", command_line)
     return ACTORS.get(title[1]) if title else None
-
-
-def describe_status(status: int) -> str:
-    """Return the cause in the exit status of a child process, negative for a signal as in `subprocess`."""
-    if status >= 0:
-        return f"ended with exit code {status}"
-    return f"was killed by signal {-status} ({signal.Signals(-status).name})"
 
 
 def count_oom_kills(files: Iterable[Path] = OOM_COUNTERS) -> int:

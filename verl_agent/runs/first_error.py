@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PREFIX = re.compile(r"(\(([\w:.' ]+ pid=\d+[^)]*|raylet)\) )*((ERROR|WARNING|INFO|CRITICAL) [\d :,.-]+\[[^\]]+\] ?)?")
@@ -57,15 +57,17 @@ def _message(lines: list[str]) -> list[str]:
 
 def first_error_in(files: Iterable[Path]) -> str:
     """Return the first error in files with the output of one process; "" without one."""
+    return next(filter(None, map(first_error, read_beginnings(files))), "")
+
+
+def read_beginnings(files: Iterable[Path]) -> Iterator[str]:
+    """Yield the first `MAX_BYTES` of each file that can be read."""
     for file in files:
         try:
             with file.open(encoding="utf-8", errors="replace") as stream:
-                error = first_error(stream.read(MAX_BYTES))
+                yield stream.read(MAX_BYTES)
         except OSError:  # removed with the session of Ray
             continue
-        if error:
-            return error
-    return ""
 
 
 class OneTraceback(logging.Filter):

@@ -2,11 +2,13 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from verl_agent.config.plan_parts import Schedule
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import (
     TRACKER,
@@ -26,15 +28,17 @@ RESUME_MODES = ("auto", "latest", "disable")
 """Resume from the newest complete checkpoint; only from the last one, so that a damaged one is an error; never."""
 LATER = f"{TRACKER} names an earlier one"
 """Reason to set a complete checkpoint aside: the user has gone back to an earlier one."""
+_TIME = "%Y%m%dT%H%M%S"
+"""Form of the time of a start, whose order as text is that of the times."""
 
 
-def check_resume(trainer: Mapping[str, Any], model_key: str) -> None:
+def check_resume(schedule: Schedule, model_key: str) -> None:
     """Reject resuming from a checkpoint in another folder, because nothing there records its recipe.
 
     Raises:
         ConfigError: `resume_mode` is unknown, or `resume_from_path` is set.
     """
-    mode, path = trainer.get("resume_mode"), trainer.get("resume_from_path")
+    mode, path = schedule.resume, schedule.resume_from
     key, value = ("resume_from_path", path) if path is not None else ("resume_mode", mode)
     if path is not None or mode not in RESUME_MODES:
         raise ConfigError(
@@ -58,8 +62,16 @@ class RunFolder:
 
     @classmethod
     def at(cls, root: str | Path) -> "RunFolder":
-        """Return the folder for a start at the present time."""
-        return cls(Path(root).resolve(), f"{datetime.now(UTC):%Y%m%dT%H%M%S}")
+        """Return the folder for a start at the present time.
+
+        The files of all starts are read in the order of their names. After a clock that went back, the name is one
+        second later than that of the newest metrics file.
+        """
+        folder, now = Path(root).resolve(), datetime.now(UTC)
+        for file in (folder / "metrics").glob("*.jsonl"):
+            with suppress(ValueError, OverflowError):  # a name that is no time
+                now = max(now, datetime.strptime(file.stem, _TIME).replace(tzinfo=UTC) + timedelta(seconds=1))
+        return cls(folder, f"{now:{_TIME}}")
 
     @classmethod
     def create(cls, root: str | Path) -> "RunFolder":
@@ -104,7 +116,9 @@ class RunFolder:
 
     def finished(self, total_steps: int) -> bool:
         """Return True if step `total_steps` is saved and logged; verl logs a step after its validation."""
-        return self.last_step >= total_steps and max(read_metrics(self.all_metrics), default=0) >= total_steps
+        return (
+            self.last_step >= total_steps and max(read_metrics(self.all_metrics, ended=True), default=0) >= total_steps
+        )
 
     def prune(self, keep: int | None, running: bool = False) -> None:
         """Remove old checkpoints; verl would remove one before the next is saved, and only those of its own start.
@@ -116,7 +130,11 @@ class RunFolder:
         if not keep:
             return
         last, steps = self.last_step, checkpoints(self.root)
-        whole = {step for step, path in steps.items() if (is_complete(path) if running else not find_damage(path))}
+        whole = {
+            step
+            for step, path in steps.items()
+            if (is_complete(path) if running else not find_damage(path, contents=False))
+        }
         kept = sorted(step for step in whole if step <= last)[-keep:]
         for step in steps.keys() - set(kept):
             if step <= last or (step not in whole and not running):

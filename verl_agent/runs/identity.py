@@ -1,7 +1,5 @@
 """Claim of a folder by one run: a lock while it runs, and its settings, which a later start must not change."""
 
-import errno
-import fcntl
 import json
 import logging
 import os
@@ -12,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from verl_agent.config.keys import FREE, is_below
+from verl_agent.envs.machine.locks import FileLock
 from verl_agent.errors import ConfigError
-from verl_agent.trace.provenance import write_json_atomically
+from verl_agent.runs.heartbeat import beat
+from verl_agent.trace.provenance import read_json, write_json_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ MAX_LISTED = 5
 OPEN = (*FREE, "horizon.adaptive.", "optim.override_optimizer_config.", "data.mm_processor_kwargs.")
 """Sections whose keys the recipe chooses. In all others, a key that one side lacks is one of another version."""
 
-_locks: dict[Path, TextIO] = {}
+_locks: dict[Path, FileLock] = {}
 """Lock files that this process holds until it ends, by folder."""
 
 
@@ -77,9 +77,7 @@ def claim(
 
 
 def lock(folder: Path) -> None:
-    """Hold a folder until this process ends, however it ends.
-
-    The ranks of one torchrun run share the lock of rank 0. A file system without locks is reported and used unlocked.
+    """Hold a folder until this process ends, however it ends. The ranks of one torchrun run share the lock of rank 0.
 
     Raises:
         ConfigError: another process holds the folder.
@@ -87,26 +85,16 @@ def lock(folder: Path) -> None:
     folder = folder.resolve()
     if folder in _locks or not is_first_rank():
         return
-    file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, a forked child does not keep it
-    except OSError as error:
-        file.seek(0)
-        owner = file.read().strip() or "another process"
-        file.close()
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            raise ConfigError(
-                f"{folder} is in use by {owner}. Wait until it ends or stop it, or choose another folder."
-            ) from error
-        logger.warning("%s cannot be locked (%s): start no second run in it", folder, error)
-        return
-    file.truncate(0)
-    file.write(
+    own = FileLock(folder / LOCK_FILE, of_process=True)
+    if not own.acquire(wait=False):
+        owner = own.path.read_text(encoding="utf-8").strip() or "another process"
+        raise ConfigError(f"{folder} is in use by {owner}. Wait until it ends or stop it, or choose another folder.")
+    own.write(
         f"process {os.getpid()} on {socket.gethostname()}, started {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: "
         f"{shlex.join(sys.orig_argv)}\n"
     )
-    file.flush()
-    _locks[folder] = file
+    _locks[folder] = own
+    beat(folder)
 
 
 def write_plan(folder: Path, steps: int) -> None:
@@ -115,11 +103,19 @@ def write_plan(folder: Path, steps: int) -> None:
 
 
 def read_plan(folder: Path) -> int:
-    """Return the number of training steps of the whole run; 0 if it is not recorded."""
+    """Return the number of training steps of the whole run; 0 if it is not recorded.
+
+    Raises:
+        ConfigError: the file is damaged.
+    """
+    path, remedy = folder / PLAN_FILE, "Delete it; the run writes it again."
     try:
-        return int(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))["steps"])
+        steps = read_json(path, remedy, ["steps"])["steps"]
     except FileNotFoundError:
         return 0
+    if not isinstance(steps, int):
+        raise ConfigError(f"{path} has steps={steps!r}, which is no whole number. {remedy}")
+    return steps
 
 
 def read_settings(folder: Path, file: str = SETTINGS_FILE) -> dict[str, Any]:
@@ -127,7 +123,7 @@ def read_settings(folder: Path, file: str = SETTINGS_FILE) -> dict[str, Any]:
     path = folder / file
     if not path.is_file():
         return {}
-    recorded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    recorded = read_json(path, "Restore it, or delete the folder to start anew.")
     return {key: value for key, value in recorded.items() if key != "version"}
 
 

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
-from verl_agent.models.checkpoints import MANIFEST, checkpoints, find_damage, latest_checkpoint
+from verl_agent.models.checkpoints import MANIFEST, checkpoints, find_damage, finish_checkpoint, latest_checkpoint
 from verl_agent.models.lora import merge_adapters
+from verl_agent.models.portable import COMPARED, VERSIONS
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.best_checkpoint import BEST, read_best
 from verl_agent.system.resources import require_disk
-from verl_agent.trace.provenance import Provenance, write_json_atomically
+from verl_agent.trace.provenance import Provenance, read_json, write_json_atomically
 
 NOTE = "verl_agent.json"
 """File in the exported folder with the checkpoint and provenance."""
@@ -60,9 +61,16 @@ def export_model(run: Path, into: Path, step: int | None = None, best: bool = Fa
             shutil.copytree(weights, draft)
         for weights_file in draft.glob("*.safetensors"):
             weights_file.chmod(0o644)  # transformers makes them readable for their owner only
+        finish_checkpoint(draft)
+        config = read_json(draft / "config.json", "Choose another checkpoint.")
         kept = read_best(run) if best else None
         validation = {"best": asdict(kept)} if kept else {}
-        note = {"checkpoint": str(checkpoint.resolve()), **validation, "provenance": asdict(Provenance.collect())}
+        note = {
+            "checkpoint": str(checkpoint.resolve()),
+            **validation,
+            "compared": list(VERSIONS) if config.get("model_type") in COMPARED else [],
+            "provenance": asdict(Provenance.collect()),
+        }
         write_json_atomically(draft / NOTE, note)
         if into.is_dir():
             into.rmdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 
 from verl_agent.runs.deaths import PROCESSES, Death, name_actor, name_process
-from verl_agent.runs.processes import runs
+from verl_agent.system.kill import runs
 
 SCAN_S = 1.0
 """Seconds between two searches for new processes; known ones are checked at every call."""

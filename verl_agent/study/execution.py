@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from datetime import datetime, timedelta
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Any
 
 from verl_agent.config.composing import compose_training, read_yaml
 from verl_agent.config.keys import leaves, literal
+from verl_agent.envs.machine.processes import end_with_parent
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim, read_settings
-from verl_agent.runs.processes import end_with_parent
 from verl_agent.study.environments import check_batch
 from verl_agent.study.inference import decided_pairs, hopeless
 from verl_agent.study.plan import Plan
@@ -32,6 +33,8 @@ from verl_agent.trace.record_files import read_records
 
 RECORD = "study.json"
 """File with the hashes of the study, its configs and the code."""
+FAILED = "failed.txt"
+"""File with the runs that have failed, one a line; other starts play them last."""
 ROOM_MB = 300
 """Free space that a run needs to start."""
 LOGGED = {
@@ -133,7 +136,9 @@ class Execution:
             raise ConfigError("a process was killed, often for memory. Start the command again: it resumes.") from error
 
     def _play(self, pool: ProcessPoolExecutor, runs: Sequence[Run]) -> None:
-        missing = [run for run in runs if not run.done(self._out)]
+        failed, missing = self._out / FAILED, [run for run in runs if not run.done(self._out)]
+        earlier = failed.read_text(encoding="utf-8").splitlines() if failed.is_file() else []
+        missing.sort(key=lambda run: str(run) in earlier)  # else a run that fails again would keep all others waiting
         if len(runs) > len(missing):
             self._say(f"{len(runs) - len(missing)} of {len(runs)} runs have ended before.")
         playing: dict[Future[float], Run] = {}  # one for each worker, so that a run that fails is the last one
@@ -146,6 +151,9 @@ class Execution:
                     playing[pool.submit(play_run, self._plan, run, self._out)] = run
                 for future in wait(playing, return_when=FIRST_COMPLETED).done:
                     run = playing.pop(future)
+                    if isinstance(future.exception(), ConfigError) and str(run) not in earlier:
+                        with suppress(OSError), failed.open("a", encoding="utf-8") as file:
+                            file.write(f"{run}\n")
                     self._report(run, future.result())
         except BaseException:
             pool.shutdown(wait=False)
@@ -153,8 +161,7 @@ class Execution:
 
     def _report(self, run: Run, seconds: float) -> None:
         """Say what a run has reached, and when the last one will end if no arm is dropped."""
-        plan, study = self._plan, self._plan.study
-        budget = run_study(study, run).budget_turns
+        plan, study, budget = self._plan, self._plan.study, run_study(self._plan.study, run).budget_turns
         self._seconds, self._turns = self._seconds + seconds, self._turns + budget
         runs = [*search_runs(plan), *study_runs(plan, study.seeds, self._arms)]
         left = [run_study(study, one).budget_turns for one in runs if not one.done(self._out)]
@@ -261,11 +268,9 @@ def validations(root: Path) -> list[Point]:
 
     `LOGGED` names the means of training since the validation before.
     """
-    turns, logs = turns_by_step(root), sorted((root / "metrics").glob("*.jsonl"))
-    points: list[Point] = []
-    spent, seconds = 0, 0.0
+    points, spent, seconds, turns = list[Point](), 0, 0.0, turns_by_step(root)
     since: dict[str, list[float]] = {name: [] for name in LOGGED}
-    for step, values in read_metrics(logs).items():
+    for step, values in read_metrics(sorted((root / "metrics").glob("*.jsonl"))).items():
         spent, seconds = spent + turns.get(step, 0), seconds + values.get("timing_s/step", 0.0)
         for name, metrics in LOGGED.items():
             since[name] += [values[metric] for metric in metrics if metric in values][:1]

@@ -15,10 +15,8 @@ from verl_agent.runs.identity import read_settings
 from verl_agent.study.execution import RECORD, code_hashes, decisions
 from verl_agent.study.inference import (
     ArmComparison,
-    Pair,
     bootstrap,
     interquartile_mean,
-    over_seeds,
     seeds_for,
 )
 from verl_agent.study.plan import Plan
@@ -72,11 +70,11 @@ def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
             f"{out} holds runs of another version of {plan.file}. Restore the file, or give its own --out."
         )
     runs = study_runs(plan, plan.study.seeds, list(plan.study.arms))
-    results = Results(plan, {run: run.points(out) for run in runs if run.done(out)})
+    decided = decisions(plan, out) if plan.study.stop.rule == "successive" else {}
+    results = Results(plan, {run: run.points(out) for run in runs if run.done(out)}, decided)
     if not any(results.seeds(arm) for arm in plan.study.arms):
         raise ConfigError(f"{out}: no arm has a seed that has ended. Play the runs: verl-agent study run {plan.file}")
-    decided = decisions(plan, out) if plan.study.stop.rule == "successive" else {}
-    compared = results.compared(decided)
+    compared = results.compared()
     content = {
         "question": plan.study.question,
         "study": {
@@ -88,7 +86,10 @@ def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
         "changes": {"/".join(key): changed for key, changed in plan.changes.items()},
         "comparisons": {arm: {**asdict(one), "holm": p, "verdict": said} for arm, (one, p, said) in compared.items()},
         "measures": {
-            arm: {name: asdict(over_seeds(results.values(arm, name, seeds).mean(0))) for name in results.measured()}
+            arm: {
+                name: asdict(results.over_seeds(results.values(arm, name, seeds).mean(0)))
+                for name in results.measured()
+            }
             for arm, seeds in results.shared()
         },
         "differences": {
@@ -98,8 +99,7 @@ def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
     }
     (out / "report.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     plots = plot(results, out)
-    lines = [*head(results, recorded), *verdicts(results, compared)]
-    lines += [*strata_table(results), *told_apart(plan, decided)]
+    lines = [*head(results, recorded), *verdicts(results, compared), *strata_table(results), *told_apart(results)]
     lines += ["\n## All measures", *pairs_tables(results), *measures_tables(results), *why(results)]
     lines += [*searched(plan, out), *(f"\n![{path.stem}]({path.name})" for path in plots)]
     (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -140,17 +140,19 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
         values, rest = results.values(arm, study.measure, seeds), " | | | "
         if arm in compared:
             one, p, said = compared[arm]
-            rest = f"{span(one.difference)} | {p_text(p)} | {one.improvement.mean:.0%} | **{said}**"
-        middle = bootstrap([values], lambda arms: interquartile_mean(arms[0]))
-        yield f"| {arm} | {len(seeds)} | {span(over_seeds(values.mean(0)))} | {span(middle)} | {rest} |"
+            p_shown = p_text(p) if results.bounded(one.difference.tasks) else ""
+            rest = f"{span(one.difference)} | {p_shown} | {one.improvement.mean:.0%} | **{said}**"
+        middle = bootstrap([values], lambda arms: interquartile_mean(arms[0]), bounded=results.bounded(len(seeds)))
+        yield f"| {arm} | {len(seeds)} | {span(results.over_seeds(values.mean(0)))} | {span(middle)} | {rest} |"
     if all(len(seeds) < 2 for _, seeds in results.shared()):
         yield "\nOne seed has no interval: it shows how a run goes, and decides nothing."
     elif not results.learned():
         yield "\n**No arm has learned for sure: no interval of the gain excludes 0. Equal arms then say nothing.**"
     yield "\nMeans and differences: 95 % t intervals over paired seeds. Interquartile means: stratified bootstrap."
+    yield from results.notes()
     yield from (f"{line[0].upper()}{line[1:]}." for line in results.plan.describe_least_seeds())
-    known = {arm: one for arm, (one, _, _) in compared.items() if one.deviation and not one.difference.too_few}
-    if spread := [f"{arm} {seeds_for(one.deviation, study.margin)}" for arm, one in known.items()]:
+    spreads = {arm: one for arm, (one, _, _) in compared.items() if one.deviation and not one.difference.too_few}
+    if spread := [f"{arm} {seeds_for(one.deviation, study.margin)}" for arm, one in spreads.items()]:
         yield f"Seeds that an interval of ±{study.margin:g} needs, from the spread so far: {', '.join(spread)}."
 
 
@@ -165,14 +167,14 @@ def strata_table(results: Results) -> Iterator[str]:
                 continue
             own, base = (results.values(one, study.measure, seeds) for one in (arm, first))
             pairs = zip(own, own - base, strict=True)
-            cells = [f"{span(over_seeds(value))}; {span(over_seeds(minus))}" for value, minus in pairs]
+            cells = [f"{span(results.over_seeds(value))}; {span(results.over_seeds(minus))}" for value, minus in pairs]
             yield f"| {arm} | {' | '.join(cells)} |"
 
 
-def told_apart(plan: Plan, decided: Mapping[Pair, str]) -> Iterator[str]:
+def told_apart(results: Results) -> Iterator[str]:
     """Yield the decisions of successive stopping."""
-    if plan.study.stop.rule == "successive":
-        said = [f"{left} and {right} (larger: {larger})" for (left, right), larger in decided.items()]
+    if results.plan.study.stop.rule == "successive":
+        said = [f"{left} and {right} (larger: {larger})" for (left, right), larger in results.decided.items()]
         yield f"\nPairs that successive stopping told apart: {', '.join(said) or 'none'}."
 
 
@@ -195,7 +197,7 @@ def measures_tables(results: Results) -> Iterator[str]:
     yield f"\n| arm | {' | '.join(known)} | runs that fell by more than {FALL} |\n{'|---' * (len(known) + 2)}|"
     for arm, seeds in results.shared():
         fell = results.values(arm, "fall", seeds) > FALL
-        row = [span(over_seeds(results.values(arm, name, seeds).mean(0))) for name in known]
+        row = [span(results.over_seeds(results.values(arm, name, seeds).mean(0))) for name in known]
         yield f"| {arm} | {' | '.join(row)} | {int(fell.sum())} of {fell.size} |"
     yield f"\nMinus {first}, means over paired seeds, not corrected:\n"
     yield f"| arm | {' | '.join(known)} |\n{'|---' * (len(known) + 1)}|"
@@ -273,11 +275,12 @@ def plot(results: Results, out: Path) -> list[Path]:
     """Plot success over environment turns in each stratum, and performance profiles; return the paths."""
     from matplotlib.figure import Figure
 
+    from verl_agent.trace.curves import save_figure
+
     study, paths = results.plan.study, list[Path]()
     grid = np.linspace(0, study.budget_turns, 101)
     for panel in (*study.strata, "profiles"):
-        figure = Figure(figsize=(7, 4.5), layout="constrained")
-        axes = figure.add_subplot()
+        axes = (figure := Figure(figsize=(7, 4.5), layout="constrained")).add_subplot()
         for number, arm in enumerate(study.arms):
             if panel == "profiles":
                 values = np.sort(results.values(arm, study.measure, results.seeds(arm)), axis=None)
@@ -289,10 +292,9 @@ def plot(results: Results, out: Path) -> list[Path]:
                 axes.plot(grid, curve, color=f"C{number}", lw=0.5, alpha=0.4)
             if curves:
                 axes.plot(grid, np.mean(curves, axis=0), color=f"C{number}", lw=2, label=f"{arm} ({len(curves)})")
-        profile = panel == "profiles"
-        axes.set(xlabel=study.measure if profile else "environment turns", ylim=(0, 1.02))
-        axes.set_ylabel("share of runs above" if profile else "success in evaluation")
+        x, y = (study.measure, "share of runs above") if panel == "profiles" else ("environment turns", "success")
+        axes.set(xlabel=x, ylabel=y, ylim=(0, 1.02))
         axes.legend()
         paths.append(out / f"{panel if panel == 'profiles' else f'success_{panel}'}.png")
-        figure.savefig(paths[-1])
+        save_figure(figure, paths[-1])
     return paths

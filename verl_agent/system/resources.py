@@ -27,6 +27,8 @@ SFT_MEMORY_GB = 5.0
 MEASURED_PARAMETERS = 135e6
 RL_BYTES = 24
 """Bytes for each further parameter: float32 weights, gradient, two moments, the engine's copy and one in transit."""
+TEACHER_BYTES = 4
+"""Bytes for each parameter of a teacher, which has weights in float32 only."""
 SFT_BYTES = 16
 """Bytes for each further parameter of supervised training."""
 SAVED_BYTES = {"model": 4, "optimizer": 8, "hf_model": 4}

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from verl_agent.actions import action_text
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.turn_record import TurnRecord, to_turn_record
+from verl_agent.trace.turn_record import TurnRecord, to_turn_record, turn_text
 from verl_agent.types import Episode, StopReason
 
 OVER_INTERACTION = "over_interaction"
@@ -21,6 +22,15 @@ _ACTION_BEGINS = re.compile(r"^[\s>#*_-]*action[\s*_]*:|`{3}|<(?!/?\s*think)[\w 
 """Marks of an action in the formats of agents: `Action:`, triple backticks, a tag."""
 _ENV_LABELS = frozenset({"observation", "environment", "user", "instruction", "feedback", "obs"})
 _LABEL_ENDS, _LONGEST = tuple(_ENV_LABELS), max(map(len, _ENV_LABELS))
+
+
+MOST_MARKS = 60
+"""Characters before an action in which the marks that begin it are searched."""
+_OPENING = re.compile(
+    r"(?:(?<![^\W_])[*_]{0,3}action[\s*_]{0,9}:[*_]{0,3}[ \t]*|<[a-z_]+>\s*|`{1,5}(?:\w+\n|\n)?)+\Z", re.IGNORECASE
+)
+_CLOSING = re.compile(r"\A(?:\s*(?:</[a-z_]+>|`{1,5}|[*_]{1,3}))+\s*", re.IGNORECASE)
+"""Marks of `Action:`, of tags and of fences around an action, see `verl_agent.envs.parsing`."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,8 @@ class Played:
     @cached_property
     def actions(self) -> list[str | None]:
         """Action of each turn with runs of white space as one space; None for a reply without an action."""
-        return [None if turn["action"] is None else " ".join(turn["action"].split()) for turn in self.turns]
+        texts = map(turn_text, self.turns)
+        return [None if text is None else " ".join(text.split()) for text in texts]
 
     @cached_property
     def observations(self) -> list[str | None]:
@@ -72,9 +83,12 @@ class Played:
         return self.turns[turn]["info"].get("invalid_action", 0.0) > 0
 
     def thought_length(self, turn: int) -> int:
-        """Return the number of characters of the reply outside its action."""
-        reply, action = self.turns[turn]["reply"], self.turns[turn]["action"]
-        return len(reply) - len(action) if action is not None and action in reply else len(reply)
+        """Return the number of characters of the reply outside its action and the marks around it."""
+        reply, action = self.turns[turn]["reply"], action_text(self.turns[turn]["action"])
+        if not action or action not in reply:
+            return len(reply)
+        before, _, after = reply.rpartition(action)
+        return len(_OPENING.sub("", before[-MOST_MARKS:])) + len(before[:-MOST_MARKS]) + len(_CLOSING.sub("", after))
 
 
 Rule = Callable[[Played, int], bool]
@@ -149,7 +163,7 @@ def _truncated(played: Played, turn: int) -> bool:
 
 
 def _wrote_observation(played: Played, turn: int) -> bool:
-    reply, action = played.turns[turn]["reply"], played.turns[turn]["action"]
+    reply, action = played.turns[turn]["reply"], action_text(played.turns[turn]["action"])
     if not _may_have_label(reply):
         return False
     begin = _ACTION_BEGINS.search(reply)
@@ -226,7 +240,10 @@ def first_divergence(episodes: Sequence[Sequence[str | None]]) -> int | None:
 
 def action_checksums(episode: Episode) -> str:
     """Return a checksum of the action of each turn, with a comma after each; "" for a reply without an action."""
-    texts = (None if turn.action is None else turn.action.encode(errors="replace") for turn in episode.turns)
+    named = (
+        None if turn.action is None else "\n".join(map(str, turn.actions or [turn.action])) for turn in episode.turns
+    )
+    texts = (None if text is None else text.encode(errors="replace") for text in named)
     return "".join("," if text is None else f"{zlib.crc32(text):x}," for text in texts)
 
 

@@ -33,6 +33,7 @@ from verl_agent.trace.panels import (
     with_data,
 )
 from verl_agent.types import StopReason
+from verl_agent.visible import make_visible
 
 PHASE_COLOURS = {"gen": BLUE, "old_log_prob": ORANGE, "update_actor": GREEN, "update_weights": PURPLE}
 """Phases of a step with a colour of their own, as verl names them in `timing_s/<phase>`."""
@@ -74,8 +75,24 @@ def plot_curves(metrics: Path | str | Iterable[Path | str], png: Path | str, tit
         _style(axes, panel.kind, log)
     path = Path(png)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
+    save_figure(figure, path, dpi=100)
     return path
+
+
+def save_figure(figure: Figure, path: Path, dpi: float | None = None) -> None:
+    """Write a figure as a PNG file. Its texts are visible ones, in which a dollar sign begins no formula.
+
+    Args:
+        dpi: pixels an inch; None for those of the figure.
+    """
+    texts = list(figure.texts)
+    for axes in figure.axes:
+        legend = axes.get_legend()
+        texts += [axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *(legend.get_texts() if legend else ())]
+    for text in texts:
+        text.set_parse_math(False)
+        text.set_text(make_visible(text.get_text()))
+    figure.savefig(path, format="png", dpi=dpi or "figure")
 
 
 def _style(axes: Axes, kind: PanelKind, log: Log) -> None:
@@ -110,11 +127,21 @@ def _style(axes: Axes, kind: PanelKind, log: Log) -> None:
 def logged_panels(log: Log) -> list[Panel]:
     """Return the charts of a metrics log, in reading order, without those that have no data."""
     gap = first_logged(log, *GAP_PROBABILITY)
-    reward = Curve("training", first_logged(log, "episode/reward_mean", "critic/score/mean"))
+    earned = first_logged(log, "episode/reward_mean", "critic/score/mean")
+    margins = first_logged(log, "episode/reward_margin")
+    band = {step: (earned[step] - margin, earned[step] + margin) for step, margin in margins.items() if step in earned}
+    reward = Curve("training", earned, band=band)
     success = Curve("training", first_logged(log, "episode/success_rate"))
     turns = Curve("turns", first_logged(log, "episode/turns_mean"))
     horizon = Curve("horizon", first_logged(log, "episode/horizon"), "#333333", dashed=True)
     every = [
+        Panel(
+            kinds.LOSS,
+            [
+                Curve("training", first_logged(log, "train/loss")),
+                Curve("validation", first_logged(log, "val/loss"), ORANGE, marker="o"),
+            ],
+        ),
         Panel(kinds.RETURN, [reward, *_validation(log, "reward")]),
         Panel(kinds.SUCCESS, [success, *_validation(log, "success")]),
         Panel(kinds.TURNS, [turns, horizon]),
@@ -169,6 +196,9 @@ def _draw(axes: Axes, curves: Sequence[Curve]) -> None:
         return
     for curve in curves:
         steps, values = list(curve.values), list(curve.values.values())
+        if curve.band:
+            low, high = zip(*curve.band.values(), strict=True)
+            axes.fill_between(list(curve.band), low, high, color=curve.color, alpha=0.15, linewidth=0)
         if curve.dashed:
             axes.step(steps, values, where="mid", color=curve.color, linewidth=1.5, label=curve.name)
         elif curve.marker:

@@ -1,11 +1,13 @@
 """Numbers of an episode that metrics need, without its text: from the workers that play to the trainer."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Self, get_args
 
+from verl_agent.errors import LOST_CONNECTION
 from verl_agent.trace.behaviors import Played, action_checksums, mean_thought_length, turns_with_behaviors
+from verl_agent.trace.turn_record import visible_info
 from verl_agent.types import Episode, StopReason
 
 INFO_PREFIX = "info/"
@@ -20,6 +22,7 @@ class EpisodeSummary:
         reward: return, in the environment's own units.
         attempts: number of attempts, >= 1.
         replays: number of environment errors after which an attempt replayed its actions.
+        lost_connections: number of connections to an environment's server that ended during an attempt.
         behaviors: names of the behaviors that a turn shows, separated by commas.
         thought_length: mean number of characters that a reply has outside its action.
         oracle_turns: number of actions with which an oracle solves the task; None if none is known.
@@ -31,6 +34,7 @@ class EpisodeSummary:
         shaped_return: return after reward shaping; None where it is `reward`.
         actions: `action_checksums` of the episode.
         paused_s: seconds spent waiting for an update of the weights.
+        task: id of the task.
         operated: True if a person intervened; see `Episode.operated`.
     """
 
@@ -48,12 +52,14 @@ class EpisodeSummary:
     env_label: str = ""
     shaped_return: float | None = None
     replays: int = 0
+    lost_connections: int = 0
     behaviors: str = ""
     thought_length: float = 0.0
     oracle_turns: int | None = None
     actions: str = ""
     operated: bool = False
     paused_s: float = 0.0
+    task: str = ""
 
     @property
     def effective_return(self) -> float:
@@ -81,15 +87,26 @@ class EpisodeSummary:
         return cls(**found, info={key.removeprefix(INFO_PREFIX): float(value) for key, value in prefixed.items()})
 
 
+def count_lost_connections(attempts: Iterable[Episode]) -> int:
+    """Return the number of connections that ended during the attempts, also where a replay repaired it."""
+    texts = [text for episode in attempts for text in (*episode.replays, episode.error)]
+    return sum(text.startswith(LOST_CONNECTION) for text in texts)
+
+
 def summarize_episode(
-    episode: Episode, attempts: int = 1, replays: int = 0, env_label: str = "", shaped_return: float | None = None
+    episode: Episode,
+    attempts: int = 1,
+    replays: int = 0,
+    env_label: str = "",
+    shaped_return: float | None = None,
+    lost_connections: int = 0,
 ) -> EpisodeSummary:
-    """Summarize the last of `attempts` attempts at an episode, which had `replays` replays together."""
+    """Summarize the last of `attempts` attempts at an episode, with the replays and lost connections of all."""
     played = Played.from_episode(episode)
     info_totals: dict[str, float] = defaultdict(float)
     for turn in episode.turns:
-        for key, value in turn.step.info.items() if turn.step else ():
-            info_totals[key] += float(value)
+        for key, value in visible_info(turn.step).items() if turn.step else ():
+            info_totals[key] += value
     return EpisodeSummary(
         reward=float(episode.reward),
         success=bool(episode.success),
@@ -105,10 +122,12 @@ def summarize_episode(
         env_label=env_label,
         shaped_return=shaped_return,
         replays=replays,
+        lost_connections=lost_connections,
         behaviors=",".join(turns_with_behaviors(played)),
         thought_length=mean_thought_length(played),
         oracle_turns=episode.oracle_turns,
         actions=action_checksums(episode),
         operated=episode.operated,
         paused_s=sum(turn.reply.paused_s for turn in episode.turns),
+        task=episode.item.id,
     )

@@ -6,9 +6,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from verl_agent.actions import action_text
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import BEHAVIORS, Played, mean_thought_length, turns_with_behaviors
-from verl_agent.trace.record import EpisodeRecord, is_operated
+from verl_agent.trace.record import EpisodeRecord, env_label, is_operated
 
 if TYPE_CHECKING:
     import pandas
@@ -34,6 +35,7 @@ HEADER: dict[str, type] = {
 }
 """Columns that are fields of the record, with their type."""
 COMPUTED: dict[str, type] = {
+    "env_label": str,
     "shaped_return": float,
     "turns": int,
     "tokens": int,
@@ -48,7 +50,7 @@ OPTIONAL = ("shaped_return", "oracle_turns")
 """Columns that may be missing."""
 COLUMNS: dict[str, type] = {**HEADER, **COMPUTED, **{behavior.name: int for behavior in BEHAVIORS}}
 """Columns of an episode. That of a behavior is the number of its turns."""
-_JSON = ("info", "media", "usage")
+_JSON = ("info", "media", "usage", "calls")
 """Fields of a turn that are JSON in Parquet."""
 _PARQUET_ROWS = 500
 """Records that are held in memory while Parquet is written."""
@@ -61,6 +63,7 @@ def episode_row(record: EpisodeRecord) -> dict[str, Any]:
     behaviors = turns_with_behaviors(played)
     return {
         **{name: fields[name] for name in HEADER},
+        "env_label": env_label(record),
         "shaped_return": record.get("shaped_return"),
         "turns": len(turns),
         "tokens": sum(turn["tokens"] for turn in turns),
@@ -75,7 +78,8 @@ def episode_row(record: EpisodeRecord) -> dict[str, Any]:
 
 def turn_rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
     """Yield one row for each turn: the position of the episode, the fields of the turn, and `info/<key>`."""
-    position = {name: dict(record)[name] for name in ("purpose", "env", "task", "step", "group", "sample", "attempt")}
+    names = ("purpose", "env", "task", "step", "group", "sample", "attempt")
+    position = {**{name: dict(record)[name] for name in names}, "env_label": env_label(record)}
     for number, turn in enumerate(record["turns"], start=1):
         fields = {name: value for name, value in turn.items() if name != "info"}
         yield {**position, "turn": number, **fields, **{f"info/{key}": value for key, value in turn["info"].items()}}
@@ -133,7 +137,11 @@ def _encodable(record: EpisodeRecord) -> EpisodeRecord:
 
 def _nested(record: EpisodeRecord) -> dict[str, Any]:
     steps = [
-        {**turn, **{name: json.dumps(value) for name, value in turn.items() if name in _JSON}}
+        {
+            **turn,
+            "action": action_text(turn["action"]),
+            **{name: json.dumps(value) for name, value in turn.items() if name in _JSON},
+        }
         for turn in record["turns"]
     ]
     extra = {"steps": steps, "messages": record["messages"], "data": json.dumps(record["data"])}

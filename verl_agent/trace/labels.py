@@ -1,16 +1,14 @@
 """Labels of recorded episodes: tags and notes of a person, in one file beside the records."""
 
-import fcntl
 import json
-import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from verl_agent.envs.machine.locks import locked
 from verl_agent.errors import ConfigError
 from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.trace.record import EpisodeRecord
@@ -21,7 +19,7 @@ LABELS_FILE = "labels.json"
 LABELS_VERSION = 1
 """Version of the file's format."""
 KEY_FIELDS = ("purpose", "env", "task", "step", "group", "sample", "attempt", "started_at")
-"""Fields of a record that identify an episode."""
+"""Fields of a record that identify an episode; `env` is the label of the environment in the run."""
 EpisodeKey = tuple[Any, ...]
 """Values of `KEY_FIELDS`."""
 _TAG = re.compile(r"[^\s,;-][^\s,;]*")
@@ -41,7 +39,8 @@ class Label:
 
 def key_of(record: Mapping[str, Any]) -> EpisodeKey:
     """Return the key of a record, or of a row with the columns `KEY_FIELDS`."""
-    return tuple(record[name] for name in KEY_FIELDS)
+    label = record["env_label"] if "env_label" in record.keys() else record["env"]  # noqa: SIM118 - a row has no `in`
+    return tuple(label if name == "env" else record[name] for name in KEY_FIELDS)
 
 
 def parse_tags(text: str) -> tuple[str, ...]:
@@ -97,7 +96,7 @@ class LabelFile:
             ConfigError: the file cannot be written.
         """
         try:
-            with _locked(self.path.parent):
+            with locked(self.path.parent):
                 labels = self.read()
                 labels.pop(key, None)
                 if label != Label():
@@ -171,15 +170,3 @@ def keep_labelled(
         for record, tags in zip(records, tags_of, strict=True)
         if not tags & excluded and (not required or tags & required)
     ]
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder against other writers of its labels; a file system without locks is used unlocked."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from verl_agent.actions import CALL_ERROR, CALLS
+from verl_agent.envs.program.conversation import NEW_SEGMENTS
 from verl_agent.trace.behaviors import BEHAVIORS, OVER_INTERACTION
 from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.types import StopReason
@@ -30,11 +32,18 @@ class Metric:
 
 METRICS = (
     Metric("episode/reward_mean", "environment's own", "mean return of valid episodes"),
+    Metric(
+        "episode/reward_margin",
+        "environment's own",
+        "half the width of the 95 % interval of the mean return over the tasks of the step, at least two; of one "
+        "environment of a mixture as env/<label>/reward_margin",
+    ),
     Metric("episode/shaped_return_mean", "as set by credit", "mean return of valid episodes after reward shaping"),
     Metric("episode/success_rate", "share", "valid episodes that solved their task"),
     Metric("episode/turns_mean", "turns", "mean number of replies in valid episodes"),
     Metric("episode/turns_max", "turns", "number of replies in the longest valid episode"),
     Metric("episode/tokens_mean", "tokens", "mean number of generated tokens in valid episodes"),
+    Metric("episode/segments", "count", "mean number of conversations in valid episodes of programs; each is a sample"),
     Metric("episode/horizon", "turns", "turn limit of the step; the largest one if steps are mixed"),
     Metric("episode/hit_horizon", "share", "valid episodes that used all allowed turns, solved or not"),
     *(Metric(f"stop/{reason}", "share", f"episodes that ended with {reason.name}") for reason in StopReason),
@@ -47,10 +56,12 @@ METRICS = (
     ),
     Metric("episode/turns_over_oracle", "ratio", "mean of turns over the oracle's turns in solved episodes"),
     Metric("action/<key>", "per turn", "measurement reported by the environment, divided by the number of turns"),
+    Metric("call/error_rate", "share", "faulty function calls, and replies without one, of all calls"),
     Metric("success/<category>", "share", "valid episodes of one task category that solved their task"),
     Metric("env/<label>/<name>", "as <name>", "metric of one environment of a mixture, over its valid episodes"),
     Metric("env/retries", "count", "attempts that began anew after an environment error"),
     Metric("env/replays", "count", "environment errors after which the episode's actions were replayed"),
+    Metric("env/lost_connections", "count", "connections to an environment's server that ended during an episode"),
     Metric("env/errors", "count", "episodes whose environment failed at the last attempt"),
     Metric("env/error_rate", "share", "env/errors over all episodes"),
     Metric(
@@ -68,7 +79,11 @@ METRICS = (
     Metric("turn/<turns>/alive", "share", "valid episodes that reached the first of these turns; turns count from 1"),
     Metric("turn/<turns>/advantage", "as set by the estimator", "mean advantage of the tokens of these turns"),
     Metric("turn/<turns>/entropy", "nats", "mean entropy of the policy at the tokens of these turns"),
-    Metric("turn/<turns>/ref_kl", "nats", "KL divergence of the policy from the reference model, estimate k3"),
+    Metric(
+        "turn/<turns>/ref_kl",
+        "nats",
+        "KL divergence of the policy from the reference model or the teacher, estimate k3",
+    ),
     Metric("turn/<turns>/rollout_kl", "nats", "KL divergence of the engine's policy from the trainer's, estimate k3"),
     Metric(
         "turn/<turns>/ratio_outside",
@@ -80,6 +95,7 @@ METRICS = (
         "share",
         "tokens of these turns whose ratio the update clips, over all its mini-batches",
     ),
+    Metric("distillation/reverse_kl", "nats", "mean over written tokens of log-prob of the policy minus the teacher's"),
     Metric("credit/dropped_share", "share", "rows left out of the loss by credit.truncated=drop"),
     Metric("staleness/mean", "updates", "mean number of updates since a token was sampled"),
     Metric("staleness/max", "updates", "number of updates since the oldest token was sampled"),
@@ -120,6 +136,7 @@ def episode_metrics(
         "episode/horizon": float(max(summary.max_turns for summary in every)),
         "env/retries": float(sum(summary.attempts - 1 for summary in every)),
         "env/replays": float(sum(summary.replays for summary in every)),
+        "env/lost_connections": float(sum(summary.lost_connections for summary in every)),
         "env/errors": float(errors),
         "env/error_rate": errors / len(every),
         "env/groups_dropped": float(groups_dropped),
@@ -150,8 +167,12 @@ def _policy_metrics(valid: Sequence[EpisodeSummary]) -> dict[str, float]:
             metrics[f"turn/{label}/alive"] = alive
     metrics |= _behavior_metrics(valid)
     turns = sum(summary.turns for summary in valid)
-    for key in sorted({key for summary in valid for key in summary.info}):
+    if segments := [1 + summary.info[NEW_SEGMENTS] for summary in valid if NEW_SEGMENTS in summary.info]:
+        metrics["episode/segments"] = fmean(segments)
+    for key in sorted({key for summary in valid for key in summary.info} - {NEW_SEGMENTS}):
         metrics[f"action/{key}"] = sum(summary.info.get(key, 0.0) for summary in valid) / max(turns, 1)
+    if calls := sum(summary.info.get(CALLS, 0.0) for summary in valid):
+        metrics["call/error_rate"] = sum(summary.info.get(CALL_ERROR, 0.0) for summary in valid) / calls
     for category in sorted({summary.category for summary in valid} - {""}):
         solved = [summary.success for summary in valid if summary.category == category]
         metrics[f"success/{category}"] = fmean(solved)

@@ -1,16 +1,19 @@
 """Reader of the metrics log that verl's `file` logger writes, for complete and for growing files.
 
-Each line is `{"step": int, "data": {name: value}}`. Values that are not finite numbers are left out; verl writes NaN as
-null.
+Each line is `{"step": int, "data": {name: value}}`, with `"before_saving": true` if the trainer wrote it before the
+checkpoint of the step; another line of the step follows then. Values that are not finite numbers are left out; verl
+writes NaN as null. Names of metrics are read as visible text.
 """
 
 import json
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from verl_agent.visible import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +39,29 @@ class LoggedStep:
     Attributes:
         step: global training step; 0 for a validation before training.
         values: finite numbers by metric name.
+        before_saving: True if the step had not ended: its checkpoint and its validation follow.
+        not_finite: names of the metrics that are NaN or infinite.
     """
 
     step: int
     values: dict[str, float]
+    before_saving: bool = False
+    not_finite: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsLog:
+    """Content of the logs of all starts of a run.
+
+    Attributes:
+        by_step: finite metrics by step, in order of steps.
+        not_finite: names of the metrics that are NaN or infinite, by step.
+        resumed: first training step of each start but the first one.
+    """
+
+    by_step: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    not_finite: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    resumed: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,32 +83,60 @@ def parse_step(line: str | bytes) -> LoggedStep | None:
     """Return the step that `line` logs, or None if it is not a complete line of the log."""
     try:
         entry = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except ValueError:  # no JSON, no UTF-8, or a number of more digits than Python reads
         return None
     if not isinstance(entry, dict) or not isinstance(entry.get("step"), int) or not isinstance(entry.get("data"), dict):
         return None
-    numbers = {name: value for name, value in entry["data"].items() if isinstance(value, int | float)}
-    return LoggedStep(entry["step"], {name: float(v) for name, v in numbers.items() if math.isfinite(v)})
+    every: dict[str, object] = {one_line(name): value for name, value in entry["data"].items()}
+    numbers = {name: _to_float(value) for name, value in every.items() if isinstance(value, int | float)}
+    finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+    not_finite = tuple(name for name, value in every.items() if value is None or name in numbers.keys() - finite)
+    return LoggedStep(entry["step"], finite, bool(entry.get("before_saving")), not_finite)
 
 
-def read_metrics(paths: Path | str | Iterable[Path | str]) -> dict[int, dict[str, float]]:
-    """Return metrics by step, in order of steps.
+def _to_float(value: float) -> float:
+    """Return a number as float; an integer beyond the floats is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def read_metrics(paths: Path | str | Iterable[Path | str], ended: bool = False) -> dict[int, dict[str, float]]:
+    """Return metrics by step, in order of steps; see `read_log`."""
+    return {step: dict(values) for step, values in read_log(paths, ended).by_step.items()}
+
+
+def read_log(paths: Path | str | Iterable[Path | str], ended: bool = False) -> MetricsLog:
+    """Return the content of the logs of a run.
 
     A resumed run logs some steps again, and its first line may hold only validation results of the step from which it
     resumed. Therefore the lines of one step are merged, and the last value of each metric is kept.
 
     Args:
         paths: path of the log, or paths of the logs of all starts of a run, oldest first.
+        ended: True to leave out steps that were logged only before they were saved.
     """
     by_step: dict[int, dict[str, float]] = {}
-    for path in [paths] if isinstance(paths, Path | str) else paths:
+    not_finite: dict[int, tuple[str, ...]] = {}
+    resumed: list[int] = []
+    for start, path in enumerate([paths] if isinstance(paths, Path | str) else paths):
+        first = 0
         for number, line in enumerate(Path(path).read_bytes().splitlines(), start=1):
             logged = parse_step(line)
             if logged is None:
                 logger.warning("%s:%d: skipped, not a line of metrics", path, number)
                 continue
+            if ended and logged.before_saving:
+                continue
             by_step.setdefault(logged.step, {}).update(logged.values)
-    return dict(sorted(by_step.items()))
+            broken = {name for name in not_finite.pop(logged.step, ()) if name not in logged.values}
+            if broken := broken.union(logged.not_finite):
+                not_finite[logged.step] = tuple(sorted(broken))
+            if not first and "timing_s/step" in logged.values:
+                first = logged.step
+        resumed += [first] if start and first else []
+    return MetricsLog(dict(sorted(by_step.items())), dict(sorted(not_finite.items())), resumed)
 
 
 def first_logged(by_step: Mapping[int, Mapping[str, float]], *names: str) -> dict[int, float]:
@@ -125,7 +175,7 @@ class MetricsTail:
         self._offset = 0
 
     def read(self) -> list[LoggedStep]:
-        """Return the steps of new complete lines."""
+        """Return the steps of new complete lines, each once, when it has ended."""
         if not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -136,4 +186,4 @@ class MetricsTail:
         complete = content[: content.rfind(b"\n") + 1]
         self._offset += len(complete)
         parsed = [parse_step(line) for line in complete.splitlines()]
-        return [logged for logged in parsed if logged is not None]
+        return [logged for logged in parsed if logged is not None and not logged.before_saving]

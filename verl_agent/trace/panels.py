@@ -7,8 +7,8 @@ from statistics import fmean
 from verl_agent.types import StopReason
 
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#9a9a9a"
-YELLOW, LIGHT_BLUE, BLACK = "#f0e442", "#56b4e9", "#000000"
-"""Palette for colour-blind readers (Okabe and Ito)."""
+YELLOW, LIGHT_BLUE, BLACK, LIGHT_GREY, BROWN = "#f0e442", "#56b4e9", "#000000", "#d0d0d0", "#8c564b"
+"""Palette for colour-blind readers (Okabe and Ito), two greys and a brown."""
 
 STOP_COLOURS = {
     StopReason.TERMINATED: GREEN,
@@ -18,8 +18,10 @@ STOP_COLOURS = {
     StopReason.ENV_ERROR: RED,
     StopReason.ACTION_ERROR: BLACK,
     StopReason.OVERLONG_PROMPT: YELLOW,
+    StopReason.REQUEST_REFUSED: LIGHT_GREY,
     StopReason.CANCELLED: GREY,
     StopReason.OPERATOR: LIGHT_BLUE,
+    StopReason.UNRATED: BROWN,
 }
 
 
@@ -39,6 +41,7 @@ class PanelKind:
     from_zero: bool = False
 
 
+LOSS = PanelKind("Loss (nats per token; of DPO per pair)", "A validation loss that rises means overfit.")
 RETURN = PanelKind(
     "Return (environment's units, mean)", "Training rises first; validation that stays behind is overfit."
 )
@@ -107,6 +110,11 @@ def with_data(panels: Sequence[Panel]) -> list[Panel]:
     """Return the charts without curves that have no value, and without charts that have no curve."""
     drawn = [Panel(panel.kind, [curve for curve in panel.curves if curve.values]) for panel in panels]
     return [panel for panel in drawn if panel.curves]
+
+
+def mean_over_steps(values: Mapping[int, float], window: int) -> dict[int, float]:
+    """Return at each step the mean of the values of the last `window` steps, of which not all need to have one."""
+    return {step: fmean(value for at, value in values.items() if step - window < at <= step) for step in sorted(values)}
 
 
 def running_mean(values: Sequence[float], window: int) -> list[float]:

@@ -2,18 +2,18 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
-from rich.text import Text
 
+from verl_agent.terminal import Console, say, styled
 from verl_agent.trace.metrics_log import (
     ENTROPY,
     GAP_LOG_PROB,
@@ -40,12 +40,25 @@ class Column:
     Attributes:
         names: metric names; the first logged one is shown.
         width: number of characters, at least those of the title.
+        margin: metric of half the width of the value's interval, which follows after `±` where it is logged.
     """
 
     title: str
     names: tuple[str, ...]
     text: Callable[[float], str]
     width: int = 7
+    margin: str = ""
+
+    def cell(self, logged: Mapping[str, float]) -> str:
+        """Return the text of the first logged metric, with its margin; `-` without one."""
+        values = [logged[name] for name in self.names if name in logged]
+        if not values:
+            return "-"
+        if self.margin not in logged:
+            return self.text(values[0])
+        digits = 2 if 0 <= values[0] < 10 else 1
+        margin = f"{logged[self.margin]:.{digits}f}".removeprefix("0")
+        return f"{values[0]:.{digits}f}±{margin}"
 
 
 GAPS = (
@@ -56,7 +69,7 @@ GAPS = (
 own before the update. A run shows the one that it logs first."""
 COLUMNS = (
     Column("horizon", ("episode/horizon",), "{:.0f}".format),
-    Column("reward", ("episode/reward_mean", "critic/score/mean"), "{:.3f}".format),
+    Column("reward", ("episode/reward_mean", "critic/score/mean"), "{:.3f}".format, 8, "episode/reward_margin"),
     Column("success", ("episode/success_rate",), "{:.1%}".format),
     Column("turns", ("episode/turns_mean",), "{:.1f}".format, 5),
     Column("invalid", ("action/invalid_action",), "{:.1%}".format),
@@ -171,8 +184,7 @@ class ProgressView:
     def _row(self, logged: LoggedStep) -> list[str]:
         cells = [f"{logged.step}/{self.total_steps}"]
         for column in self._columns:
-            values = [logged.values[name] for name in column.names if name in logged.values]
-            cells.append(column.text(values[0]) if values else "-")
+            cells.append(column.cell(logged.values))
         return [*cells, self._time_left(logged.step)]
 
     def _time_left(self, step: int) -> str:
@@ -183,23 +195,30 @@ class ProgressView:
         return f"{days}d {seconds // 3600}h" if days else str(timedelta(seconds=seconds))
 
     def _render(self) -> Group:
-        lines = [Text(self._aligned(row), no_wrap=True, overflow="crop") for row in (self._titles(), *self._rows)]
+        lines = [styled(self._aligned(row)) for row in (self._titles(), *self._rows)]
+        for line in lines:
+            line.no_wrap, line.overflow = True, "crop"
         lines[0].stylize("bold")
-        shown: list[RenderableType] = [*(lines if self._rows else []), *map(Text, (*self._validations, *self._notes))]
+        shown: list[RenderableType] = [*(lines if self._rows else []), *map(styled, (*self._validations, *self._notes))]
         if self._ended:
             return Group(*shown)
         elapsed = timedelta(seconds=round(time.monotonic() - self._since_s))
         doing = self._phase or ("next step" if self._rows else "waiting for the first step")
-        self._spinner.update(text=Text(f"{doing}  {elapsed}", style="dim"))
+        self._spinner.update(text=styled((f"{doing}  {elapsed}", "dim")))
         return Group(*shown, self._spinner)
 
     def _print(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(self.console, line)
 
 
 def _validation_line(logged: LoggedStep, split: str) -> str:
+    """Return the success of each source; the reward only of a source without one, since it has no interval here."""
     parts: dict[str, list[str]] = {}
-    for score in validation_scores(logged.values, split):
+    scores = validation_scores(logged.values, split)
+    with_success = {score.source for score in scores if score.measure == "success"}
+    for score in scores:
+        if score.measure == "reward" and score.source in with_success:
+            continue
         text = f"{score.value:.1%}" if score.measure == "success" else f"{score.value:.3f}"
         parts.setdefault(score.source, []).append(f"{score.measure} {text}")
     if not parts:

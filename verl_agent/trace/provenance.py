@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+
+from verl_agent.errors import ConfigError
 
 UNKNOWN = "unknown"
 PACKAGES = {
@@ -66,6 +68,29 @@ def write_json_atomically(path: Path, value: object) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def read_json(path: Path, remedy: str, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the object in a JSON file, which must exist and have `keys`.
+
+    Args:
+        remedy: next step of the user, as a sentence; the end of the message of an empty, torn or changed file.
+
+    Raises:
+        ConfigError: the file is not such an object.
+    """
+    try:
+        value = json.loads(content) if (content := path.read_bytes()) else None
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is not readable ({error}). {remedy}") from error
+    if not isinstance(value, dict):
+        kind = f"is {type(value).__name__}, not an object" if content else "is empty"
+        raise ConfigError(f"{path} {kind}: its writing did not end, or the disk lost it. {remedy}")
+    if missing := [key for key in keys if key not in value]:
+        raise ConfigError(f"{path} has no {missing[0]!r}. {remedy}")
+    return value
 
 
 def write_result(path: Path, version: int, facts: Mapping[str, Any]) -> Path:

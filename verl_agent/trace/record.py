@@ -1,7 +1,7 @@
 """Format of episode records: fields, conversion from and to `Episode`, and validation."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired, cast
 
@@ -10,7 +10,15 @@ from typing_extensions import TypedDict
 
 from verl_agent.errors import ConfigError
 from verl_agent.sections import explain_validation
-from verl_agent.trace.turn_record import Finite, StopName, TurnRecord, to_turn, to_turn_record
+from verl_agent.trace.turn_record import (
+    Finite,
+    JudgementRecord,
+    StopName,
+    TurnRecord,
+    to_judgement,
+    to_turn,
+    to_turn_record,
+)
 from verl_agent.types import Episode, Message, StopReason, TaskItem
 
 EPISODE_RECORD_VERSION = 2
@@ -43,6 +51,7 @@ class EpisodeMeta:
         started_at: time of the reset, with a time zone.
         seconds: wall-clock time from reset to close.
         shaped_return: return after reward shaping (section `credit`); None where it is the raw return.
+        env_label: label of the environment in the run, see `verl_agent.config.mixture`; "" for its name.
     """
 
     purpose: Purpose
@@ -55,13 +64,17 @@ class EpisodeMeta:
     attempt: int = 1
     model: str = ""
     shaped_return: float | None = None
+    env_label: str = ""
 
 
 @with_config(ConfigDict(strict=True))
 class EpisodeRecord(TypedDict):
     """`Episode` and `EpisodeMeta` as one line of JSON.
 
-    `shaped_return` and `oracle_turns` are present only where they are set, `replays` only where it is not empty.
+    `shaped_return` and `oracle_turns` are present only where they are set, `replays` only where it is not empty, and
+    `env_label` only where a mixture gives its environment another label than the name; `judgements` only with a judge.
+    `unknown` names the fields that
+    the source of an imported episode does not state, and is absent in others.
     """
 
     version: int
@@ -90,6 +103,9 @@ class EpisodeRecord(TypedDict):
     shaped_return: NotRequired[Finite]
     oracle_turns: NotRequired[int]
     replays: NotRequired[list[str]]
+    env_label: NotRequired[str]
+    judgements: NotRequired[list[JudgementRecord]]
+    unknown: NotRequired[list[str]]
 
 
 _RECORD = TypeAdapter(EpisodeRecord)
@@ -125,10 +141,32 @@ def to_record(episode: Episode, meta: EpisodeMeta) -> EpisodeRecord:
     if meta.shaped_return is not None:
         record["shaped_return"] = float(meta.shaped_return)
     if episode.oracle_turns is not None:
-        record["oracle_turns"] = episode.oracle_turns
+        record["oracle_turns"] = int(episode.oracle_turns)
     if episode.replays:
         record["replays"] = list(episode.replays)
+    if meta.env_label not in ("", episode.item.env):
+        record["env_label"] = meta.env_label
+    if episode.judgements:
+        record["judgements"] = [
+            cast(JudgementRecord, asdict(one) | {"grades": [asdict(grade) for grade in one.grades]})
+            for one in episode.judgements
+        ]
     return record
+
+
+TaskKey = tuple[str, str]
+"""Label of an environment in its run, and id of a task. Entries of a mixture with the same environment may differ in
+options, agent and prompt, so their tasks are different ones."""
+
+
+def env_label(record: EpisodeRecord) -> str:
+    """Return the label of a record's environment: that of its entry in a mixture, else its name."""
+    return record.get("env_label", record["env"])
+
+
+def task_key(record: EpisodeRecord) -> TaskKey:
+    """Return the key of a record's task, by which episodes belong together."""
+    return env_label(record), record["task"]
 
 
 def to_episode(record: EpisodeRecord) -> Episode:
@@ -144,6 +182,7 @@ def to_episode(record: EpisodeRecord) -> Episode:
         prompt_length=record["prompt_length"],
         replays=list(record.get("replays", ())),
         oracle_turns=record.get("oracle_turns"),
+        judgements=[to_judgement(one) for one in record.get("judgements", ())],
     )
 
 

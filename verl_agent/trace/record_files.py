@@ -1,24 +1,18 @@
 """Files of episode records: append to one, read many."""
 
 import json
-import logging
-import mmap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from verl_agent.errors import ConfigError
+from verl_agent.json_lines import REPLIES, json_lines, remove_unfinished_line
 from verl_agent.trace.frame import make_frame, write_parquet
 from verl_agent.trace.record import EpisodeRecord, parse_record
 
 if TYPE_CHECKING:
     import pandas
-
-logger = logging.getLogger(__name__)
-
-REPLIES = "replies.jsonl"
-"""Name of the file with the replies of an API in the folder of an evaluation."""
 
 
 class EpisodeWriter:
@@ -109,32 +103,8 @@ def read_latest(path: Path, most_bytes: int) -> Iterator[EpisodeRecord]:
 
 def _read_file(path: Path, start: int = 0) -> Iterator[EpisodeRecord]:
     """Iterate over the records of a file, from the first line that begins after byte `start`."""
-    with path.open("rb") as lines:
-        if start:
-            lines.seek(start)
-            lines.readline()
-        for number, raw in enumerate(lines, start=1):
-            line = raw.decode(errors="replace")
-            try:
-                value = json.loads(line)
-            except json.JSONDecodeError as error:
-                if not line.endswith("\n"):
-                    logger.warning("%s:%d: skipped an unfinished last line", path, number)
-                    return
-                raise ConfigError(f"{path}:{number}: not JSON ({error}). Remove the line to read the rest.") from error
-            try:
-                yield parse_record(value)
-            except ConfigError as error:
-                raise ConfigError(f"{path}:{number}: {error}") from error
-
-
-def remove_unfinished_line(path: Path) -> None:
-    """Remove the end of a file after its last line break, which a killed process left."""
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with path.open("rb+") as file:
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            size, complete = len(content), content.rfind(b"\n") + 1
-        if complete < size:
-            logger.warning("%s: removed an unfinished last line of %d bytes", path, size - complete)
-            file.truncate(complete)
+    for number, value in json_lines(path, start):
+        try:
+            yield parse_record(value)
+        except ConfigError as error:
+            raise ConfigError(f"{path}:{number}: {error}") from error

@@ -1,5 +1,7 @@
 """Format of the turns of an episode record, and their conversion from and to `Turn`."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, NotRequired, cast
 
@@ -7,7 +9,21 @@ from annotated_types import Len
 from pydantic import AfterValidator, AllowInfNan, ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from verl_agent.types import Author, Media, Reply, Review, Reviewer, StepResult, StopReason, Turn, Usage
+from verl_agent.actions import action_from_json, action_text, action_to_json
+from verl_agent.types import (
+    Author,
+    CallResult,
+    Grade,
+    Judgement,
+    Media,
+    Reply,
+    Review,
+    StepResult,
+    StopReason,
+    Turn,
+    Usage,
+)
+from verl_agent.visible import one_line
 
 _STOP_REASONS = frozenset(map(str, StopReason))
 
@@ -53,16 +69,61 @@ class ReviewRecord(TypedDict):
     """`Review` as JSON."""
 
     decision: Literal["approved", "edited", "taken_over", "rejected", "ended"]
-    by: Reviewer
+    by: str
     reason: str
     seconds: Finite
+
+
+@with_config(ConfigDict(strict=True))
+class CallRecord(TypedDict):
+    """`ToolCall` as JSON."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+@with_config(ConfigDict(strict=True))
+class CallResultRecord(TypedDict):
+    """`CallResult` as JSON; `observation` is null if the call was not answered."""
+
+    name: str
+    action: str | CallRecord | None
+    errors: list[str]
+    observation: str | None
+    reward: Finite
+    terminated: bool
+    info: dict[str, float]
+
+
+@with_config(ConfigDict(strict=True))
+class GradeRecord(TypedDict):
+    """`Grade` as JSON."""
+
+    criterion: str
+    weight: Finite
+    score: Finite
+    reason: str
+
+
+@with_config(ConfigDict(strict=True))
+class JudgementRecord(TypedDict):
+    """`Judgement` as JSON."""
+
+    turn: int
+    score: Finite
+    reward: Finite
+    grades: list[GradeRecord]
+    replaced: Finite | None
+    model: str
+    cost_usd: Finite | None
 
 
 @with_config(ConfigDict(strict=True))
 class TurnRecord(TypedDict):
     """`Turn` as JSON.
 
-    `action` is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
+    `action` is a text, or the object of a function call; `calls` is present where `Turn.calls` is not empty. `action`
+    is null if the reply has no action, `observation` if the turn has no step, `truncated_by` if the reply is
     not truncated. `force_closed` and `rewritten` are present only where they are true; `rewritten` marks an action
     that the reply does not contain verbatim. `media` is present only where it is not empty, `usage` for models behind
     an API. `author` is present where another one than the policy wrote the reply, `proposed` where the policy had
@@ -70,7 +131,7 @@ class TurnRecord(TypedDict):
     """
 
     reply: str
-    action: str | None
+    action: str | CallRecord | None
     tokens: int
     truncated_by: StopName | None
     observation: str | None
@@ -86,6 +147,15 @@ class TurnRecord(TypedDict):
     author: NotRequired[Author]
     proposed: NotRequired[str]
     review: NotRequired[ReviewRecord]
+    calls: NotRequired[list[CallResultRecord]]
+
+
+def visible_info(step: StepResult) -> Mapping[str, float]:
+    """Return the measurements of a step by their visible names; names that look alike then are summed."""
+    found: dict[str, float] = defaultdict(float)
+    for name, value in step.info.items():
+        found[one_line(name)] += float(value)
+    return found
 
 
 def to_turn_record(turn: Turn) -> TurnRecord:
@@ -93,19 +163,19 @@ def to_turn_record(turn: Turn) -> TurnRecord:
     step = turn.step or StepResult("")
     record: TurnRecord = {
         "reply": turn.reply.text,
-        "action": turn.action,
+        "action": action_to_json(turn.action),
         "tokens": turn.reply.tokens,
         "truncated_by": str(turn.reply.truncated_by) if turn.reply.truncated_by else None,
         "observation": turn.step.observation if turn.step else None,
         "reward": float(step.reward),
         "terminated": bool(step.terminated),
-        "info": {key: float(value) for key, value in step.info.items()},
+        "info": dict(visible_info(step)),
         "generate_s": round(turn.generate_s, 4),
         "env_s": round(turn.env_s, 4),
     }
     if turn.reply.force_closed:
         record["force_closed"] = True
-    if turn.rewritten:
+    if turn.action is not None and str(turn.action) not in turn.reply.text:
         record["rewritten"] = True
     if turn.reply.usage is not None:
         record["usage"] = cast(UsageRecord, asdict(turn.reply.usage) | {"dropped": list(turn.reply.usage.dropped)})
@@ -117,12 +187,40 @@ def to_turn_record(turn: Turn) -> TurnRecord:
         record["proposed"] = turn.reply.proposed
     if (review := turn.reply.review) is not None:
         record["review"] = cast(ReviewRecord, asdict(review) | {"seconds": round(review.seconds, 3)})
+    if turn.calls:
+        record["calls"] = [_call_record(one) for one in turn.calls]
     return record
+
+
+def _call_record(result: CallResult) -> CallResultRecord:
+    step = result.step or StepResult("")
+    return {
+        "name": result.name,
+        "action": action_to_json(result.action),
+        "errors": list(result.errors),
+        "observation": result.step.observation if result.step else None,
+        "reward": float(step.reward),
+        "terminated": bool(step.terminated),
+        "info": dict(visible_info(step)),
+    }
+
+
+def _to_call(record: CallResultRecord) -> CallResult:
+    step = None
+    if record["observation"] is not None:
+        step = StepResult(record["observation"], record["reward"], record["terminated"], record["info"])
+    return CallResult(action_from_json(record["action"]), step, tuple(record["errors"]), name=record["name"])
 
 
 def _media_record(media: Media) -> MediaRecord:
     box = None if media.box is None else [round(float(share), 4) for share in media.box]
     return {"path": media.path, "title": media.title, "box": box}
+
+
+def to_judgement(record: JudgementRecord) -> Judgement:
+    """Convert a part of a record back to its judgement."""
+    fields: dict[str, Any] = {**record}
+    return Judgement(**fields | {"grades": tuple(Grade(**one) for one in record["grades"])})
 
 
 def to_turn(record: TurnRecord) -> Turn:
@@ -146,4 +244,11 @@ def to_turn(record: TurnRecord) -> Turn:
     if observation is not None:
         media = tuple(Media(one["path"], one["title"], one["box"]) for one in record.get("media", ()))
         step = StepResult(observation, record["reward"], record["terminated"], record["info"], media)
-    return Turn(reply, record["action"], step, record["generate_s"], record["env_s"])
+    calls = tuple(map(_to_call, record.get("calls", ())))
+    return Turn(reply, action_from_json(record["action"]), step, record["generate_s"], record["env_s"], calls)
+
+
+def turn_text(turn: TurnRecord) -> str | None:
+    """Return the actions of a turn as text, one a line; None without an action."""
+    calls = [action_text(one["action"]) for one in turn.get("calls", ()) if one["action"] is not None]
+    return "\n".join(filter(None, calls)) if calls else action_text(turn["action"])

@@ -8,28 +8,33 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, ClassVar
+from zlib import crc32
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder
 
 from verl_agent.agents.base import Agent
-from verl_agent.config.mixture import envs_of_process
+from verl_agent.config.plan import RunPlan, plan_of_process
 from verl_agent.config.reward_shaping import turn_rewards
 from verl_agent.config.settings import RunEnv
 from verl_agent.envs.arena import Arena
 from verl_agent.envs.hosts.ray import training_pool
 from verl_agent.envs.session import PooledEnv, Session, SessionPool
+from verl_agent.returns import sum_rewards
 from verl_agent.rollout.chat_template import choose_builder
+from verl_agent.rollout.deepening import GroupLimit, GroupLimits
 from verl_agent.rollout.engine_policy import EnginePolicy
-from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.live import LiveEpisodes, Shown
+from verl_agent.rollout.player import Player
 from verl_agent.rollout.prompts import FittedSession, token_counter
-from verl_agent.rollout.sessions import ReplayingSession
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment, contract
 from verl_agent.runs.first_error import OneTraceback
-from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
+from verl_agent.system.threads import in_thread
+from verl_agent.trace.episode_summary import EpisodeSummary, count_lost_connections, summarize_episode
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.invalid_episodes import report_invalid
@@ -45,15 +50,17 @@ SEED_NAMES = {"sglang": "sampling_seed"}
 class EnvRuntime:
     """State that all episodes of one environment share in a worker process: environment, budget, tasks, sessions."""
 
-    def __init__(self, run_env: RunEnv, loop: AgentLoopBase, builder: ContinuousTokenBuilder) -> None:
+    def __init__(self, run_env: RunEnv, plan: RunPlan, loop: AgentLoopBase, builder: ContinuousTokenBuilder) -> None:
         self.of_run, self._live = run_env, run_env.live
         lengths = loop.rollout_config.prompt_length, loop.rollout_config.response_length
         self.budget, self.max_row_tokens = TokenBudget.of(run_env.episode, *lengths), sum(lengths)
-        self._cuts_prompts = loop.config.data.overlong_prompt == "truncate_observation"
+        self._cuts_prompts = plan.lengths.overlong == "truncate_observation"
         self._count_tokens = token_counter(builder, run_env.new_agent)
         self._tasks: dict[str, dict[str, TaskItem]] = {}
         self._oracle_turns: dict[str, int | None] = {}
         self._seed: int = loop.rollout_config.seed
+        self.judge = run_env.new_judge(plan.schedule.folder, plan.engine.workers or 1)
+        self._group_limits = GroupLimits(run_env.horizon.stages, loop.rollout_config.n)
         self._matches: Matches | None = None
         if isinstance(self._live, Arena) and len(self._live.policy_seats) > 1:
             self._matches = Matches(self._live, run_env.label)
@@ -68,7 +75,7 @@ class EnvRuntime:
     async def oracle_turns(self, item: TaskItem) -> int | None:
         """Return the number of actions with which an oracle solves a task; see `EnvAdapter.oracle_turns`."""
         if item.id not in self._oracle_turns:
-            self._oracle_turns[item.id] = await asyncio.to_thread(self._live.oracle_turns, item)
+            self._oracle_turns[item.id] = await in_thread(self._live.oracle_turns, item)
         return self._oracle_turns[item.id]
 
     @cached_property
@@ -78,31 +85,30 @@ class EnvRuntime:
 
     def new_session(self) -> Session:
         """Return a session of the pool; it opens at its reset."""
-        session = PooledEnv(self._live, self.pool)
+        session = self._pooled()
         return FittedSession(session, self._count_tokens, self.budget.prompt) if self._cuts_prompts else session
 
-    def place(self, row: RolloutRow, item: TaskItem) -> TakenSeat | None:
+    def _pooled(self) -> Session:
+        return PooledEnv(self._live, self.pool)
+
+    def place(self, row: RolloutRow, item: TaskItem, player: Player[Any]) -> TakenSeat | None:
         """Return the seat that a row's episode plays; None where one policy plays alone."""
         if self._matches is None:
             return None
-        limits = self.limits(row)
-
-        def of_arena() -> Session:
-            retries, counted = limits.retries, limits.on_action_error == "count"
-            return ReplayingSession(lambda: PooledEnv(self._live, self.pool), None, retries, counted)
-
+        limits, of_arena = player.limits, replace(player, new_session=self._pooled).replaying
         first = replace(row, sample=self._matches.number(row))  # whichever seat comes first
         others = self._others.player(replace(limits, retries=0), first.seed(self._seed, 1))
         return self._matches.join(row, item, of_arena, others)
 
+    def group_limit(self, row: RolloutRow) -> GroupLimit | None:
+        """Return the limit that the episodes of a row's group share with `horizon.deepen`; else None."""
+        shares = self.of_run.horizon.deepen and row.purpose == "train"
+        return self._group_limits.join(row.group) if shares else None
+
     def limits(self, row: RolloutRow) -> EpisodeLimits:
         """Return turn limit and retries of a row's episode; the pool limits the time of each call."""
-        horizon, env = self.of_run.horizon, self.of_run.env
-        if row.purpose != "train":
-            turns = horizon.turns_for_evaluation()
-        else:
-            turns = horizon.turns_at(row.step) if row.max_turns is None else row.max_turns
-        return EpisodeLimits(turns, None, env.retries, env.on_action_error)
+        assert row.purpose != "train" or row.max_turns is not None  # the trainer decides it
+        return self.of_run.limits(row.max_turns if row.purpose == "train" else None)
 
 
 class WorkerState:
@@ -110,19 +116,22 @@ class WorkerState:
 
     def __init__(self, loop: AgentLoopBase, model_type: str | None) -> None:
         self.builder = choose_builder(loop.tokenizer, model_type, dict(loop.apply_chat_template_kwargs))
-        self.envs = {run_env.label: EnvRuntime(run_env, loop, self.builder) for run_env in envs_of_process(loop.config)}
+        plan = plan_of_process(loop.config)
+        self.envs = {one.label: EnvRuntime(one, plan, loop, self.builder) for one in plan.envs}
         self.end_of_turn: int = loop.tokenizer.eos_token_id
-        self._record_dir: str | None = loop.config.episode.get("record_dir")
+        self._records = plan.schedule.records if plan.schedule.record_dir else None
+        process = crc32(f"{socket.gethostname()} {os.getpid()}".encode())  # other machines have the same process ids
+        self.live = LiveEpisodes(self._records, process * 100_000)
 
     @cached_property
     def writer(self) -> EpisodeWriter | None:
         """Writer of this process's record file, or None without `episode.record_dir`."""
         name = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{socket.gethostname()}-{os.getpid()}.jsonl"
-        return EpisodeWriter(Path(self._record_dir) / name) if self._record_dir else None
+        return EpisodeWriter(self._records / name) if self._records else None
 
 
 class EpisodeLoop(AgentLoopBase):
-    """Agent loop that plays a task through `play_until_valid()` with the policy that verl serves.
+    """Agent loop that plays a task through a `Player` with the policy that verl serves.
 
     An episode whose last attempt is not valid is recorded and left out of the batch. `run` then returns no rows, and
     reports the episode to `EpisodeSampler`.
@@ -147,37 +156,40 @@ class EpisodeLoop(AgentLoopBase):
         """
         row = RolloutRow.from_columns(columns)
         env, rollout = self.worker.envs[row.env_label], self.rollout_config
-        tools = env.of_run.new_agent().tools
-        agents: list[Agent] = []
-        policies: list[EnginePolicy] = []
+        prompting = env.of_run.new_agent()
 
-        def new_agent() -> Agent:
-            agents.append(env.of_run.new_agent())
-            return agents[-1]
-
-        def new_policy() -> EnginePolicy:
-            tokens = EpisodeTokens(self.worker.builder, self.worker.end_of_turn, tools)
-            policy = EnginePolicy(
+        def new_policy(item: TaskItem, seed: EpisodeSeed) -> EnginePolicy:
+            tokens = EpisodeTokens(self.worker.builder, self.worker.end_of_turn, prompting.tools, prompting.marks)
+            return EnginePolicy(
                 self.server_manager,
                 self.tokenizer,
                 tokens,
                 env.budget,
                 sampling_params,
                 frozenset({self.worker.end_of_turn}),
-                seed=row.seed(rollout.seed, len(policies) + 1) if env.of_run.episode.seeded_sampling else None,
+                seed=seed if env.of_run.episode.seeded_sampling else None,
                 seed_name=SEED_NAMES.get(rollout.name, "seed"),
             )
-            policies.append(policy)
-            return policy
 
-        item, new_session, limits = env.item(row.tasks, row.task_id), env.new_session, env.limits(row)
-        if place := env.place(row, item):  # the match replays after an error of its environment
-            item, new_session, limits = place.item, place.new_session, replace(limits, retries=0)
+        item = env.item(row.tasks, row.task_id)
+        shown = Shown(self.worker.live, row.position)
+        player = Player(env.of_run.new_agent, env.new_session, new_policy, env.limits(row), shown, env.judge)
+        if place := env.place(row, item, player):  # the match replays after an error of its environment
+            once = replace(player.limits, retries=0)
+            item, player = place.item, replace(player, new_session=place.new_session, limits=once)
+        group, solved = env.group_limit(row), False
+        at_limit = group.at_limit if group else None
         try:
-            attempts = await play_until_valid(item, new_session, new_agent, new_policy, limits)
-        finally:
-            if place:  # whatever failed, the other seats wait no longer
+            played = await player.play(item, row.seed(rollout.seed, 1), at_limit)
+            attempts, policy = played.attempts, played.policy
+            solved = attempts[-1].success
+        finally:  # whatever failed, the other seats and the rest of the group wait no longer
+            if place:
                 await place.match.leave(place.seat)
+            if group:
+                group.end(solved)
+        if group:
+            attempts[-1].max_turns = await group.final()
         if place:
             await place.match.settle(place.seat, attempts[-1])
         oracle_turns = await env.oracle_turns(item)
@@ -188,12 +200,12 @@ class EpisodeLoop(AgentLoopBase):
             partition = "train" if row.purpose == "train" else "val"
             await report_invalid(partition, row.group, row.sample, self._summary(row, attempts))
             return []
-        segments = policies[-1].tokens.segments()
+        segments = policy.tokens.segments()
         if row.purpose == "train" and env.of_run.credit.truncated == "bootstrap" and attempts[-1].truncated:
             segments = await asyncio.to_thread(
-                add_last_state, segments, attempts[-1], agents[-1], policies[-1].tokens, env.max_row_tokens
+                add_last_state, segments, attempts[-1], played.agent, policy.tokens, env.max_row_tokens
             )
-        return self._outputs(row, attempts, policies[-1], segments, place.role if place else "")
+        return self._outputs(row, attempts, policy, segments, place.role if place else "")
 
     def _record(self, row: RolloutRow, attempts: list[Episode]) -> None:
         """Write all attempts to the record file."""
@@ -202,23 +214,20 @@ class EpisodeLoop(AgentLoopBase):
         shaping = self.worker.envs[row.env_label].of_run.credit
         for attempt, episode in enumerate(attempts, start=1):
             meta = EpisodeMeta(
-                purpose=row.purpose,
-                split=row.tasks,
-                step=row.step,
-                group=row.group,
-                sample=row.sample,
+                **row.position,
                 started_at=datetime.fromtimestamp(episode.started_at, UTC),
                 seconds=episode.seconds,
                 attempt=attempt,
-                shaped_return=sum(shaping.rewards(episode)) if row.purpose == "train" else None,
+                env_label=row.env_label if len(self.worker.envs) > 1 else "",
+                shaped_return=sum_rewards(shaping.rewards(episode)) if row.purpose == "train" else None,
             )
             self.worker.writer.write(to_record(episode, meta))
 
     def _summary(self, row: RolloutRow, attempts: list[Episode], shaped_return: float | None = None) -> EpisodeSummary:
         """Return the summary of the last attempt."""
-        label = row.env_label if len(self.worker.envs) > 1 else ""
+        label, lost = row.env_label if len(self.worker.envs) > 1 else "", count_lost_connections(attempts)
         replays = sum(len(episode.replays) for episode in attempts)
-        return summarize_episode(attempts[-1], len(attempts), replays, env_label=label, shaped_return=shaped_return)
+        return summarize_episode(attempts[-1], len(attempts), replays, label, shaped_return, lost)
 
     def _outputs(
         self, row: RolloutRow, attempts: list[Episode], policy: EnginePolicy, segments: list[Segment], role: str
@@ -226,7 +235,7 @@ class EpisodeLoop(AgentLoopBase):
         """Return one row for each segment of the last attempt; verl gives all of them the reward of the last row."""
         episode = attempts[-1]
         rewards = turn_rewards(episode, self.worker.envs[row.env_label].of_run.credit, role)
-        shaped_return = sum(rewards.rewards)
+        shaped_return = sum_rewards(rewards.rewards)
         summary = self._summary(row, attempts, shaped_return)
         rewards_by_segment = rewards.split([count_replies(segment.response_mask) for segment in segments])
         return [

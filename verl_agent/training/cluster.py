@@ -1,8 +1,6 @@
 """Ray of a run: the running cluster that it joins, checks of the machines, and the process in which verl trains."""
 
 import os
-import shlex
-import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,18 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from verl_agent.config.plan import RunPlan
+from verl_agent.envs.machine.proxies import is_proxy_variable, settle_proxies
 from verl_agent.errors import ConfigError
 
 FORWARDED = (
-    "HTTPS_PROXY",
-    "HTTP_PROXY",
     "JAVA_HOME",
-    "NO_PROXY",
     "PLAYWRIGHT_BROWSERS_PATH",
     "REQUESTS_CA_BUNDLE",
     "SSL_CERT_FILE",
@@ -42,34 +39,25 @@ PROBE_S = 120.0
 """Most seconds for the first task on a machine, which imports this package."""
 
 
-def joins(config: DictConfig) -> bool:
-    """Return True if a run joins a Ray that is running already, on this or another machine."""
-    return bool(
-        os.environ.get("RAY_ADDRESS")
-        or OmegaConf.select(config, "ray_kwargs.ray_init.address")
-        or config.trainer.nnodes > 1
-    )
-
-
 def forwarded(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that processes on other machines need."""
     return {
         name: value
         for name, value in environment.items()
-        if name in FORWARDED or name.startswith(PREFIXES) or name.endswith(SUFFIXES)
+        if name in FORWARDED or is_proxy_variable(name) or name.startswith(PREFIXES) or name.endswith(SUFFIXES)
     }
 
 
-def needed_cpus(config: DictConfig) -> int:
+def needed_cpus(plan: RunPlan) -> int:
     """Return the logical CPUs without which Ray would wait for ever: those of ranks, TransferQueue and starting actors.
 
     Hosts of environments come on top. They wait for a free CPU with a time limit, `env.hosts.wait_s`.
     """
-    units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
-    return WORKER_CPUS * int(config.trainer.n_gpus_per_node * config.trainer.nnodes) + 1 + units + STARTING_CPUS
+    units = int(plan.value("transfer_queue.backend.SimpleStorage.num_data_storage_units"))
+    return WORKER_CPUS * plan.layout.ranks + 1 + units + STARTING_CPUS
 
 
-def join_cluster(config: DictConfig) -> None:
+def join_cluster(plan: RunPlan, config: DictConfig) -> None:
     """Connect to the running Ray if the run joins one, and check its machines; verl then uses the connection.
 
     A run that joins none starts its own Ray later; its logical CPUs are checked here.
@@ -77,12 +65,15 @@ def join_cluster(config: DictConfig) -> None:
     Keys and tokens of the environment go to the processes directly: they are in no config, record or log of the run.
     Who may use the cluster can read them.
 
+    Args:
+        config: verl's config of the run.
+
     Raises:
         ConfigError: no Ray can be reached, its machines cannot serve the run, or the run's own Ray has too few CPUs.
     """
-    if not joins(config):
-        check_own_cpus(config)
-        quote_executable(config.ray_kwargs.ray_init.runtime_env)
+    settle_proxies()
+    if not plan.layout.joins_ray:
+        check_own_cpus(plan)
         return
     from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
@@ -97,58 +88,46 @@ def join_cluster(config: DictConfig) -> None:
         ray.init(address=address, runtime_env={**defaults, **own, "env_vars": variables}, **init)
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"no Ray cluster answers at {address!r}: {_first_line(error)}. trainer.nnodes={config.trainer.nnodes} and "
+            f"no Ray cluster answers at {address!r}: {_first_line(error)}. trainer.nnodes={plan.layout.nodes} and "
             "RAY_ADDRESS need a running one: `ray start --head` on one machine, `ray start --address=HEAD:6379` on the "
             "others."
         ) from error
-    check_cluster(config)
+    check_cluster(plan)
 
 
-def quote_executable(runtime_env: DictConfig, executable: str = sys.executable) -> None:
-    """Quote the path of Python in the command by which Ray starts workers, for example one with a space.
-
-    ray 2.60.0, _private/runtime_env/context.py:48 hands this path to a shell as it is. Without the quotes no worker
-    starts.
-    """
-    quoted = shlex.quote(executable)
-    if quoted != executable and runtime_env.get("py_executable") is None:
-        with open_dict(runtime_env):
-            runtime_env.py_executable = quoted
-
-
-def check_own_cpus(config: DictConfig) -> None:
+def check_own_cpus(plan: RunPlan) -> None:
     """Check the logical CPUs of the Ray that the run starts for itself."""
-    given = OmegaConf.select(config, "ray_kwargs.ray_init.num_cpus")
+    given = plan.value("ray_kwargs.ray_init.num_cpus")
     cpus = len(os.sched_getaffinity(0)) if given is None else given
-    if cpus < (needed := needed_cpus(config)):
+    if cpus < (needed := needed_cpus(plan)):
         raise ConfigError(
             f"ray_kwargs.ray_init.num_cpus={'null' if given is None else given} gives Ray {cpus} logical CPUs, and the "
             f"run needs {needed}; it would wait for ever. Set it to {needed} or more, even with fewer cores."
         )
 
 
-def check_cluster(config: DictConfig) -> None:
+def check_cluster(plan: RunPlan) -> None:
     """Check the connected cluster: free resources for the run, and on all machines this package and its files."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     free = ray.available_resources()
     total = ray.cluster_resources()
-    gpus = int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
-    fitting = [node for node in nodes if node["Resources"].get("GPU", 0) >= config.trainer.n_gpus_per_node]
-    if len(fitting) < config.trainer.nnodes:
+    machines = plan.layout
+    fitting = [node for node in nodes if node["Resources"].get("GPU", 0) >= machines.ranks_each]
+    if len(fitting) < machines.nodes:
         held = ", ".join(f"{node['NodeManagerHostname']} {node['Resources'].get('GPU', 0):g}" for node in nodes)
         raise ConfigError(
-            f"trainer.nnodes={config.trainer.nnodes} with trainer.n_gpus_per_node={config.trainer.n_gpus_per_node} "
+            f"trainer.nnodes={machines.nodes} with trainer.n_gpus_per_node={machines.ranks_each} "
             f"needs as many machines with as many GPUs. GPUs of the cluster: {held}. Add machines with `ray start`, or "
             "lower the settings. On machines without GPUs, `ray start --num-gpus=N` declares N ranks."
         )
-    for name, needed in (("GPU", gpus), ("CPU", needed_cpus(config))):
+    for name, needed in (("GPU", machines.ranks), ("CPU", needed_cpus(plan))):
         if free.get(name, 0) < needed:
             raise ConfigError(
                 f"the run needs {needed} {name}s of Ray, and {free.get(name, 0):g} of {total.get(name, 0):g} are free "
                 f"in the cluster; it would wait for ever. End its other jobs (`ray status` shows them), or start its "
                 f"machines with more (`ray start --num-{name.lower()}s=N`; they are logical)."
             )
-    folder, model = Path(config.trainer.default_local_dir), config.actor_rollout_ref.model.path
+    folder, model = plan.schedule.folder, plan.actor.path
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f".seen-by-all-{uuid.uuid4().hex[:8]}"
     probe.touch()

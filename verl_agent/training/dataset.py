@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from verl_agent.config.mixture import ENVS
+from verl_agent.config.plan import RUN
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
@@ -38,17 +38,21 @@ class TaskRow:
 class TaskDataset(Dataset[dict[str, Any]]):
     """Dataset with one row for each task; verl creates it through `data.custom_cls`.
 
-    The tasks are those of `ENVS`. A row has no prompt: the rollout asks the environment for its first messages. The
+    The tasks are those of `RUN`. A row has no prompt: the rollout asks the environment for its first messages. The
     training rows of several environments are endless and in the order of `MixtureOrder`.
 
     Args:
         data_files: purpose of the tasks, a key of `TASKS_OF`.
-        config: verl's section `data`, of which `seed` is read.
         max_samples: most tasks of each source, chosen by a stable hash of their ids; -1 for all.
     """
 
     def __init__(
-        self, data_files: str | list[str], tokenizer: Any, config: Any, processor: Any = None, max_samples: int = -1
+        self,
+        data_files: str | list[str],
+        tokenizer: Any = None,
+        config: Any = None,
+        processor: Any = None,
+        max_samples: int = -1,
     ) -> None:
         purpose = data_files if isinstance(data_files, str) else ", ".join(data_files)
         if purpose not in TASKS_OF:
@@ -58,7 +62,8 @@ class TaskDataset(Dataset[dict[str, Any]]):
             )
         self.rows: list[TaskRow] = []
         self._order: MixtureOrder | None = None
-        envs = ENVS.get()
+        plan = RUN.get()
+        envs = plan.envs
         for one, splits in zip(envs, split_tasks(envs), strict=True):
             source, items = TASKS_OF[purpose](one.env, splits)
             kept = sample_tasks(items, max_samples) if max_samples > 0 else items
@@ -67,7 +72,7 @@ class TaskDataset(Dataset[dict[str, Any]]):
             labels = [row.env_label for row in self.rows]
             sizes = {label: labels.count(label) for label in dict.fromkeys(labels)}
             self._first_rows = {label: labels.index(label) for label in sizes}
-            self._order = MixtureOrder(sizes, [one.weight for one in envs], config.seed)
+            self._order = MixtureOrder(sizes, [one.weight for one in envs], plan.batch.seed)
 
     def __len__(self) -> int:
         return ENDLESS if self._order else len(self.rows)

@@ -19,6 +19,7 @@ from verl_agent.config.algorithms import find_estimator
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.envs.testing.check import Report
 from verl_agent.envs.testing.violation import ContractViolation, boundary
+from verl_agent.returns import sum_rewards
 from verl_agent.training.own_estimators import EstimatorBatch, register
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, locate_turns, reply_spans, rewards_on_last_tokens
 
@@ -144,7 +145,7 @@ def check_estimator(
     batches = [random_rows(seed, sizes=(4, least, 3)) for seed in range(BATCHES)]
     if own.rewards == "episode":  # `credit.place` has no effect then: the return is on the last turn
         batches = [
-            [replace(row, rewards=[0.0] * (len(row.rewards) - 1) + [sum(row.rewards)]) for row in rows]
+            [replace(row, rewards=[0.0] * (len(row.rewards) - 1) + [sum_rewards(row.rewards)]) for row in rows]
             for rows in batches
         ]
     if not report.run("results have the right shape and are finite", partial(_check_results, run, batches, least)):

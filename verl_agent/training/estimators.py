@@ -12,7 +12,7 @@ from torch import Tensor
 from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, register_adv_est
 from verl.utils.torch_functional import masked_whiten
 
-from verl_agent.trace.returns import is_uniform
+from verl_agent.returns import is_uniform, sum_rewards
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns, TurnSpan, values_on_tokens
 
 EPSILON = 1e-6
@@ -120,9 +120,10 @@ def rae(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None, 
         Advantages and a copy of them as returns, float `(B, T)`, 0 where the mask is 0.
     """
     batch = current_turns()
-    returns: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    rewards: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for turn in batch.turns:
-        returns[turn.role][turn.episode] += turn.reward
+        rewards[turn.role][turn.episode].append(turn.reward)
+    returns = {role: {name: sum_rewards(own) for name, own in of_role.items()} for role, of_role in rewards.items()}
     for role, of_role in returns.items():
         kept = ROLE_DECAY ** len(of_role)
         batch.baselines[role] = kept * batch.baselines.get(role, 0.0) + (1 - kept) * fmean(of_role.values())
@@ -151,9 +152,10 @@ def gigpo(token_level_rewards: Tensor, response_mask: Tensor, config: Any = None
     batch = current_turns()
     turns, shaping = batch.turns, batch.shaping
     by_std = bool(config.get("norm_adv_by_std_in_grpo", True)) if config is not None else True
-    episode_returns: dict[str, float] = defaultdict(float)
+    rewards: dict[str, list[float]] = defaultdict(list)
     for turn in turns:
-        episode_returns[turn.episode] += turn.reward
+        rewards[turn.episode].append(turn.reward)
+    episode_returns = {episode: sum_rewards(own) for episode, own in rewards.items()}
     group_of = {turn.episode: turn.group for turn in turns}
     groups = [group_of[episode] for episode in episode_returns]
     relative = relative_to_group(list(episode_returns.values()), groups, by_std, single=None)

@@ -3,23 +3,26 @@
 import logging
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-from rich.console import Console
 
 from verl_agent.config.keys import literal
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.results.findings import find_in_records
-from verl_agent.results.results import summarize, validation_gain
+from verl_agent.results.comparison import validation_gain
+from verl_agent.results.findings import find_problems
+from verl_agent.results.findings_history import RecordFollower, condensed_history
+from verl_agent.results.results import summarize
 from verl_agent.runs.best_checkpoint import BestKeeper, keep_best, read_best
 from verl_agent.runs.console import poll_in_background
 from verl_agent.runs.folder import RunFolder
 from verl_agent.runs.identity import write_plan
+from verl_agent.terminal import Console, say
+from verl_agent.trace.abandoned import read_abandoned, start_times, without_replaced
 from verl_agent.trace.curves import plot_curves
+from verl_agent.trace.metrics_log import read_log
 from verl_agent.trace.progress import ProgressView
 from verl_agent.trace.record import EpisodeRecord, Purpose
 from verl_agent.trace.record_files import read_latest, read_records
@@ -34,8 +37,8 @@ PHASES = (
 )
 """Texts in the log of Ray and verl, and the phase of start-up that each begins."""
 POLL_S = 1.0
-FINDINGS_BYTES = 32 * 2**20
-"""Bytes at the end of each file of records in which findings are searched, also while the run trains."""
+VALIDATION_BYTES = 32 * 2**20
+"""Bytes at the end of each file of records in which the latest validation is searched."""
 
 
 @contextmanager
@@ -46,8 +49,9 @@ def follow_run(folder: RunFolder, steps: int, keep: int | None, console: Console
     """
     write_plan(folder.root, steps)
     shown, position, saved = -1, 0, folder.last_step
+    records = RecordFollower(folder.root)
     keeper = BestKeeper(folder)
-    with ProgressView(folder.metrics, steps, console, lambda: describe_findings(folder)) as view:
+    with ProgressView(folder.metrics, steps, console, lambda: describe_validation(folder, records)) as view:
         view.phase("loading verl, Ray and torch")
 
         def poll() -> None:
@@ -75,24 +79,51 @@ def follow_run(folder: RunFolder, steps: int, keep: int | None, console: Console
 def finish(folder: RunFolder, envs: Sequence[EnvSettings], console: Console) -> None:
     """Plot the curves and print the results of a run and their paths, if the run has logged any step."""
     if any(path.stat().st_size for path in folder.all_metrics):
-        console.print(f"curves: {folder.curves}" if plot_run(folder) else "no curves are written", soft_wrap=True)
+        say(console, f"curves: {folder.curves}" if plot_run(folder) else "no curves are written")
         tests = show_success(folder, console)
         show_best(folder, envs, tests, console)
         for line in describe_findings(folder):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        console.print(
-            f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}",
-            soft_wrap=True,
-        )
+            say(console, line)
+        say(console, f"episodes: {folder.root / 'episodes'}   log: {folder.log}   checkpoint: step {folder.last_step}")
 
 
-def describe_findings(folder: RunFolder) -> list[str]:
-    """Return a line for each pattern of the latest training steps that keeps the run from learning."""
+def describe_validation(folder: RunFolder, followed: RecordFollower | None = None) -> list[str]:
+    """Return success and return of the latest validation with their intervals, and the findings.
+
+    Args:
+        followed: records of the run as far as they were read before.
+    """
     if not (folder.root / "episodes").is_dir():
         return []
-    found = find_in_records(read_latest(folder.root, FINDINGS_BYTES))
+    every = counted_records(folder, read_latest(folder.root, VALIDATION_BYTES))
+    records = [one for one in every if one["purpose"] in ("validation", "test")]
+    latest = max((one["step"] for one in records), default=0)
+    parts: dict[str, list[EpisodeRecord]] = {}
+    for one in records:
+        if one["step"] == latest:
+            parts.setdefault(one["purpose"], []).append(one)
+    return [*(f"{name}: {summarize(part)[-1]}" for name, part in parts.items()), *describe_findings(folder, followed)]
+
+
+def describe_findings(folder: RunFolder, followed: RecordFollower | None = None) -> list[str]:
+    """Return a line for each problem that keeps the run from learning, with its onset; the likeliest cause first.
+
+    Args:
+        followed: records of the run as far as they were read before.
+    """
+    if not (folder.root / "episodes").is_dir():
+        return []
+    log = read_log(path for path in folder.all_metrics if path.exists())
+    episodes = (followed or RecordFollower(folder.root)).read()
+    starts, abandoned = start_times(folder.all_metrics), read_abandoned(folder.root)
+    found = find_problems(condensed_history(episodes, log, starts, abandoned))
     shown = f" The episodes: verl-agent view {folder.root}"
     return [f"finding: {one.text}{shown if one is found[-1] else ''}" for one in found]
+
+
+def counted_records(folder: RunFolder, records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
+    """Return the records of a run without those that a later start replaced."""
+    return without_replaced(records, start_times(folder.all_metrics), read_abandoned(folder.root))
 
 
 def plot_run(folder: RunFolder) -> bool:
@@ -112,8 +143,9 @@ def show_success(folder: RunFolder, console: Console) -> list[EpisodeRecord]:
         Records of all tests.
     """
     records = folder.root / "episodes"
+    held_out = (one for one in read_records(records) if one["purpose"] != "train") if records.is_dir() else ()
     played: dict[Purpose, list[EpisodeRecord]] = {"test": [], "validation": []}
-    for record in read_records(records) if records.is_dir() else ():
+    for record in counted_records(folder, held_out):
         if record["purpose"] in played:
             played[record["purpose"]].append(record)
     tested = max((record["step"] for record in played["test"]), default=0)
@@ -122,16 +154,18 @@ def show_success(folder: RunFolder, console: Console) -> list[EpisodeRecord]:
     gain = validation_gain(played[purpose], purpose)
     if gain:
         first, last, both = gain
-        console.print(
+        say(
+            console,
             f"success on {both.difference.tasks} {tasks}: step {first} {both.before:.1%}, "
-            f"step {last} {both.after:.1%}; difference {both.difference}",
-            soft_wrap=True,
+            f"step {last} {both.after:.1%}; difference {both.difference}\n"
+            f"mean return: step {first} {both.return_before:.3f}, step {last} {both.return_after:.3f}; "
+            f"difference {both.return_difference}",
         )
     elif tested:
         overall = summarize(record for record in played["test"] if record["step"] == tested)[-1]
         if overall.success is not None:
-            line = f"success on {overall.tasks} {tasks}: step {tested} {overall.success}"
-            console.print(line, soft_wrap=True, highlight=False)
+            rates = f"{overall.success}, mean return {overall.mean_return}"
+            say(console, f"success on {overall.tasks} {tasks}: step {tested} {rates}")
     return played["test"]
 
 
@@ -144,24 +178,23 @@ def show_best(folder: RunFolder, envs: Sequence[EnvSettings], tests: Sequence[Ep
     if best is None:
         return
     chosen_on = " and ".join(sorted({"env.eval_tasks" if validates_on_test(env) else "env.dev_tasks" for env in envs}))
-    console.print(
+    say(
+        console,
         f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f} on {chosen_on}, which chose it: "
         f"{folder.root / 'best'}",
-        soft_wrap=True,
     )
     tested = max((record["step"] for record in tests), default=0)
     of_best = [record for record in tests if record["step"] == best.step]
     if of_best and tested != best.step:
         overall = summarize(of_best)[-1]
-        console.print(
-            f"its success on {overall.tasks} test tasks: {overall.success or '-'}", soft_wrap=True, highlight=False
-        )
+        rates = f"{overall.success or '-'}, mean return {overall.mean_return or '-'}"
+        say(console, f"its success on {overall.tasks} test tasks: {rates}")
     elif tested and tested != best.step:
         commands = [evaluation_command(env, folder.root / "best", use_cpu_device()) for env in envs]
-        console.print(
+        say(
+            console,
             f"the test tasks were played at step {tested}; to test step {best.step}: {' and '.join(commands)}. "
             "trainer.test_best=true tests it during the run",
-            soft_wrap=True,
         )
 
 
@@ -169,5 +202,10 @@ def evaluation_command(env: EnvSettings, model: Path, cpu: bool) -> str:
     """Return the command that plays the test tasks of an environment with another model."""
     recipe = Path("recipes") / env.name / ("eval_cpu.yaml" if cpu else "eval.yaml")
     known = recipe if recipe.is_file() else f"EVALUATION_RECIPE_OF_{env.name.upper()}"
-    path = str(model) if re.fullmatch(r"[\w./-]+", str(model), re.ASCII) else literal(str(model))
-    return f"verl-agent eval {known} {shlex.quote(f'model.path={path}')} env.eval_tasks={env.eval_tasks}"
+    given = (f"model.path={_given(str(model))}", f"env.eval_tasks={_given(env.eval_tasks)}")
+    return f"verl-agent eval {known} {shlex.join(given)}"
+
+
+def _given(text: str) -> str:
+    """Return a text as the value of an override, with quotation marks where Hydra needs them."""
+    return text if re.fullmatch(r"[\w./-]+", text, re.ASCII) else literal(text)

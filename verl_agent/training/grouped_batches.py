@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 import transfer_queue as tq
-from omegaconf import DictConfig
 from tensordict import NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from typing_extensions import override
@@ -14,15 +13,22 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.seqlen_balancing import calculate_workload, log_seqlen_unbalance
 
 from verl_agent.config.algorithms import UNIFORM_IS_ZERO
+from verl_agent.config.plan import RunPlan
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.groups import UNIFORM
 from verl_agent.training.short_rows import cut_padding
 
 
 class GroupedBatches(PPOTrainer):
-    """verl's `PPOTrainer`, whose mini-batches have whole groups; subclasses choose how episodes are played."""
+    """verl's `PPOTrainer`, whose mini-batches have whole groups; subclasses choose how episodes are played.
 
-    def __init__(self, config: DictConfig) -> None:
+    Attributes:
+        plan: plan of the run, read once from the config that verl passes.
+    """
+
+    plan: RunPlan
+
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
         self._prompt_numbers = itertools.count()
 
@@ -49,7 +55,7 @@ class GroupedBatches(PPOTrainer):
             BatchRow(*row)
             for row in zip(batch.keys, calculate_workload(lengths).tolist(), self._without_loss(batch), strict=True)
         ]
-        order = order_batch(rows, self._mini_batch_rows(), ranks, self.config.data.seed, self.global_steps)
+        order = order_batch(rows, self._mini_batch_rows(), ranks, self.plan.batch.seed, self.global_steps)
         batch.reorder(order)
         share = len(order) // ranks
         shares = [order[begin : begin + share] for begin in range(0, len(order), share)]
@@ -62,10 +68,7 @@ class GroupedBatches(PPOTrainer):
 
     def _mini_batch_rows(self) -> int:
         """Return the rows of a mini-batch, or of the part that mini-batches of actor and critic are composed of."""
-        tasks = self.config.actor_rollout_ref.actor.ppo_mini_batch_size
-        if self.use_critic:
-            tasks = math.gcd(tasks, self.config.critic.ppo_mini_batch_size)
-        return int(tasks * self.config.actor_rollout_ref.rollout.n)
+        return math.gcd(*(one.mini_tasks for one in self.plan.trained)) * self.plan.batch.samples
 
     @override
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
@@ -75,9 +78,9 @@ class GroupedBatches(PPOTrainer):
         differ from it by rounding, and the division by an equally small standard deviation makes that up to 0.1.
         """
         batch = super()._compute_advantage(batch, metrics)
-        algorithm = self.config.algorithm
+        estimation = self.plan.estimation
         uniform = [(key, tag) for key, tag in zip(batch.keys, batch.tags, strict=True) if tag.get(UNIFORM)]
-        if uniform and algorithm.adv_estimator in UNIFORM_IS_ZERO and not algorithm.use_kl_in_reward:
+        if uniform and estimation.name in UNIFORM_IS_ZERO and not estimation.kl_in_reward:
             zeros = torch.nested.as_nested_tensor(
                 [torch.zeros(tag["response_len"]) for _, tag in uniform], layout=torch.jagged
             )

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import TypeAlias, TypeVar
 
-from verl_agent.trace.returns import is_uniform
+from verl_agent.returns import is_uniform
 
 T = TypeVar("T")
 Part: TypeAlias = tuple[str, str]

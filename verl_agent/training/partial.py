@@ -7,7 +7,6 @@ Their names for `trainer.v1.trainer_mode` are `verl_agent_partial`, where engine
 import time
 import uuid
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -100,7 +99,7 @@ class PartialTraining(EpisodeTraining):
     @override
     def _add_batch_to_generate(self) -> None:
         """The last steps dispatch no group that no step would train on."""
-        size = int(self.config.data.train_batch_size)
+        size = self.plan.batch.tasks
         steps_left = self.total_training_steps - self.global_steps + 1
         missing = steps_left * size - len(prompt_tags())
         if missing >= size:
@@ -117,9 +116,9 @@ class PartialTraining(EpisodeTraining):
         """
         super()._load_checkpoint()
         clear_without_prompt()
-        records = self.config.episode.record_dir
-        if records and (lost := dispatched_after(Path(records), self.global_steps)):
-            add_abandoned(Path(self.config.trainer.default_local_dir), lost)
+        schedule = self.plan.schedule
+        if schedule.record_dir and (lost := dispatched_after(schedule.records, self.global_steps)):
+            add_abandoned(self.plan.schedule.folder, lost)
 
     @override
     def _reissue_inflight_prompts(self, partition_id: str = TRAIN) -> int:
@@ -131,7 +130,7 @@ class PartialTraining(EpisodeTraining):
         unfinished = sorted(key for key, tag in prompt_tags().items() if tag["status"] in UNFINISHED)
         if not unfinished:
             return 0
-        add_abandoned(Path(self.config.trainer.default_local_dir), unfinished)
+        add_abandoned(self.plan.schedule.folder, unfinished)
         batch = without_nesting(tq.kv_batch_get(keys=unfinished, partition_id=partition_id))
         tq.kv_clear(keys=unfinished, partition_id=partition_id)
         clear_without_prompt()

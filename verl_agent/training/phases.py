@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -38,7 +37,7 @@ def marking_phases(trainer: type[Trained]) -> type[Trained]:
 def _marking(method: Callable[..., Any], phase: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def marked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        mark_phase(Path(self.config.trainer.default_local_dir), phase)
+        mark_phase(self.plan.schedule.folder, phase)
         return method(self, *args, **kwargs)
 
     return marked

@@ -1,9 +1,9 @@
 """Rejection of tokens and rows whose probabilities differ too much between trainer and engine."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from omegaconf import open_dict
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transfer_queue import KVBatchMeta
@@ -25,14 +25,11 @@ class Rejection:
     limits: str | float
 
     @classmethod
-    def taken_from(cls, correction: Any) -> Self | None:
-        """Return the rejection of a config section and switch it off there; None if it is off."""
-        if correction.rollout_rs is None or correction.bypass_mode:
+    def of(cls, correction: Mapping[str, Any]) -> Self | None:
+        """Return the rejection of section `algorithm.rollout_correction`; None if it is off."""
+        if correction["rollout_rs"] is None or correction["bypass_mode"]:
             return None
-        rejection = cls(correction.rollout_rs, correction.rollout_rs_threshold)
-        with open_dict(correction):
-            correction.rollout_rs = correction.rollout_rs_threshold = None
-        return rejection
+        return cls(correction["rollout_rs"], correction["rollout_rs_threshold"])
 
     def mask(self, old_BT: Tensor, engine_BT: Tensor, mask_BT: Tensor) -> tuple[Tensor, dict[str, float]]:
         """Return the mask without the rejected tokens, and metrics."""

@@ -47,6 +47,12 @@ class RolloutRow:
             draw=int(columns.get("draw", 0)),
         )
 
+    @property
+    def position(self) -> dict[str, Any]:
+        """Fields of `EpisodeMeta` that tell the place of the episode in the run."""
+        names = ("purpose", "step", "group", "sample")
+        return {"split": self.tasks, **{name: getattr(self, name) for name in names}}
+
     def seed(self, run: int, attempt: int) -> EpisodeSeed:
         """Return the seed of one attempt at the episode; `group` has no part in it, since verl draws it at random."""
         return EpisodeSeed(

@@ -17,6 +17,7 @@ from typing_extensions import override
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from verl_agent.errors import ConfigError, EnvErrorLimitError
+from verl_agent.results.statistics import return_margins
 from verl_agent.trace.behaviors import divergence_turns
 from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.metrics import episode_metrics
@@ -63,6 +64,12 @@ class EpisodeSampler(ReplayBuffer):
         self.max_env_error_rate = float(sampler_kwargs["max_env_error_rate"])
         self._max_uniform = self._uniform = self._empty = 0
         self._invalid: list[EpisodeSummary] = []
+        self._played: list[EpisodeSummary] = []
+
+    def take_played(self) -> list[EpisodeSummary]:
+        """Return the valid episodes of the training batches since the last call, those of dropped groups included."""
+        played, self._played = self._played, []
+        return played
 
     def replace_uniform(self, metric: str, batch_size: int, max_inflight: int, max_batches: int) -> None:
         """Replace groups whose episodes all have the same value (DAPO, arXiv 2503.14476, section 3.2).
@@ -160,8 +167,10 @@ class EpisodeSampler(ReplayBuffer):
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
         self._mark(batch, seats.keys() - different)
         valid = list(summaries.values())
+        self._played += valid
         apart = divergence_turns(by_part({key: summary.actions for key, summary in summaries.items()}, seats).values())
-        return batch, metrics | episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform), apart)
+        metrics |= episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform), apart)
+        return batch, metrics | return_margins((one.env_label, one.task, one.reward) for one in valid)
 
     def _mark(self, batch: KVBatchMeta, episodes: Collection[str]) -> None:
         """Set the tag `UNIFORM` of the rows of these episodes; verl reads tags from the queue again after each pass."""

@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM
 
 from verl_agent.config.settings import RunEnv
 from verl_agent.envs.arena import SEATS, Arena, SeatPlayer
+from verl_agent.envs.model_api.client import ApiClient
+from verl_agent.envs.model_api.reply_log import FILE, ReplyLog
+from verl_agent.envs.model_api.settings import ApiSettings
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.evaluation.api.client import ApiClient
-from verl_agent.evaluation.api.policy import ApiPolicy
-from verl_agent.evaluation.api.reply_log import FILE, ReplyLog
-from verl_agent.evaluation.api.settings import ApiSettings
+from verl_agent.evaluation.api_policy import ApiPolicy
 from verl_agent.models.hf import load_tokenizer
 from verl_agent.models.resolve import resolve_model
 from verl_agent.rollout.chat_template import choose_builder
@@ -114,18 +114,25 @@ class SeatPolicies:
         return play_seat
 
     async def _policy(self, player: SeatPlayer, seed: EpisodeSeed) -> Policy:
-        tools = self._run_env.new_agent().tools
+        agent = self._run_env.new_agent()
         if player.kind == "frozen":
             engine = await asyncio.to_thread(frozen_model, player.name, self._template_options)
             end = engine.tokenizer.eos_token_id
-            tokens = EpisodeTokens(engine.builder, end, tools)
+            tokens = EpisodeTokens(engine.builder, end, agent.tools, agent.marks)
             return EnginePolicy(engine, engine.tokenizer, tokens, self._budget, {}, frozenset({end}), seed)
         if player.name not in self._clients:
             self._clients[player.name] = client = new_client(
                 player.name, Path(self._logs.name) / str(len(self._clients))
             )
             await client.__aenter__()  # open as long as the worker process
-        return ApiPolicy(self._clients[player.name], self._budget, {"temperature": 1.0}, seed, tools=tools)
+        return ApiPolicy(
+            self._clients[player.name],
+            self._budget,
+            {"temperature": 1.0},
+            seed,
+            tools=agent.tools,
+            parallel=agent.parallel,
+        )
 
 
 def new_client(name: str, folder: Path) -> ApiClient:

@@ -4,42 +4,44 @@ The name of the synchronous one for `trainer.v1.trainer_mode` is `verl_agent`; `
 others. `verl_agent.training.cluster` imports both in the process in which verl looks up the name.
 """
 
-import json
 import logging
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 from transfer_queue import KVBatchMeta
-from verl.trainer.ppo.checkpoint_callback import CheckpointCallback, build_checkpoint_callback
+from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.v1 import register_trainer
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
 
 from verl_agent.config.algorithms import BY_TOKEN, TURN_CRITICS
-from verl_agent.config.mixture import envs_of_process, running
+from verl_agent.config.plan import plan_of_process, running
 from verl_agent.errors import ConfigError
-from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
+from verl_agent.models.checkpoints import begin_checkpoint
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.best_checkpoint import Best, read_best, validation_result
-from verl_agent.trace.provenance import write_json_atomically
+from verl_agent.trace.provenance import read_json, write_json_atomically
 from verl_agent.training.dataset import TaskDataset
-from verl_agent.training.grouped_batches import GroupedBatches
+from verl_agent.training.distillation import DistilledTraining
 from verl_agent.training.own_estimators import register
 from verl_agent.training.phases import marking_phases
+from verl_agent.training.preflight.ranks import ANOTHER_STEP
 from verl_agent.training.rejection import Rejection
+from verl_agent.training.saving import FinishingCallback, log_before_saving
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.token_recorder import TokenRecorder
 from verl_agent.training.turn_batch import MASKS, TurnBatch, computed, fetch_columns, replaced, write_columns
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.training.turn_metrics import COLUMNS, clip_fractions, staleness_metrics, turn_metrics
 from verl_agent.training.turns import BATCH_TURNS, BatchTurns
+from verl_agent.training.verl_config import for_trainer
 
 STATE_FILE, BASELINES_FILE = "horizon.json", "baselines.json"
 """Files in a checkpoint: the state of adaptive horizons, and the running baselines of roles."""
@@ -49,7 +51,7 @@ LONGER = "Raise horizon.max_turns or the token budgets, choose easier tasks, or 
 logger = logging.getLogger(__name__)
 
 
-class EpisodeTraining(GroupedBatches):
+class EpisodeTraining(DistilledTraining):
     """verl's `PPOTrainer`, which sets the turn limit of each prompt and passes turns to estimators.
 
     Attributes:
@@ -57,39 +59,35 @@ class EpisodeTraining(GroupedBatches):
     """
 
     mode: ClassVar[str]
+    _stepped: tuple[KVBatchMeta, dict[str, Any], float] | None = None
 
-    def __init__(self, config: DictConfig) -> None:
-        with open_dict(config):  # the mode of the recipe selected this class; verl knows its own modes only
-            config.trainer.v1.trainer_mode = self.mode
-            for model in ("actor", "critic"):  # `RunFolder.prune` removes old checkpoints, after the next is complete
-                config.trainer[f"max_{model}_ckpt_to_keep"] = None
-        self._rejection = Rejection.taken_from(config.algorithm.rollout_correction)
-        self._envs = envs = envs_of_process(config)
-        super().__init__(config)
+    def __init__(self, config: Any) -> None:
+        self.plan = plan = plan_of_process(config)
+        self._rejection = Rejection.of(plan.value("algorithm.rollout_correction"))
+        super().__init__(for_trainer(config, self.mode))
         self.checkpoint_callback = FinishingCallback(build_checkpoint_callback(config))
-        self.turn_limits, self._draws = TurnLimits(envs), TaskDraws()
-        self._shaping = envs[0].credit
-        estimator, treatments = config.algorithm.adv_estimator, {env.credit.truncated for env in envs}
+        self.turn_limits, self._draws = TurnLimits(plan.envs), TaskDraws()
+        self._shaping = plan.envs[0].credit
+        estimator, treatments = plan.estimation.name, {env.credit.truncated for env in plan.envs}
         register(estimator)
         bootstraps, self._drops = "bootstrap" in treatments, "drop" in treatments
         self._places_rewards = estimator in BY_TOKEN and (self._shaping.place == "turn" or bootstraps)
         self._turn_critic = estimator in TURN_CRITICS
-        self._recording = envs[0].episode.record_tokens
+        self._recording = plan.envs[0].episode.record_tokens
         self._token_recorder: TokenRecorder | None = None
-        self._bypass = bool(config.algorithm.rollout_correction.bypass_mode)
+        self._bypass, self._dump_folder = bool(plan.estimation.bypass), ""
         self._empty_steps, self._baselines = 0, dict[str, float]()
         self._turn_batch: TurnBatch | None = None
         self._best: Best | None = None
 
     def _init_dataloader(self) -> None:
         """Add the tasks of the test, which are as many as those of a validation at most."""
-        data = self.config.data
-        with running(self._envs):
+        with running(self.plan):
             super()._init_dataloader()
-            self._test_tasks = TaskDataset("test", None, data, max_samples=data.get("val_max_samples", -1))
+            self._test_tasks = TaskDataset("test", max_samples=self.plan.batch.most_val)
         if self._recording:  # verl loads the tokenizer here
             self._token_recorder = TokenRecorder(
-                self._recording, Path(self.config.trainer.default_local_dir), self.tokenizer, self._bypass
+                self._recording, self.plan.schedule.folder, self.tokenizer, self._bypass
             )
 
     def _validate(self) -> dict[str, float]:
@@ -100,17 +98,17 @@ class EpisodeTraining(GroupedBatches):
         """
         scores: dict[str, float] = super()._validate()
         is_end = self.global_steps == 0 or self.global_steps >= self.total_training_steps
-        is_best = self.config.trainer.test_best and self._is_best(scores)
+        is_best = self.plan.schedule.test_best and self._is_best(scores)
         if len(self._test_tasks) and (is_end or is_best):
             scores |= self._test()
         return scores
 
     def _is_best(self, scores: Mapping[str, float]) -> bool:
         """Return True if this step is saved and validated better than all before, as `keep_best` compares them."""
-        every, step = self.config.trainer.save_freq, self.global_steps
+        every, step = self.plan.schedule.save_every, self.global_steps
         result = validation_result(step, scores)
         is_saved = step > 0 and every > 0 and (step % every == 0 or step >= self.total_training_steps)
-        best = self._best or read_best(Path(self.config.trainer.default_local_dir))
+        best = self._best or read_best(self.plan.schedule.folder)
         if result is None or not is_saved or not result.better_than(best):
             return False
         self._best = result
@@ -118,29 +116,27 @@ class EpisodeTraining(GroupedBatches):
 
     def _test(self) -> dict[str, float]:
         """Validate on the tasks of the test; metrics have the prefix `test-` instead of `val-`."""
-        settings, dev_tasks = self.config.trainer, self.val_dataloader  # type: ignore[has-type]
-        dumped_to = settings.get("validation_data_dir")
-        size = self.config.data.val_batch_size or len(self._test_tasks)
+        dev_tasks = self.val_dataloader  # type: ignore[has-type]
+        size = self.plan.batch.val_tasks or len(self._test_tasks)
         self.val_dataloader = StatefulDataLoader(self._test_tasks, batch_size=size, collate_fn=collate_fn)
-        settings.validation_data_dir = dumped_to and f"{dumped_to}/test"
+        self._dump_folder = "test"
         try:
             scores = super()._validate()
         finally:
-            self.val_dataloader, settings.validation_data_dir = dev_tasks, dumped_to
+            self.val_dataloader, self._dump_folder = dev_tasks, ""
         return {f"test-{name.removeprefix('val-')}": value for name, value in scores.items()}
+
+    def _dump_generations(self, *columns: Any, dump_path: str, **named: Any) -> None:
+        """Keep the generations of the test apart from those of validations."""
+        super()._dump_generations(*columns, dump_path=str(Path(dump_path) / self._dump_folder), **named)
 
     def _build_replay_buffer(self) -> ReplayBuffer:
         """Pass `algorithm.filter_groups` to the sampler, which verl does for its own only."""
         sampler = super()._build_replay_buffer()
         metric = self._resolve_filter_groups_metric()
         if metric is not None:
-            groups = self.config.algorithm.filter_groups
-            sampler.replace_uniform(
-                metric,
-                int(self.config.data.train_batch_size),
-                groups.max_inflight_gen_batches,
-                groups.max_num_gen_batches,
-            )
+            most = (f"algorithm.filter_groups.{key}" for key in ("max_inflight_gen_batches", "max_num_gen_batches"))
+            sampler.replace_uniform(metric, self.plan.batch.tasks, *map(self.plan.value, most))
         return sampler
 
     def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
@@ -150,16 +146,19 @@ class EpisodeTraining(GroupedBatches):
     def _add_limits(self, batch: TensorDict) -> TensorDict:
         """Set the columns `max_turns` and `draw` of `RolloutRow`, int64 `(B, 1)`, of prompts that this step plays."""
         labels, tasks = ([str(value) for value in batch[name]] for name in ("env_label", "task_id"))
-        limits = [[self.turn_limits.max_turns(label, self.global_steps)] for label in labels]
+        both = list(zip(labels, tasks, strict=True))
+        limits = [[self.turn_limits.of_task(*key, self.global_steps)] for key in both]
         batch["max_turns"] = torch.tensor(limits, dtype=torch.int64)
-        draws = [[self._draws.count(self.global_steps, *key)] for key in zip(labels, tasks, strict=True)]
+        draws = [[self._draws.count(self.global_steps, *key)] for key in both]
         batch["draw"] = torch.tensor(draws, dtype=torch.int64)
         return batch
 
     def step(self, metrics: dict[str, Any], timing_raw: dict[str, float]) -> KVBatchMeta:
-        """Adaptive horizons observe the metrics of the step before its checkpoint is written."""
+        """Schedules of turn limits observe the episodes of the step before its checkpoint is written."""
+        began_s = time.perf_counter()
         batch = super().step(metrics, timing_raw)
-        self.turn_limits.observe(metrics)
+        self.turn_limits.observe(self.replay_buffer.take_played())
+        self._stepped = (batch, metrics, began_s)
         return batch
 
     def _without_loss(self, batch: KVBatchMeta) -> list[bool]:
@@ -172,12 +171,12 @@ class EpisodeTraining(GroupedBatches):
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """Set `BATCH_TURNS`, add metrics by turn, and reject tokens afterwards, not before."""
         self._turn_batch = turn_batch = TurnBatch.read(batch)
-        if self.config.algorithm.use_kl_in_reward:
+        if self.plan.estimation.kl_in_reward:
             turn_batch.check_kl_in_reward()
         turn_batch.write_roles(batch)
         turns = BatchTurns(turn_batch.turns, self._shaping, turn_batch.token_values, self._baselines)
         token = BATCH_TURNS.set(turns)
-        rewards = turn_batch.rewards(self.config.algorithm.gamma) if self._places_rewards else None
+        rewards = turn_batch.rewards(self.plan.estimation.gamma) if self._places_rewards else None
         try:
             with replaced(batch, rewards) if rewards else nullcontext():
                 batch = super()._compute_advantage(batch, metrics)
@@ -185,9 +184,8 @@ class EpisodeTraining(GroupedBatches):
             BATCH_TURNS.reset(token)
         if self._turn_critic:
             write_columns(batch, turn_batch.values())
-        actor = self.config.actor_rollout_ref.actor
-        by_token = actor.policy_loss.loss_mode == "vanilla"
-        clip = (actor.clip_ratio_low, actor.clip_ratio_high) if by_token else None
+        estimation = self.plan.estimation
+        clip = (estimation.clip_low, estimation.clip_high) if estimation.loss == "vanilla" else None
         columns = fetch_columns(batch, computed(COLUMNS, self._bypass))
         metrics.update(turn_metrics(turn_batch.turns, columns, clip))
         both = [columns[name] for name in ("old_log_probs", "rollout_log_probs") if name in columns]
@@ -249,8 +247,10 @@ class EpisodeTraining(GroupedBatches):
         return self._turn_batch
 
     def _save_checkpoint(self) -> None:
-        """Add the states of horizons and baselines, and the manifest last."""
-        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        """Log the step, add the states of horizons and baselines, and write the manifest last."""
+        if self._stepped is not None:
+            log_before_saving(self, *self._stepped)
+        folder = self.plan.schedule.folder / f"global_step_{self.global_steps}"
         begin_checkpoint(folder)
         write_json_atomically(folder / STATE_FILE, self.turn_limits.saved())
         write_json_atomically(folder / BASELINES_FILE, self._baselines)
@@ -263,31 +263,16 @@ class EpisodeTraining(GroupedBatches):
             ConfigError: the checkpoint lacks one.
         """
         super()._load_checkpoint()
-        if self.global_steps and self.turn_limits.adaptive:
+        if self.global_steps and self.turn_limits.saved():
             self.turn_limits.restore(self._saved_state(STATE_FILE))
-        if self.global_steps and self.config.algorithm.adv_estimator == "rae":
+        if self.global_steps and self.plan.estimation.name == "rae":
             self._baselines.update(self._saved_state(BASELINES_FILE))
 
     def _saved_state(self, name: str) -> Any:
-        file = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}" / name
+        file = self.plan.schedule.folder / f"global_step_{self.global_steps}" / name
         if not file.is_file():
             raise ConfigError(f"{file.parent} has no {name}: it was not written by a run with this trainer.")
-        return json.loads(file.read_text(encoding="utf-8"))
-
-
-class FinishingCallback(CheckpointCallback):
-    """Checkpoint callback of verl that writes the manifest before it calls the callback of the recipe."""
-
-    def __init__(self, then: CheckpointCallback) -> None:
-        super().__init__(then.config)
-        self._then = then
-
-    def on_save(
-        self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **more: Any
-    ) -> None:
-        """Write the manifest before other callbacks read the checkpoint."""
-        finish_checkpoint(Path(checkpoint_dir))
-        self._then.on_save(trainer, global_step, checkpoint_dir, async_save, **more)
+        return read_json(file, f"To resume elsewhere, {ANOTHER_STEP}.")
 
 
 @register_trainer("verl_agent")

@@ -1,58 +1,219 @@
-"""Turn limits of all environments of a run at each training step; the trainer decides them."""
+"""Turn limits of all environments of a run, and the schedule of each."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from statistics import fmean
 from typing import Any
 
-from verl_agent.config.settings import RunEnv
-from verl_agent.errors import ConfigError
-from verl_agent.horizon import AdaptiveState
-from verl_agent.types import StopReason
+from typing_extensions import override
 
-SINGLE_ENV_METRICS = ("episode/success_rate", "stop/turn_limit")
-MIXTURE_METRICS = ("env/{}/success_rate", "env/{}/turn_limit")
-"""Metrics that an adaptive horizon follows, for a run with one environment and for one of a mixture."""
+from verl_agent import registry
+from verl_agent.config.settings import RunEnv
+from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.horizon import SCHEDULE_GROUP, Adaptive, Horizon, Outcome, Schedule, Staged
+from verl_agent.trace.episode_summary import EpisodeSummary
+from verl_agent.training.task_limits import Ladder, Signal
+from verl_agent.types import StopReason, TaskItem
+
+
+class FirstLimit(Schedule):
+    """The lowest limit, from which `GroupLimit` lets a group go on."""
+
+    @override
+    def limit(self, step: int, item: TaskItem) -> int:
+        return self.stages[0]
+
+
+class AdaptiveStages(Schedule):
+    """Stages, of which the next one begins by the measured shares of `horizon.adaptive`."""
+
+    def __init__(self, horizon: Horizon, rule: Adaptive) -> None:
+        super().__init__(horizon.stages)
+        self._horizon, self._rule = horizon, rule
+        self._stage, self._measured = 0, list[tuple[float, float]]()
+
+    @override
+    def limit(self, step: int, item: TaskItem) -> int:
+        return self.stages[self._stage]
+
+    @override
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        """Add the shares of a step, and begin the next stage if its conditions are met."""
+        rule = self._rule
+        if self._stage == len(self.stages) - 1 or not outcomes:
+            return
+        self._measured.append((fmean(one.solved for one in outcomes), fmean(one.limited for one in outcomes)))
+        latest = self._measured[-rule.window :]
+        if len(self._measured) < max(rule.window, self._horizon.steps_of(self._stage)):
+            return
+        solved, limited = fmean(share for share, _ in latest), fmean(share for _, share in latest)
+        can_more = rule.success_above is not None and solved > rule.success_above
+        needs_more = rule.turn_limit_above is not None and limited > rule.turn_limit_above
+        if can_more or needs_more:
+            self._stage, self._measured = self._stage + 1, []
+
+    @override
+    def saved(self) -> dict[str, Any]:
+        return {"stage": self._stage, "measured": [list(pair) for pair in self._measured]}
+
+    @override
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        if saved["stage"] >= len(self.stages):
+            raise ConfigError(
+                f"the checkpoint is at stage {saved['stage'] + 1} of an adaptive horizon, but section `horizon` has "
+                f"only {len(self.stages)}: {self.stages}. Restore the setting, or start a new run."
+            )
+        self._stage = int(saved["stage"])
+        self._measured = [(float(success), float(limited)) for success, limited in saved["measured"]]
+
+
+def new_schedule(horizon: Horizon) -> Schedule:
+    """Return the schedule of a horizon at its beginning.
+
+    Raises:
+        ConfigError: that of another package does not load or refuses its options.
+    """
+    if horizon.adaptive:
+        return AdaptiveStages(horizon, horizon.adaptive)
+    if horizon.per_task:
+        return (Signal if horizon.per_task.rule == "signal" else Ladder)(horizon, horizon.per_task)
+    if horizon.deepen:
+        return FirstLimit(horizon.stages)
+    return OwnSchedule(horizon, horizon.schedule) if horizon.schedule else Staged(horizon)
+
+
+def _is_schedule(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, Schedule)
+
+
+class OwnSchedule(Schedule):
+    """Schedule of another package, whose limits are checked."""
+
+    def __init__(self, horizon: Horizon, name: str) -> None:
+        super().__init__(horizon.stages)
+        self._name = name
+        described = "a subclass of verl_agent.Schedule"
+        kind = registry.load_registered(SCHEDULE_GROUP, name, "horizon.schedule", _is_schedule, described)
+        try:
+            self._own: Schedule = kind(horizon.stages, **horizon.options)
+        except ConfigError:
+            raise
+        except Exception as error:  # boundary: the schedule is the author's code
+            raise ConfigError(f"horizon.schedule={name!r} cannot be made: {describe_exception(error)}") from error
+
+    @override
+    def limit(self, step: int, item: TaskItem) -> int:
+        try:
+            limit = self._own.limit(step, item)
+        except Exception as error:  # boundary: the schedule is the author's code
+            raise ConfigError(
+                f"horizon.schedule={self._name!r} failed at step {step}: {describe_exception(error)}"
+            ) from error
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self.stages[-1]:
+            raise ConfigError(
+                f"horizon.schedule={self._name!r} returned {limit!r} at step {step}. Allowed: a whole number from 1 to "
+                f"{self.stages[-1]}, the last limit of horizon.max_turns. Raise that one, or bound the schedule."
+            )
+        return limit
+
+    @override
+    def observe(self, outcomes: Sequence[Outcome]) -> None:
+        self._own.observe(outcomes)
+
+    @override
+    def saved(self) -> dict[str, Any]:
+        return self._own.saved()
+
+    @override
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self._own.restore(saved)
+
+
+def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
+    """Check that a schedule by task or group suits the groups of a run.
+
+    Args:
+        samples: `rollout.n`.
+        filters: `algorithm.filter_groups.enable`.
+
+    Raises:
+        ConfigError: groups have one episode or several seats, the filter hides outcomes, a session would be closed
+            while its episode waits, or the model reads how many turns are left.
+    """
+    horizon, env, seats = run_env.horizon, run_env.env, getattr(run_env.live, "policy_seats", ())
+    key = "horizon.deepen=true" if horizon.deepen else "horizon.per_task"
+    if not (horizon.deepen or horizon.per_task):
+        return
+    if len(seats) > 1:
+        raise ConfigError(
+            f"{key} is not allowed with {len(seats)} seats that policies play (env.options.seats of {env.name!r}): a "
+            "match has one turn limit. Leave it out, or give the other seats to scripts."
+        )
+    if horizon.per_task and filters:
+        raise ConfigError(
+            "horizon.per_task is not allowed with algorithm.filter_groups.enable=true: the filter hides the "
+            "groups that all succeed or all fail, from which limits follow. Set one of them to null or false."
+        )
+    if horizon.deepen and samples < 2:
+        raise ConfigError(
+            f"horizon.deepen=true with actor_rollout_ref.rollout.n={samples}: a group of one episode stops at its "
+            "first success anyway. Set rollout.n to 2 or more, or horizon.deepen=false and one limit."
+        )
+    if horizon.deepen and run_env.new_agent().turns_left:
+        raise ConfigError(
+            "horizon.deepen=true with agent.options.turns_left=true: nobody knows how many turns are left before the "
+            "group has played. Set one of them to false."
+        )
 
 
 class TurnLimits:
-    """Turn limits of a run. Adaptive horizons have a state, the others are functions of the step."""
+    """Turn limits of a run: the schedule of each of its environments."""
 
     def __init__(self, envs: Sequence[RunEnv]) -> None:
-        self._horizons = {env.label: env.horizon for env in envs}
-        self.adaptive = {label: AdaptiveState(h) for label, h in self._horizons.items() if h.adaptive}
+        self._envs = {env.label: env for env in envs}
+        self._schedules = {label: new_schedule(env.horizon) for label, env in self._envs.items()}
 
-    def max_turns(self, label: str, step: int) -> int:
-        """Return the turn limit of an environment at a training step, counted from 1."""
-        state = self.adaptive.get(label)
-        return state.max_turns if state else self._horizons[label].turns_at(step)
+    @cached_property
+    def _items(self) -> dict[tuple[str, str], TaskItem]:
+        """Training tasks by label and id."""
+        tasks = {label: env.tasks(env.env.train_tasks) for label, env in self._envs.items()}
+        return {(label, item.id): item for label, items in tasks.items() for item in items}
 
-    def observe(self, metrics: Mapping[str, float]) -> None:
-        """Pass the metrics of a training step to the adaptive horizons.
+    def of_task(self, label: str, task: str, step: int) -> int:
+        """Return the turn limit of the groups of a training task, by its id; see `max_turns`."""
+        return self.max_turns(label, step, self._items[label, task])
 
-        The state of an environment without episodes in the step does not change.
-        """
-        single = len(self._horizons) == 1
-        for label, state in self.adaptive.items():
-            names = SINGLE_ENV_METRICS if single else tuple(name.format(label) for name in MIXTURE_METRICS)
-            if all(name in metrics for name in names):
-                success, turn_limit = (float(metrics[name]) for name in names)
-                # `stop/turn_limit` is a share of all episodes, `env/<label>/turn_limit` one of the valid episodes
-                invalid = sum(float(metrics.get(f"stop/{reason}", 0.0)) for reason in StopReason if not reason.valid)
-                state.observe(success, turn_limit / (1.0 - invalid) if single else turn_limit)
+    def max_turns(self, label: str, step: int, item: TaskItem) -> int:
+        """Return the turn limit of the groups of a task at a training step, counted from 1."""
+        return self._schedules[label].limit(step, item)
+
+    def observe(self, episodes: Sequence[EpisodeSummary]) -> None:
+        """Pass the valid episodes of a training step to the schedules."""
+        found: dict[str, list[Outcome]] = {label: [] for label in self._schedules}
+        for one in episodes:
+            if one.valid:
+                label, limited = one.env_label or next(iter(found)), one.stop is StopReason.TURN_LIMIT
+                outcome = Outcome(one.task, one.category, one.max_turns, one.turns, one.success, limited)
+                found[label].append(outcome)
+        for label, outcomes in found.items():
+            self._schedules[label].observe(outcomes)
 
     def saved(self) -> dict[str, Any]:
-        """Return the state of the adaptive horizons in plain values, for a checkpoint; may be empty."""
-        return {label: state.saved() for label, state in self.adaptive.items()}
+        """Return the states of the schedules in plain values, for a checkpoint; may be empty."""
+        states = {label: schedule.saved() for label, schedule in self._schedules.items()}
+        return {label: state for label, state in states.items() if state}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Restore the state that `saved` returned.
+        """Restore the states that `saved` returned.
 
         Raises:
-            ConfigError: the state lacks an adaptive horizon of this run.
+            ConfigError: the state of a schedule of this run is missing.
         """
-        for label, state in self.adaptive.items():
-            if label not in saved:
+        for label, schedule in self._schedules.items():
+            if schedule.saved() and label not in saved:
                 raise ConfigError(
-                    f"the checkpoint has no state of the adaptive horizon of {label!r}: it belongs to another recipe. "
-                    "Choose another trainer.default_local_dir, or remove horizon.adaptive."
+                    f"the checkpoint has no state of the schedule of {label!r}: it belongs to another recipe. "
+                    "Choose another trainer.default_local_dir, or restore section horizon."
                 )
-            state.restore(saved[label])
+            if label in saved:
+                schedule.restore(saved[label])

@@ -40,7 +40,7 @@ class GuardRequests:
             return await self.app(scope, receive, _with_headers(send))
         if scope["type"] == "websocket":
             return await send({"type": "websocket.close", "code": 1008})
-        await refusal(scope, receive, send)
+        await refusal(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

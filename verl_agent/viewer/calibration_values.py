@@ -15,10 +15,12 @@ from typing import Any
 
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.reward_shaping import RewardShaping
+from verl_agent.config.settings import RunEnv
 from verl_agent.errors import ConfigError
 from verl_agent.results.statistics import Estimate, mean_over_tasks
+from verl_agent.returns import sum_rewards
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
-from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.trace.record import EpisodeRecord, env_label, to_episode
 from verl_agent.trace.token_files import TurnValue, read_turn_values
 
 BINS = 10
@@ -114,7 +116,7 @@ def predictions(
         record = find(group, sample)
         if record is None:
             continue
-        credit = _credit_of(record, [one.credit for one in envs if one.env.name == record["env"]])
+        credit = _credit_of(record, envs)
         if credit is None or (credit.truncated == "bootstrap" and to_episode(record).truncated):
             continue
         returns = _returns(credit, algorithm, credit.rewards(to_episode(record)), of_turns)
@@ -124,10 +126,13 @@ def predictions(
     return found
 
 
-def _credit_of(record: EpisodeRecord, credits: Iterable[RewardShaping]) -> RewardShaping | None:
-    """Return the settings that gave the recorded shaped return; entries of a mixture may share an environment."""
-    episode, recorded = to_episode(record), record.get("shaped_return", record["reward"])
-    return next((one for one in credits if abs(sum(one.rewards(episode)) - recorded) <= TOLERANCE), None)
+def _credit_of(record: EpisodeRecord, envs: Iterable[RunEnv]) -> RewardShaping | None:
+    """Return the settings of the record's environment; None if they do not give the recorded shaped return."""
+    credit = next((one.credit for one in envs if one.label == env_label(record)), None)
+    if credit is None:
+        return None
+    recorded, found = record.get("shaped_return", record["reward"]), sum_rewards(credit.rewards(to_episode(record)))
+    return credit if abs(found - recorded) <= TOLERANCE else None
 
 
 def _returns(

@@ -1,17 +1,17 @@
 """Curves of runs as options of ECharts: data in, plain dicts out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal, get_args
 
-from verl_agent.results.findings import StepSummary
+from verl_agent.results.findings_steps import StepSummary
 from verl_agent.results.statistics import Estimate
 from verl_agent.trace import panels as kinds
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY, first_logged, read_metrics
+from verl_agent.trace.metrics_log import ENTROPY, GAP_LOG_PROB, GAP_PROBABILITY, MetricsLog, first_logged, read_log
 from verl_agent.trace.panels import (
     BLACK,
     BLUE,
@@ -23,13 +23,19 @@ from verl_agent.trace.panels import (
     Curve,
     Panel,
     PanelKind,
-    running_mean,
+    mean_over_steps,
     with_data,
 )
 from verl_agent.types import StopReason
 from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.queries import count_uniform_groups, mean_divergence, success_rates, summarize_steps
+from verl_agent.viewer.queries import (
+    count_uniform_groups,
+    mean_divergence,
+    mean_returns,
+    success_rates,
+    summarize_steps,
+)
 from verl_agent.viewer.state import OpenedSource
 
 MOST_CURVES = 6
@@ -46,6 +52,7 @@ PHASE = "timing_s/"
 """Prefix of the seconds of a step's phases in the metrics log."""
 PHASES = ("gen", "old_log_prob", "values", "adv", "update_critic", "update_actor", "update_weights", "testing")
 """Phases that are shown, as verl names them."""
+TESTING = "testing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,7 @@ class RunData:
         uniform: number of training groups whose returns are all equal, and of all training groups, by step.
         divergence: mean first different turn of the training groups, by step.
         rates: success with its interval, by purpose and step.
+        returns: mean return with its interval, by purpose and step.
     """
 
     name: str
@@ -65,6 +73,7 @@ class RunData:
     uniform: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     divergence: Mapping[int, float] = field(default_factory=dict)
     rates: Mapping[tuple[str, int], Estimate] = field(default_factory=dict)
+    returns: Mapping[tuple[str, int], Estimate] = field(default_factory=dict)
 
     def of_purpose(self, *purposes: str) -> list[StepSummary]:
         """Return the summaries of these purposes that have a valid episode."""
@@ -89,15 +98,21 @@ class RunData:
         return dict(zip(every, accumulate(amounts.values()), strict=True))
 
 
+def read_logs(opened: OpenedSource) -> MetricsLog:
+    """Return the metrics log of an opened run; empty for other sources."""
+    return read_log(file for file in opened.source.metrics_files() if file.exists())
+
+
 def read_run(opened: OpenedSource) -> RunData:
     """Return the numbers of an opened run."""
     return RunData(
         opened.key,
         summarize_steps(opened.index, Filter()),
-        read_metrics([file for file in opened.source.metrics_files() if file.exists()]),
+        opened.cached("log", partial(read_logs, opened)).by_step,
         count_uniform_groups(opened.index),
         mean_divergence(opened.index),
         success_rates(opened.index),
+        mean_returns(opened.index),
     )
 
 
@@ -107,8 +122,10 @@ def panels(run: RunData) -> list[Panel]:
     logged = partial(first_logged, run.logged)
     every = [
         Panel(kinds.RETURN, [
-            Curve("train", {at.step: at.reward for at in train}, parameters=TRAIN),
-            Curve("validation", {at.step: at.reward for at in validation}, ORANGE, parameters=VALIDATION),
+            _estimates("train", run.returns, {(at.purpose, at.step): at.reward for at in train}, BLUE, TRAIN),
+            _estimates(
+                "validation", run.returns, {(at.purpose, at.step): at.reward for at in validation}, ORANGE, VALIDATION
+            ),
         ]),
         Panel(kinds.SUCCESS, [
             _success("train", run, train, BLUE, TRAIN),
@@ -150,17 +167,41 @@ def panels(run: RunData) -> list[Panel]:
             [Curve("difference", {} if logged(*GAP_PROBABILITY) else logged(*GAP_LOG_PROB))],
         ),
         Panel(kinds.SECONDS, _in_colors([
-            Curve(phase, values, stack="seconds") for phase in PHASES if (values := logged(PHASE + phase))
+            Curve(phase, values, stack="seconds")
+            for phase, values in _phases(logged).items()
+            if values
         ])),
     ]  # fmt: skip
     return [Panel(panel.kind, _most(panel.curves)) for panel in with_data(every)]
 
 
+def _phases(logged: Callable[[str], Mapping[int, float]]) -> dict[str, Mapping[int, float]]:
+    """Return the seconds of each phase by step; `rest` is what a step took beside them, so that the sum is the step."""
+    phases = {phase: logged(PHASE + phase) for phase in PHASES}
+    of_step = [values for phase, values in phases.items() if phase != TESTING]  # tests follow a step
+    rest = {
+        step: max(0.0, seconds - sum(values.get(step, 0.0) for values in of_step))
+        for step, seconds in logged(f"{PHASE}step").items()
+    }
+    return {**phases, "rest": rest if any(rest.values()) else {}}
+
+
 def _success(name: str, run: RunData, steps: Sequence[StepSummary], color: str, parameters: Mapping[str, str]) -> Curve:
     """Return the curve of the success rates with their intervals."""
-    rates = {at.step: rate for at in steps if (rate := run.rates.get((at.purpose, at.step))) is not None}
-    band = {step: (rate.low, rate.high) for step, rate in rates.items()}
-    values = {at.step: rates[at.step].mean if at.step in rates else at.success for at in steps}
+    return _estimates(name, run.rates, {(at.purpose, at.step): at.success for at in steps}, color, parameters)
+
+
+def _estimates(
+    name: str,
+    estimates: Mapping[tuple[str, int], Estimate],
+    means: Mapping[tuple[str, int], float],
+    color: str,
+    parameters: Mapping[str, str],
+) -> Curve:
+    """Return the curve of estimates by purpose and step, with their intervals; means where there is no estimate."""
+    known = {at: estimates[at] for at in means if at in estimates}
+    band = {step: (one.low, one.high) for (_, step), one in known.items()}
+    values = {at[1]: known[at].mean if at in known else mean for at, mean in means.items()}
     return Curve(name, values, color, band=band, parameters=parameters)
 
 
@@ -202,12 +243,13 @@ def chart(runs: Sequence[tuple[RunData, Panel]], axis: Axis = "step", smooth: in
             # a stack needs a value of each curve at each step: phases such as tests are not part of each
             present = {step for one in panel.curves for step in one.values} if curve.stack else curve.values
             steps = [step for step in sorted(present) if step in positions]
-            values = running_mean([curve.values.get(step, 0.0) for step in steps], smooth)
+            plain = {step: curve.values.get(step, 0.0) for step in steps}
+            values = plain if curve.dashed else mean_over_steps(plain, smooth)  # a limit has no mean
             color = curve.color if len(runs) == 1 else COLORS[number % len(COLORS)]
             line: dict[str, Any] = {
                 "name": curve.name if len(runs) == 1 else f"{run.name}: {curve.name}",
                 "type": "line",
-                "data": [[positions[step], value, step] for step, value in zip(steps, values, strict=True)],
+                "data": [[positions[step], value, step] for step, value in values.items()],
                 "symbol": "circle",
                 "symbolSize": 4 if curve.stack else 6,
                 "color": color,

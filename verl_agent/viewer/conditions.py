@@ -1,6 +1,6 @@
 """Conditions and expressions in SQL on the episodes of an index."""
 
-from verl_agent.trace.returns import TOLERANCE
+from verl_agent.returns import ROUNDING, TOLERANCE
 from verl_agent.types import StopReason
 
 LAST_ATTEMPT = "NOT retried AND NOT replaced"
@@ -14,7 +14,7 @@ GROUP = ", ".join(f'"{name}"' for name in GROUP_FIELDS)
 _RETURN = "coalesce(shaped_return, reward)"
 SPREAD = f"max({_RETURN}) - min({_RETURN})"
 """Highest minus lowest return that the update uses, of a group."""
-EQUAL = f"{SPREAD} <= {TOLERANCE} * max(1.0, abs(max({_RETURN})), abs(min({_RETURN})))"
-"""`verl_agent.trace.returns.is_uniform` of a group."""
+EQUAL = f"{SPREAD} <= max({TOLERANCE}, {ROUNDING} * max(abs(max({_RETURN})), abs(min({_RETURN}))))"
+"""`verl_agent.returns.is_uniform` of a group."""
 NEEDS = "SELECT env, task, coalesce(min(oracle_turns), min(shortest)) AS need FROM task_sums GROUP BY env, task"
 """Query for the turns that each task needs: of the oracle, or of the shortest solved episode."""

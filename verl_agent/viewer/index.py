@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -26,6 +27,7 @@ from verl_agent.viewer.storage import (
     index_folder,
     open_connection,
     open_index_file,
+    stored_path,
     transaction,
 )
 from verl_agent.viewer.summaries import Step, drop_file, mark_replaced, update_sums
@@ -49,7 +51,7 @@ class RecordIndex:
 
     def __init__(self, source: RunSource, folder: Path | None = None) -> None:
         self.source = source
-        self.path = (folder or index_folder(source)) / f"{source.name}.sqlite"
+        self.path = (folder or index_folder(source)) / f"{_shortened(source.name)}.sqlite"
         self._temporary = folder is None and self.path.parent != source.folder / FOLDER
         self._labels_version: object = None
         self._replays: tuple[list[str], frozenset[str]] = ([], frozenset())
@@ -115,7 +117,7 @@ class RecordIndex:
                     "opened any more."
                 )
             files = self.source.record_files()
-            self._forget(set(map(str, files)))
+            self._forget(set(map(os.fsencode, files)))
             total = sum(_size(file) for file in files)
             done = 0
             if self._mark_replaced():
@@ -165,11 +167,11 @@ class RecordIndex:
         if row is None:
             raise ConfigError(f"No episode {episode} in the index of '{self.source.path}'.")
         try:
-            with Path(row["path"]).open("rb") as file:
+            with stored_path(row).open("rb") as file:
                 file.seek(row["offset"])
                 return parse_record(json.loads(file.read(row["length"])))
         except (OSError, ValueError, ConfigError) as error:
-            raise ConfigError(f"Episode {episode} is no longer where it was in {row['path']}: {error}") from error
+            raise ConfigError(f"Episode {episode} is no longer where it was in {stored_path(row)}: {error}") from error
 
     def count_bad_lines(self) -> int:
         """Return the number of lines that were skipped."""
@@ -181,12 +183,12 @@ class RecordIndex:
             "SELECT path, offset, message FROM bad_lines JOIN files ON files.id = file ORDER BY path, offset LIMIT ?",
             (limit,),
         )
-        return [BadLine(Path(row["path"]), row["offset"], row["message"]) for row in rows]
+        return [BadLine(stored_path(row), row["offset"], row["message"]) for row in rows]
 
     def _count(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM episodes").fetchone()[0])
 
-    def _forget(self, present: set[str]) -> None:
+    def _forget(self, present: set[bytes]) -> None:
         """Drop the rows of files that were deleted."""
         gone = [row["id"] for row in self._db.execute("SELECT id, path FROM files") if row["path"] not in present]
         if gone:
@@ -244,7 +246,8 @@ class RecordIndex:
         """Return the row of a file; one that was replaced or truncated starts anew."""
         status = os.fstat(descriptor)
         head = os.pread(descriptor, 256, 0).split(b"\n")[0]
-        row: sqlite3.Row | None = self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
+        name = os.fsencode(path)
+        row: sqlite3.Row | None = self._db.execute("SELECT * FROM files WHERE path = ?", (name,)).fetchone()
         if row is not None:
             same = row["inode"] == status.st_ino and status.st_size >= row["indexed"]
             if same and (row["indexed"] == 0 or row["head"] == head):
@@ -253,9 +256,9 @@ class RecordIndex:
                 return row
             drop_file(self._db, row["id"])
         self._db.execute(
-            "INSERT INTO files (path, inode, head, indexed) VALUES (?, ?, ?, 0)", (str(path), status.st_ino, head)
+            "INSERT INTO files (path, inode, head, indexed) VALUES (?, ?, ?, 0)", (name, status.st_ino, head)
         )
-        created: sqlite3.Row = self._db.execute("SELECT * FROM files WHERE path = ?", (str(path),)).fetchone()
+        created: sqlite3.Row = self._db.execute("SELECT * FROM files WHERE path = ?", (name,)).fetchone()
         return created
 
     def _add_line(self, file: int, line: Line) -> set[Step]:
@@ -278,6 +281,12 @@ class RecordIndex:
         self._db.execute("INSERT INTO heads VALUES (?, ?, ?)", (episode, mark, record))
         rows = [(episode, number, *part) for number, part in enumerate(parts)]
         self._db.executemany("INSERT INTO parts VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def _shortened(name: str) -> str:
+    """Return a name that leaves room for the suffixes of SQLite's files in the 255 bytes of a file's name."""
+    whole = os.fsencode(name)
+    return name if len(whole) <= 230 else f"{name[:40]}-{sha256(whole).hexdigest()[:16]}"
 
 
 def _size(path: Path) -> int:

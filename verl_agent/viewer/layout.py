@@ -14,10 +14,12 @@ from nicegui.events import KeyEventArguments
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.oversight.socket import SOCKET
 from verl_agent.results.folder import REPORT
-from verl_agent.runs.control.server import SOCKET
+from verl_agent.viewer.overview import is_running
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import MAX_NAME, cut_text, short_name
+from verl_agent.visible import make_visible
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ TABS = (
 )
 EVALUATION_TABS = (*TABS[:4], ("Scaling", "/scaling"), ("Failures", "/failures"), *TABS[5:])
 """Title and last part of the path of the pages of one source; the keys 1, 2, ... open them."""
+MOST_LINKS = 8
+"""Runs that the header links; home has all."""
 NAME_COOKIE = "verl_agent_name"
 NO_NAME = "Write your name first: others see who acts."
 THEME = Path(__file__).with_name("theme.css").read_text(encoding="utf-8")
@@ -72,7 +76,10 @@ class Page:
         ui.colors(primary="#005f99")
         with ui.header(), ui.element("nav").classes("bar w-full"):
             ui.link("verl-agent", "/").classes("heading")
-            self._links = {other.key: ui.link(other.key, link_to(run_path(other))) for other in state.opened.values()}
+            few = list(state.opened.values())[:MOST_LINKS]
+            self._links = {other.key: ui.link(other.key, link_to(run_path(other))) for other in few}
+            if len(state.opened) > MOST_LINKS:
+                ui.link(f"all {len(state.opened)} runs", "/")
             ui.element("div").classes("ml-auto")
             self._add_link("Leaderboard", "/leaderboard")
             self._add_link("Compare", "/compare")
@@ -96,12 +103,15 @@ class Page:
         """
         opened = self.state.get(key)
         self.set_title(title)
-        self._links[key].classes("here")
+        if key in self._links:
+            self._links[key].classes("here")
         shown = EVALUATION_TABS if (opened.source.folder / REPORT).is_file() else TABS
         with self._head:
             with ui.element("nav").classes("bar w-full"):
                 for name, rest in shown:
                     self._add_link(name, link_to(run_path(opened, rest)))
+                if is_running(opened.source.folder):
+                    self._add_link("Running", link_to(run_path(opened, "/running")))
                 if (opened.source.folder / SOCKET).exists():
                     self._add_link("Control", link_to(run_path(opened, "/control")))
             tabs = {
@@ -162,6 +172,19 @@ def _limit_unopened(client: Client) -> None:
 
 
 @contextmanager
+def page_part(box: ui.element) -> Iterator[None]:
+    """Fill a part of a page; an error takes the place of its content, and the other parts stand."""
+    with box:
+        try:
+            yield
+        except Exception as error:  # boundary of a part: a file that cannot be read hides no other run
+            if not isinstance(error, ConfigError):
+                logger.exception("a part of a page of the viewer has failed")
+            box.clear()
+            show_error(error)
+
+
+@contextmanager
 def new_page(state: ViewerState) -> Iterator[Page]:
     """Lay out a page. An error is shown in place of the content; one of a later event in a notification."""
     page = Page(state)
@@ -197,8 +220,10 @@ class ActingPerson:
 
 def _message(error: Exception) -> str:
     if isinstance(error, ConfigError):
-        return str(error)
-    return f"This page has failed: {describe_exception(error)}. The output of `verl-agent view` has the details."
+        return make_visible(str(error))
+    return make_visible(
+        f"This page has failed: {describe_exception(error)}. The output of `verl-agent view` has the details."
+    )
 
 
 def add_keys(keys: Mapping[str, tuple[str, Callable[[], None]]]) -> None:

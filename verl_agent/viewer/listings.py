@@ -1,5 +1,6 @@
 """Lists of groups and of tasks: what they teach, and when tasks were solved and forgotten."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +75,11 @@ def summarize_tasks(index: RecordIndex, chosen: Filter) -> list[TaskSummary]:
         summary.episodes += row["episodes"]
         summary.success[row["step"]] = row["success"]
     return list(found.values())
+
+
+def learning_signal(group: Mapping[str, Any]) -> str:
+    """Return `yes` if an update learns from a group, `no` if its returns are equal; "" for one not trained on."""
+    return "" if group["purpose"] != "train" else "no" if group["uniform"] else "yes"
 
 
 def count_groups(index: RecordIndex, chosen: Filter) -> tuple[int, int]:

@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 
 from verl_agent.errors import ConfigError
-from verl_agent.runs.control.server import SOCKET, send_command
+from verl_agent.oversight.socket import SOCKET, send_command
+from verl_agent.rollout.live import read_running
 from verl_agent.runs.hang_watch import PHASE_FILE, START
 from verl_agent.runs.identity import LOCK_FILE, read_plan
 from verl_agent.trace.progress import STEPS_FOR_ETA
@@ -38,8 +39,13 @@ def read_now(opened: OpenedSource, now: datetime) -> dict[str, str]:
     status = _status(opened)
     shown = {**_speed(opened, now), **_memory(opened, logged)}
     if opened.source.kind == "training":
-        return {"": _phase(opened.source.folder), **shown, **_end(opened, logged, now)}
-    return {**_episodes(status), **shown, **_end_of_evaluation(opened, int(status.get("planned", 0)), now)}
+        return {"": _phase(opened.source.folder), **_playing(opened), **shown, **_end(opened, logged, now)}
+    return {
+        **_episodes(status),
+        **_api(status),
+        **shown,
+        **_end_of_evaluation(opened, int(status.get("planned", 0)), now),
+    }
 
 
 def _phase(folder: Path) -> str:
@@ -67,6 +73,25 @@ def _episodes(status: Mapping[str, Any]) -> dict[str, str]:
         return {"episodes in play": "0"} if status else {}
     span = f"turn {turns[0]}" if turns[0] == turns[-1] else f"turns {turns[0]} to {turns[-1]}"
     return {"episodes in play": f"{len(turns)} ({span})"}
+
+
+def _playing(opened: OpenedSource) -> dict[str, str]:
+    """Return the number of episodes in play of a training run, as its processes write them while somebody reads."""
+    turns = [{"turn": len(one.record["turns"]) + 1} for one in read_running(opened.source.records)]
+    return _episodes({"episodes": turns}) if turns else {}
+
+
+def _api(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return the requests to a model behind an API: answers, waits, retries by their reason, ends, usage."""
+    api = status.get("api")
+    if not api:
+        return {}
+    retried = "; ".join(f"{count} × {reason}" for reason, count in api["retried"].items())
+    found = {"requests answered": f"{api['answered']:,}", "waiting": str(api["waiting"]), "retried": retried}
+    found["ends of replies"] = ", ".join(f"{count} {stop}" for stop, count in api["stops"].items())
+    found["tokens read"], found["written"] = f"{api['input_tokens']:,}", f"{api['output_tokens']:,}"
+    found["cost"] = f"{api['cost_usd']:.2f} USD" if api["cost_usd"] else ""
+    return {name: value for name, value in found.items() if value not in ("", "0")}
 
 
 def _speed(opened: OpenedSource, now: datetime) -> dict[str, str]:

@@ -1,24 +1,28 @@
 """Overview of a run or an evaluation: what was played, whether it is running, and the success that it reached."""
 
 import logging
+import math
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from verl_agent.config.keys import reference, value_at
-from verl_agent.errors import ConfigError, counted
-from verl_agent.results.findings import StepSummary
+from verl_agent.errors import ConfigError, counted, describe_exception
+from verl_agent.results.findings_steps import StepSummary
 from verl_agent.results.folder import REPORT, SETTINGS, model_name, read_report
+from verl_agent.runs.heartbeat import is_beating
 from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_plan, read_settings
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.queries import success_rates, summarize_steps
+from verl_agent.viewer.queries import mean_returns, success_rates, summarize_steps
 from verl_agent.viewer.state import OpenedSource
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 _composing = threading.Lock()
 """Held while a recipe is composed: Hydra has one state for all threads."""
 
@@ -29,30 +33,66 @@ class Overview:
 
     Attributes:
         facts: values by name, such as model, environment, algorithm and date.
-        result: sentence on the success, with its interval.
+        result: sentence on success and return, with their intervals.
         success: success by step, for a small curve: of the validation where there is one.
+        problem: message of what could not be read; empty if all could.
     """
 
     facts: Mapping[str, str]
     result: str
     success: list[float]
+    problem: str = ""
 
 
 def read_overview(opened: OpenedSource) -> Overview:
-    """Return the overview of a source; what it has not recorded is left out."""
-    steps = [at for at in summarize_steps(opened.index, Filter()) if at.episodes]
+    """Return the overview of a source; what it has not recorded, and what cannot be read, is left out."""
+    problem = ""
+
+    def part(read: Callable[[], T], otherwise: T) -> T:
+        nonlocal problem
+        try:
+            return read()
+        except Exception as error:  # boundary of a card: files of others may hold anything, and other cards are shown
+            logger.info("a part of the overview of %s is left out", opened.source.path, exc_info=True)
+            message = str(error) if isinstance(error, ConfigError) else describe_exception(error)
+            problem = f"Not all of this run can be shown: {message}"
+            return otherwise
+
+    none: list[StepSummary] = []
+    no_span: list[tuple[float, float]] = []
+    steps = part(lambda: [at for at in summarize_steps(opened.index, Filter()) if at.episodes], none)
     validated = [at for at in steps if at.purpose in ("validation", "evaluation")]
     shown = validated if len(validated) > 1 or not steps else [at for at in steps if at.purpose == "train"] or steps
     facts = {"kind": opened.source.kind, **_settings(opened)}
+    if spans := part(lambda: _spans(opened), no_span) if steps else no_span:
+        facts["started"] = f"{datetime.fromtimestamp(spans[0][0]):%Y-%m-%d %H:%M}"
+        facts["took"] = str(timedelta(seconds=round(sum(end - begin for begin, end in spans))))
     if steps:
-        facts["started"] = min(at.started_at for at in steps)[:16].replace("T", " ")
-        began = opened.index.db.execute("SELECT min(started_at), max(started_at) FROM episodes").fetchone()
-        first, latest = map(datetime.fromisoformat, began)
-        facts["took"] = str(timedelta(seconds=round((latest - first).total_seconds() + steps[-1].seconds)))
         last = max(at.step for at in steps)
         facts |= {"step": str(last)} if last else {}
         facts["episodes"] = f"{sum(at.episodes + at.env_errors for at in steps):,}"
-    return Overview(facts, _result(opened, validated), [at.success for at in shown])
+    result = part(lambda: _result(opened, validated), "")
+    return Overview(facts, result, [at.success for at in shown], problem)
+
+
+def _spans(opened: OpenedSource) -> list[tuple[float, float]]:
+    """Return the times of each start of a run and of the end of its last episode; of other sources, one span.
+
+    All episodes count, also those that failed or were played again: the run has spent time on them.
+
+    Returns:
+        Pairs of seconds since 1970.
+    """
+    starts = [datetime.fromisoformat(start).replace(tzinfo=UTC).timestamp() for start in opened.source.starts()]
+    span = """SELECT min(begin), max(begin + seconds) FROM
+        (SELECT strftime('%s', started_at) * 1.0 AS begin, seconds FROM episodes) WHERE begin >= ? AND begin < ?"""
+    first = opened.index.db.execute(span, (-math.inf, math.inf)).fetchone()[0]
+    if first is None:  # no time of the records is one
+        return []
+    starts = sorted({first, *starts}) if first < min(starts, default=math.inf) else starts
+    parts = list(pairwise([*starts, math.inf]))
+    found = [(part[0], opened.index.db.execute(span, part).fetchone()[1]) for part in parts]
+    return [(start, end) for start, end in found if end is not None]
 
 
 def _settings(opened: OpenedSource) -> dict[str, str]:
@@ -75,13 +115,22 @@ def _settings(opened: OpenedSource) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value}
 
 
+def is_running(folder: Path) -> bool:
+    """Return True if a process runs in a folder, in this container or in another one."""
+    lock = folder / LOCK_FILE
+    if not lock.is_file():
+        return False
+    # not by locking: a viewer in the process of the run would release the run's own lock
+    locks = Path("/proc/locks").read_text() if Path("/proc/locks").exists() else ""
+    return bool(re.search(rf":{lock.stat().st_ino} ", locks)) or is_beating(folder)
+
+
 def status_of(opened: OpenedSource) -> str:
     """Return `running`, `ended` or `stopped`; empty if the folder does not tell."""
-    lock, folder = opened.source.folder / LOCK_FILE, opened.source.folder
-    if not lock.is_file():
+    folder = opened.source.folder
+    if not (folder / LOCK_FILE).is_file():
         return ""
-    # not by locking: a viewer in the process of the run would release the run's own lock
-    if re.search(rf":{lock.stat().st_ino} ", Path("/proc/locks").read_text() if Path("/proc/locks").exists() else ""):
+    if is_running(folder):
         return "running"
     if opened.source.kind == "training":
         reached = max((at.step for at in summarize_steps(opened.index, Filter()) if at.episodes), default=0)
@@ -89,20 +138,29 @@ def status_of(opened: OpenedSource) -> str:
     return "ended" if (folder / REPORT).is_file() else "stopped"
 
 
+def present_status(opened: OpenedSource) -> str:
+    """Return `reading` until the records have been read for the first time, then `status_of`."""
+    return "reading" if opened.reading else status_of(opened)
+
+
 def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
     """Return the success as the report of an evaluation has it, or that of the first and the last validation."""
     if (opened.source.folder / REPORT).is_file():
-        success = read_report(opened.source.folder)["results"][-1]["success"]
-        return "no valid episode" if success is None else "success {mean:.3f} [{low:.3f}, {high:.3f}]".format(**success)
+        overall = read_report(opened.source.folder)["results"][-1]
+        shown = [(name, overall.get(key)) for name, key in (("success", "success"), ("mean return", "mean_return"))]
+        texts = [f"{name} {{mean:.3f}} [{{low:.3f}}, {{high:.3f}}]".format(**value) for name, value in shown if value]
+        return ", ".join(texts) or "no valid episode"
     if not validated:
         return ""
-    rates = success_rates(opened.index)
+    rates, returns = success_rates(opened.index), mean_returns(opened.index)
     first, last = (rates[at.purpose, at.step] for at in (validated[0], validated[-1]))
     episodes = validated[-1].episodes
     if validated[0].step == validated[-1].step:
-        return f"success {last} in {counted(episodes, 'episode')}"
+        earned = returns[validated[-1].purpose, validated[-1].step]
+        return f"success {last}, mean return {earned} in {counted(episodes, 'episode')}"
     steps = f"validation, step {validated[0].step} → {validated[-1].step}"
-    return f"success {first} → {last} ({steps}; {counted(episodes, 'episode')})"
+    before, after = (returns[at.purpose, at.step] for at in (validated[0], validated[-1]))
+    return f"success {first} → {last}, mean return {before} → {after} ({steps}; {counted(episodes, 'episode')})"
 
 
 def changed_settings(folder: Path) -> list[tuple[str, str, str]]:

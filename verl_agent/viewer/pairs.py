@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_agent.results.statistics import Estimate, paired_difference, wilson_interval
+from verl_agent.results.statistics import Estimate, mean_return, paired_difference, wilson_interval
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.viewer.conditions import LAST_ATTEMPT, VALID
 from verl_agent.viewer.filters import Filter
@@ -46,12 +46,14 @@ class PairedChanges:
 
     Attributes:
         success: difference of the share of solved episodes, second minus first.
+        returns: difference of the mean return, second minus first.
         gained: share of the tasks that the first does not solve and the second does; None if the first solves all.
         lost: share of the tasks that the first solves and the second does not; None if the first solves none.
         behaviors: difference of the share of turns that show a behavior, by its name, without those that never occur.
     """
 
     success: Estimate
+    returns: Estimate
     gained: Estimate | None
     lost: Estimate | None
     behaviors: dict[str, Estimate]
@@ -98,6 +100,10 @@ def compare_pairs(pairs: Sequence[TaskPair]) -> PairedChanges:
     occurring = [name for name in pairs[0].behaviors if any(any(pair.behaviors[name]) for pair in pairs)]
     return PairedChanges(
         success=_difference([pair.success for pair in pairs]),
+        returns=mean_return(
+            {str(number): [pair.reward[1]] for number, pair in enumerate(pairs)},
+            baseline_by_task={str(number): [pair.reward[0]] for number, pair in enumerate(pairs)},
+        ),
         gained=wilson_interval(changes.count("gained"), failed) if failed else None,
         lost=wilson_interval(changes.count("lost"), solved) if solved else None,
         behaviors={name: _difference([pair.behaviors[name] for pair in pairs]) for name in occurring},

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.behaviors import behavior_turns
@@ -10,6 +9,7 @@ from verl_agent.trace.record import EpisodeRecord, parse_record
 from verl_agent.types import Message
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.parsing import PART
+from verl_agent.viewer.storage import stored_path
 
 LONG = 2_000_000
 """Bytes of a record above which no page reads all of it."""
@@ -59,13 +59,13 @@ def read_part(index: RecordIndex, episode: int, turn: int = 1) -> EpisodePart:
     ).fetchone()
     record = json.loads(head["record"])
     try:
-        with Path(part["path"]).open("rb") as file:
+        with stored_path(part).open("rb") as file:
             file.seek(part["offset"])
             record["turns"] = json.loads(b"[" + file.read(part["length"]) + b"]")
         record["messages"] += [message for turn in record["turns"] for message in _messages(turn)]
         record = parse_record(record)
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
-        raise ConfigError(f"Episode {episode} is no longer where it was in {part['path']}: {error}") from error
+        raise ConfigError(f"Episode {episode} is no longer where it was in {stored_path(part)}: {error}") from error
     behaviors = _by_turn(json.loads(part["behaviors"]), len(record["turns"]))
     return EpisodePart(record, behaviors, part["part"] * PART + 1, head["turns"], head["length"] > LONG)
 

@@ -5,11 +5,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from verl_agent.results.findings import StepSummary, summarize_step
-from verl_agent.results.statistics import Estimate, clustered_wilson_interval
+from verl_agent.results.findings_steps import StepSummary, summarize_step
+from verl_agent.results.statistics import Estimate, clustered_wilson_interval, mean_over_tasks, mean_return
+from verl_agent.returns import TOLERANCE, is_uniform
 from verl_agent.trace import frame
 from verl_agent.trace.behaviors import first_divergence
-from verl_agent.trace.returns import is_uniform
 from verl_agent.viewer.conditions import INVALID, LAST_ATTEMPT, NEEDS, VALID
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
@@ -176,6 +176,33 @@ def success_rates(index: RecordIndex) -> dict[tuple[str, int], Estimate]:
     return {at: clustered_wilson_interval(by_task) for at, by_task in solved.items()}
 
 
+def mean_returns(index: RecordIndex) -> dict[tuple[str, int], Estimate]:
+    """Return the mean return of each purpose and step, with the interval over tasks that reports have.
+
+    The return of a solved task is the lowest one of a solved episode of the index, or 1 without one.
+    """
+    enough = index.db.execute("SELECT coalesce(min(enough), 1.0) FROM task_sums").fetchone()[0]
+    means = defaultdict[tuple[str, int], dict[str, list[float]]](dict)
+    known = defaultdict[tuple[str, int], list[float]](lambda: [0.0, enough])
+    graded = set[tuple[str, int]]()
+    rates = defaultdict[tuple[str, int], dict[str, list[float]]](dict)
+    for purpose, step, task, earned, lowest, highest, solved, episodes in index.db.execute(
+        """SELECT purpose, step, env || ' ' || task, sum(reward), min(lowest), max(highest), sum(solved), sum(episodes)
+        FROM task_sums GROUP BY purpose, step, env, task"""
+    ):
+        means[purpose, step][task] = [earned / episodes]
+        known[purpose, step] += [lowest, highest]
+        rates[purpose, step][task] = [enough] * solved + [0.0] * (episodes - solved)
+        if lowest < 0 or abs(earned - solved * enough) > TOLERANCE:  # not all returns are 0 or that of a solved task
+            graded.add((purpose, step))
+    return {
+        at: mean_over_tasks(by_task, least=min(known[at]), most=max(known[at]))
+        if at in graded
+        else mean_return(rates[at], enough)
+        for at, by_task in means.items()
+    }
+
+
 def count_uniform_groups(index: RecordIndex) -> dict[int, tuple[int, int]]:
     """Return the number of training groups whose returns are all equal, and of all training groups, by step."""
     rows = index.db.execute(
@@ -185,9 +212,15 @@ def count_uniform_groups(index: RecordIndex) -> dict[int, tuple[int, int]]:
 
 
 def mean_divergence(index: RecordIndex) -> dict[int, float]:
-    """Return the mean first different turn, from 1, of the training groups whose actions differ, by step."""
-    rows = index.db.execute("SELECT step, avg(divergence) AS turn FROM groups WHERE purpose = 'train' GROUP BY step")
-    return {row["step"]: row["turn"] for row in rows if row["turn"] is not None}
+    """Return the mean first different turn, from 1, of the training groups, by step.
+
+    Samples with the same actions part after their last turn: without them, a policy that becomes deterministic would
+    seem to explore as before.
+    """
+    rows = index.db.execute(
+        "SELECT step, avg(coalesce(divergence, turns + 1)) AS turn FROM groups WHERE purpose = 'train' GROUP BY step"
+    )
+    return {row["step"]: row["turn"] for row in rows}
 
 
 def task_history(index: RecordIndex, env: str, task: str) -> list[TaskStep]:

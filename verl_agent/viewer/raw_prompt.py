@@ -13,6 +13,7 @@ from nicegui import ui
 
 from verl_agent.viewer.layout import show_text
 from verl_agent.viewer.parts import LONG, EpisodePart
+from verl_agent.viewer.text import short_name
 
 TIMEOUT_S = 120.0
 """Most seconds that loading the tokenizer and rendering may take."""
@@ -57,7 +58,7 @@ class RawPrompts:
             with self._content:
                 show_text(f"Messages, without the chat template of the model: {error}")
                 for message in self._part.record["messages"]:
-                    ui.label(message["role"]).classes("small muted")
+                    ui.label(short_name(message["role"])).classes("small muted")
                     show_text(message["content"])
             return
         self._show()

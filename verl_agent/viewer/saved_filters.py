@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from verl_agent.envs.cache import home
 from verl_agent.errors import ConfigError
 from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.viewer.filters import Filter
@@ -18,7 +19,8 @@ class SavedFilters:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        root = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        chosen = os.environ.get("XDG_CONFIG_HOME")
+        root = path or (Path(chosen) if chosen else home("XDG_CONFIG_HOME") / ".config")
         self.path = path or root / "verl-agent" / "filters.json"
 
     def read(self) -> dict[str, Filter]:

@@ -1,7 +1,6 @@
 """Server of the viewer: NiceGUI's pages in an ASGI application on a socket of its own."""
 
 import os
-import resource
 import secrets
 import socket
 import threading
@@ -107,8 +106,6 @@ def serving_pages(state: ViewerState, port: int) -> Iterator[ViewerAddress]:
 @contextmanager
 def _serving(state: ViewerState, host: str, port: int) -> Iterator[tuple[ViewerAddress, EndingServer]]:
     address = listen(host, port)
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each index has some files
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_pages(state)
     ui.run_with(app, title="verl-agent", dark=None, show_welcome_message=False, reconnect_timeout=30)

@@ -1,18 +1,20 @@
 """Folders that the viewer opens: training runs and evaluations, their record files and their index."""
 
+import logging
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.abandoned import read_abandoned
-from verl_agent.trace.record_files import REPLIES
+from verl_agent.json_lines import REPLIES
+from verl_agent.trace.abandoned import read_abandoned, start_times
+from verl_agent.trace.record import parse_line
 
+logger = logging.getLogger(__name__)
+MAX_FIRST_LINE = 64 * 2**20
+"""Most bytes of the first line of a file beside runs, by which records are told from other files."""
 Kind = Literal["training", "evaluation", "records"]
-_START = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)")
-"""Name of a metrics file; see `verl_agent.runs.folder.RunFolder.metrics`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,18 @@ class RunSource:
         """Folder of the source; of a file, the folder that holds it."""
         return self.path if self.path.is_dir() else self.path.parent
 
+    @property
+    def records(self) -> Path:
+        """Folder of the files of records."""
+        return self.path / "episodes" if self.kind == "training" else self.folder
+
     def record_files(self) -> list[Path]:
         """Return the files of records, sorted by path; the list grows while a run writes."""
         if self.path.is_file():
             return [self.path]
-        root = self.path / "episodes" if self.kind == "training" else self.path
-        return sorted(file for file in root.rglob("*.jsonl") if file.parent.name != "metrics" and file.name != REPLIES)
+        return sorted(
+            file for file in self.records.rglob("*.jsonl") if file.parent.name != "metrics" and file.name != REPLIES
+        )
 
     def metrics_size(self) -> int:
         """Return the bytes of the metrics files."""
@@ -51,8 +59,7 @@ class RunSource:
 
     def starts(self) -> list[str]:
         """Return the times at which a training run was started or resumed, ISO 8601 in UTC, in order."""
-        found = (_START.fullmatch(file.stem) for file in self.metrics_files())
-        return ["{}-{}-{}T{}:{}:{}".format(*start.groups()) for start in found if start is not None]
+        return start_times(self.metrics_files())
 
     def abandoned_groups(self) -> frozenset[str]:
         """Return the groups of a training run that it plays again under other names after a resume."""
@@ -88,11 +95,34 @@ def open_sources(path: Path | str) -> list[RunSource]:
     source = open_source(path)
     if source.kind != "records" or source.path.is_file():
         return [source]
-    parts = [Path(folder) for folder, below, files in os.walk(source.path) if _is_run(below, files)]
-    parts = [part for part in parts if not any(parent in parts for parent in part.parents)]
-    inside = all(any(part in file.parents for part in parts) for file in source.record_files())
-    return [open_source(part) for part in sorted(parts)] if parts and inside else [source]
+    parts = find_runs(source.path)
+    beside = [file for file in source.record_files() if not any(part in file.parents for part in parts)]
+    strays = [file for file in beside if parts and not _holds_records(file)]
+    for file in strays:
+        logger.warning("%s is skipped: its first line is no episode record", file)
+    return [open_source(part) for part in parts] if parts and len(strays) == len(beside) else [source]
 
 
-def _is_run(folders: list[str], files: list[str]) -> bool:
-    return "episodes.jsonl" in files or ("metrics" in folders and "episodes" in folders)
+def find_runs(root: Path) -> list[Path]:
+    """Return the folders of runs and evaluations at and below a folder, none of which is below another one."""
+    found: list[Path] = []
+    for folder, below, files in os.walk(root):
+        if _is_run(Path(folder), below, files):
+            found.append(Path(folder))
+            below.clear()
+    return sorted(found)
+
+
+def _holds_records(file: Path) -> bool:
+    """Return True if the first line of a file is an episode record."""
+    try:
+        with file.open("rb") as lines:
+            parse_line(lines.readline(MAX_FIRST_LINE))
+    except (OSError, ValueError, RecursionError, ConfigError):
+        return False
+    return True
+
+
+def _is_run(folder: Path, folders: list[str], files: list[str]) -> bool:
+    """Return True for an evaluation, and for a training run, of which offline ones have metrics and no episodes."""
+    return "episodes.jsonl" in files or ("metrics" in folders and any((folder / "metrics").glob("*.jsonl")))

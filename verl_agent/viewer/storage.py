@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
+from verl_agent.envs.machine.databases import connect, journal_of
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.sources import RunSource
 from verl_agent.viewer.summaries import add_functions
@@ -55,16 +56,20 @@ def open_index_file(path: Path) -> sqlite3.Connection:
 
 def open_connection(path: Path, cache_kb: int = CACHE_KB) -> sqlite3.Connection:
     """Open a connection whose rows are `sqlite3.Row`."""
-    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    db = connect(path)
     db.row_factory = sqlite3.Row
-    db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = OFF")  # a lost index is built again
     db.execute(f"PRAGMA cache_size = -{cache_kb}")
     return db
 
 
+def stored_path(row: sqlite3.Row) -> Path:
+    """Return the path of a file of records in a row of the index."""
+    return Path(os.fsdecode(row["path"]))
+
+
 def index_folder(source: RunSource) -> Path:
-    """Return the folder of the index: `.viewer/` beside the records, or a temporary one where that is not writable.
+    """Return the folder of the index: `.viewer/` beside the records, or a temporary one where SQLite cannot write.
 
     Raises:
         ConfigError: neither can be created.
@@ -73,8 +78,11 @@ def index_folder(source: RunSource) -> Path:
     try:
         folder.mkdir(exist_ok=True)
         if os.access(folder, os.W_OK):
+            journal_of(folder)
             return folder
         reason = "no permission to write"
+    except sqlite3.Error as error:
+        reason = str(error)
     except OSError as error:
         reason = error.strerror or str(error)
     logger.warning("%s cannot be written (%s): the index lies in a temporary folder", folder, reason)

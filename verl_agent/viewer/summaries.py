@@ -18,37 +18,50 @@ Step = tuple[str, int]
 _BEHAVIORS = ", ".join(f'"{behavior.name}"' for behavior in BEHAVIORS)
 STEP_SUMS = f"""purpose, step, stop, operated, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
     sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds,
-    min(started_at) AS started_at, {", ".join(f'sum("{one.name}") AS "{one.name}"' for one in BEHAVIORS)}
+    min(started_at) AS started_at, sum(success AND oracle_turns IS NOT NULL) AS measured,
+    sum(success AND turns < coalesce(oracle_turns, 0)) AS short,
+    {", ".join(f'sum("{one.name}") AS "{one.name}"' for one in BEHAVIORS)}
     FROM episodes"""
 """Columns of `step_sums` in SQL, of a query that groups by purpose, step, stop and operated."""
 _GROUP_SUMS = f"""{GROUP}, category, task, count(*) AS episodes, avg(success) AS success, avg(reward) AS reward,
     avg(turns) AS turns, {SPREAD} AS spread, {EQUAL} AS uniform, divergence(actions) AS divergence FROM episodes"""
+_COPIES = """purpose, step, max(CASE WHEN tasks > 1 THEN episodes ELSE 0 END) * 1.0 / sum(episodes) AS share FROM
+    (SELECT purpose, step, count(*) AS episodes, count(DISTINCT task) AS tasks FROM episodes"""
+"""Largest share of the episodes of a step that have the same actions, if several tasks have them."""
 _TASK_SUMS = f"""env, task, purpose, step, max_turns, max(category) AS category, count(*) AS episodes,
     sum(success) AS solved, sum(turns) AS turns, sum(stop = '{StopReason.TURN_LIMIT}' AND NOT success) AS cut,
-    min(oracle_turns) AS oracle_turns, min(CASE WHEN success THEN turns END) AS shortest FROM episodes"""
+    min(oracle_turns) AS oracle_turns, min(CASE WHEN success THEN turns END) AS shortest, sum(reward) AS reward,
+    min(reward) AS lowest, max(reward) AS highest, min(CASE WHEN success THEN reward END) AS enough FROM episodes"""
 
 SUMMARY_TABLES = (
     "CREATE TABLE step_sums (purpose TEXT, step INTEGER, stop TEXT, operated INTEGER, episodes INTEGER, reward REAL, "
-    f"success INTEGER, turns INTEGER, max_turns INTEGER, tokens INTEGER, seconds REAL, started_at TEXT, {_BEHAVIORS})",
+    "success INTEGER, turns INTEGER, max_turns INTEGER, tokens INTEGER, seconds REAL, started_at TEXT, "
+    f"measured INTEGER, short INTEGER, {_BEHAVIORS})",
+    "CREATE TABLE copies (purpose TEXT, step INTEGER, share REAL)",
     'CREATE TABLE groups (purpose TEXT, step INTEGER, "group" TEXT, env TEXT, model TEXT, category TEXT, task TEXT, '
     "episodes INTEGER, success REAL, reward REAL, turns REAL, spread REAL, uniform INTEGER, divergence INTEGER)",
     "CREATE TABLE task_sums (env TEXT, task TEXT, purpose TEXT, step INTEGER, max_turns INTEGER, category TEXT, "
-    "episodes INTEGER, solved INTEGER, turns INTEGER, cut INTEGER, oracle_turns INTEGER, shortest INTEGER)",
+    "episodes INTEGER, solved INTEGER, turns INTEGER, cut INTEGER, oracle_turns INTEGER, shortest INTEGER, "
+    "reward REAL, lowest REAL, highest REAL, enough REAL)",
     *(f"CREATE INDEX {name}_by_step ON {name} (purpose, step)" for name in ("step_sums", "groups", "task_sums")),
 )
 """Statements that create the tables of sums over the last attempts, of `groups` and `task_sums` over valid ones.
 
 `groups` has the groups of two or more such episodes; `divergence` is the number, from 1, of the first turn in which
-their actions differ. `shortest` is the number of turns of the shortest solved episode."""
+their actions differ. `shortest` is the number of turns of the shortest solved episode, `enough` the lowest return
+of one."""
 
 _LATER = f"""EXISTS (SELECT 1 FROM episodes AS later
     WHERE later."group" = episodes."group" AND later.step = episodes.step AND later.sample = episodes.sample
-    AND (later.started_at, later.attempt) > (episodes.started_at, episodes.attempt)
-    AND (later.attempt > episodes.attempt OR episodes.stop = '{StopReason.ENV_ERROR}')
-    AND later.file = episodes.file AND later.purpose = episodes.purpose
+    AND (later.started_at, later.attempt, later.id) > (episodes.started_at, episodes.attempt, episodes.id)
+    AND (later.attempt > episodes.attempt
+        OR episodes.stop IN ('{StopReason.ENV_ERROR}', '{StopReason.REQUEST_REFUSED}')
+        OR (later.started_at, later.attempt) = (episodes.started_at, episodes.attempt))
+    AND later.task = episodes.task AND later.file = episodes.file AND later.purpose = episodes.purpose
     AND later.env = episodes.env AND later.model = episodes.model)"""
 """Condition in SQL that a later attempt followed. One process plays all attempts, so they stand in one file.
-A resumed evaluation plays an episode with an environment error again, and counts its attempts from 1."""
+A resumed evaluation may play an episode with an environment error or a refused request again, and counts its attempts
+from 1. Of lines that state the same attempt, such as those of a file that was written twice, the last one counts."""
 
 _ABANDONED = '"group" IN (SELECT value FROM json_each(:groups))'
 _PLAYED_AGAIN = f"started_at < :start OR {_ABANDONED}"
@@ -69,7 +82,7 @@ class _Divergence:
         return None if turn is None else turn + 1
 
 
-RULES = (LAST_ATTEMPT, VALID, _LATER, _PLAYED_AGAIN, STEP_SUMS, _GROUP_SUMS, _TASK_SUMS)
+RULES = (LAST_ATTEMPT, VALID, _LATER, _PLAYED_AGAIN, STEP_SUMS, _GROUP_SUMS, _TASK_SUMS, _COPIES)
 """Conditions and expressions from which marks and sums follow."""
 
 
@@ -83,13 +96,14 @@ def update_sums(db: sqlite3.Connection, steps: Iterable[Step]) -> None:
     for step in steps:
         where = "purpose = ? AND step = ?"
         db.execute(f"UPDATE episodes SET retried = {_LATER} WHERE {where} AND retried != {_LATER}", step)
-        for name in ("step_sums", "groups", "task_sums"):
+        for name in ("step_sums", "groups", "task_sums", "copies"):
             db.execute(f"DELETE FROM {name} WHERE {where}", step)
         where = f"WHERE {where} AND {LAST_ATTEMPT}"
         db.execute(f"INSERT INTO step_sums SELECT {STEP_SUMS} {where} GROUP BY stop, operated", step)
         where = f"{where} AND {VALID}"
         db.execute(f"INSERT INTO groups SELECT {_GROUP_SUMS} {where} GROUP BY {GROUP} HAVING count(*) > 1", step)
         db.execute(f"INSERT INTO task_sums SELECT {_TASK_SUMS} {where} GROUP BY env, task, max_turns", step)
+        db.execute(f"INSERT INTO copies SELECT {_COPIES} {where} GROUP BY actions) GROUP BY purpose, step", step)
 
 
 def drop_file(db: sqlite3.Connection, file: int) -> None:

@@ -7,7 +7,8 @@ from itertools import pairwise
 from verl_agent.trace.panels import BLUE, GREY, Curve, PanelKind
 
 WIDTH, HEIGHT = 460, 200
-_LEFT, _RIGHT, _TOP, _BOTTOM = 45, 10, 24, 20
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 24, 20
+"""Margins in pixels; the left one holds the longest number, such as -1.23e-05 in 10 px."""
 
 
 def sparkline(values: Sequence[float], width: int = 120, height: int = 18) -> str:

@@ -7,11 +7,14 @@ from typing import Any
 from verl_agent.trace import frame
 from verl_agent.trace.labels import KEY_FIELDS
 from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.turn_record import turn_text
 from verl_agent.viewer.summaries import RULES, SUMMARY_TABLES
 
 _SQL = {str: "TEXT", int: "INTEGER", float: "REAL", bool: "INTEGER"}
-COLUMNS = (*((name, _SQL[kind]) for name, kind in frame.COLUMNS.items()), ("actions", "TEXT"))
-"""Columns of an episode with their type; `actions` is a JSON list of the actions by turn."""
+_OF_FRAME = {name: kind for name, kind in frame.COLUMNS.items() if name != "env_label"}
+COLUMNS = (*((name, _SQL[kind]) for name, kind in _OF_FRAME.items()), ("actions", "TEXT"))
+"""Columns of an episode with their type; `env` is the label of the environment in the run, `actions` a JSON list of the
+actions by turn."""
 _KEY = ", ".join(f'"{name}"' for name in KEY_FIELDS)
 LABEL_OF_EPISODE = " AND ".join(f'labels."{name}" = episodes."{name}"' for name in KEY_FIELDS)
 """Condition in SQL that a label belongs to an episode."""
@@ -24,7 +27,7 @@ ORDER = ("step", "env", "task", '"group"', "sample")
 """Columns of the order of episodes unless another one is chosen. Attempts at one stand in the order of their file."""
 
 TABLES = (
-    "CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT UNIQUE, inode INTEGER, head BLOB, indexed INTEGER)",
+    "CREATE TABLE files (id INTEGER PRIMARY KEY, path BLOB UNIQUE, inode INTEGER, head BLOB, indexed INTEGER)",
     "CREATE TABLE bad_lines (file INTEGER, offset INTEGER, message TEXT)",
     "CREATE TABLE episodes (id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER, offset INTEGER, length INTEGER, "
     f"replaced INTEGER DEFAULT 0, retried INTEGER DEFAULT 0, {_TYPED_COLUMNS})",
@@ -48,7 +51,7 @@ TABLES = (
 """Statements that create the tables. `indexed` is the number of bytes of a file that were read. `tags` separates and
 surrounds tags by spaces. `replaced` is 1 for an episode of a step or group that the run played again after a resume,
 `retried` for an attempt that a later one followed. `heads` and `parts` have the episodes that pages show in parts,
-see `verl_agent.viewer.parts`."""
+see `verl_agent.viewer.parts`. `path` has bytes as `os.fsencode` returns them: names of files need not be UTF-8."""
 INDEX_VERSION = zlib.crc32("\n".join((*TABLES, *RULES)).encode()) & 0x7FFFFFFF
 """Version of the tables and of their content, a checksum of `TABLES` and `RULES`. An index of another version is
 deleted and built anew."""
@@ -62,8 +65,9 @@ INSERT_EPISODE = f"INSERT INTO episodes (file, offset, length, {_NAMES}) VALUES 
 def row_of(record: EpisodeRecord) -> list[Any]:
     """Return the values of `COLUMNS` for a record."""
     row = frame.episode_row(record)
-    actions = json.dumps([turn["action"] for turn in record["turns"]])
-    return [*(storable(row[name]) for name in frame.COLUMNS), actions]
+    row["env"] = row["env_label"]
+    actions = json.dumps([turn_text(turn) for turn in record["turns"]])
+    return [*(storable(row[name]) for name in _OF_FRAME), actions]
 
 
 def storable(value: Any) -> Any:

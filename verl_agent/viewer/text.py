@@ -1,37 +1,14 @@
-"""Text of models and environments, prepared for a page: hostile characters are made visible, long text is cut."""
+"""Text of models and environments, prepared for a page: hostile characters are visible, long text is cut."""
 
-import re
 import unicodedata
 
 from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.visible import make_visible
 
 MAX_SHOWN = 20_000
 """Characters of one text that a page shows at first."""
 MAX_NAME = 200
 """Characters of a name, such as that of a task, in a line of other text."""
-_NAMES = {
-    **{chr(code): chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"},
-    "\x7f": "\u2421",
-    "\u200b": "⟨ZWSP⟩",
-    "\u200e": "⟨LRM⟩",
-    "\u200f": "⟨RLM⟩",
-    "\u202a": "⟨LRE⟩",
-    "\u202b": "⟨RLE⟩",
-    "\u202c": "⟨PDF⟩",
-    "\u202d": "⟨LRO⟩",
-    "\u202e": "⟨RLO⟩",
-    "\u2066": "⟨LRI⟩",
-    "\u2067": "⟨RLI⟩",
-    "\u2068": "⟨FSI⟩",
-    "\u2069": "⟨PDI⟩",
-    "\ufeff": "⟨BOM⟩",
-}
-_CONTROL = re.compile("[" + "".join(map(re.escape, _NAMES)) + "\ud800-\udfff]")
-
-
-def make_visible(text: str) -> str:
-    """Return the text with a visible name in place of each control and direction character."""
-    return _CONTROL.sub(lambda match: _NAMES.get(match[0], "\ufffd"), text)
 
 
 def cut_text(text: str, limit: int = MAX_SHOWN) -> tuple[str, int]:

@@ -6,8 +6,8 @@ from typing import Any
 from nicegui.element import Element
 
 from verl_agent.trace.token_files import TokenRow
-from verl_agent.viewer.text import make_visible
 from verl_agent.viewer.token_views import Colored, alternatives, hover_values
+from verl_agent.visible import make_visible
 
 
 class TokenText(Element, component="token_text.js"):

@@ -28,7 +28,8 @@ from verl_agent.evaluation.what_if.summary import (
 from verl_agent.results.statistics import Estimate
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.layout import show_text
-from verl_agent.viewer.text import make_visible
+from verl_agent.viewer.storage import stored_path
+from verl_agent.visible import make_visible
 
 POLL_S = 2.0
 """Seconds between two checks for new answers."""
@@ -73,11 +74,11 @@ def record_place(index: RecordIndex, episode: int) -> RecordPlace | None:
     if row is None:
         return None
     if row["fingerprint"] is not None:
-        return RecordPlace(Path(row["path"]), row["line"], row["fingerprint"])
+        return RecordPlace(stored_path(row), row["line"], row["fingerprint"])
     try:
-        with Path(row["path"]).open("rb") as file:
+        with stored_path(row).open("rb") as file:
             file.seek(row["offset"])
-            return RecordPlace(Path(row["path"]), row["line"], fingerprint(file.read(row["length"])))
+            return RecordPlace(stored_path(row), row["line"], fingerprint(file.read(row["length"])))
     except OSError:
         return None
 
@@ -214,7 +215,7 @@ def _effects(effects: list[ActionEffect]) -> None:
             difference = "" if one.difference is None else f"; difference {percent(one.difference)}"
             ui.label(
                 f"{one.source}: {counted(one.episodes, 'episode')}{left_out}; success {percent(one.success)}"
-                f"{difference}; return {one.reward:.3g}; {one.turns:.1f} turns"
+                f"{difference}; return {one.returns}; {one.turns:.1f} turns"
             ).classes("muted")
 
 

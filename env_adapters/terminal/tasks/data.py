@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Mapping
 
 from env_adapters.terminal.grading import FileCheck, TerminalTask
 
@@ -13,9 +14,11 @@ TOWNS = ("Lima", "Oslo", "Pune", "Quito", "Riga", "Sofia", "Turin", "Umea")
 MARKS = ("NULL", "VOID", "TEST", "DUMMY", "BAD", "NONE", "DRAFT", "OLD", "SPAM", "EMPTY")
 
 
-def make(size: str, number: int, draw: random.Random) -> TerminalTask:
-    """Return a task."""
-    return {"small": marked_rows, "medium": dates, "large": merged}[size](number, draw)
+def make(size: str, number: int, held_out: bool, draw: random.Random) -> TerminalTask:
+    """Return a task; marks and least payments of held-out tasks follow from their numbers and are theirs alone."""
+    if size == "medium":
+        return dates(number, "date" if held_out else ("order", "count")[number % 2], draw)
+    return {"small": marked_rows, "large": merged}[size](number, draw)
 
 
 def marked_rows(number: int, draw: random.Random) -> TerminalTask:
@@ -37,20 +40,27 @@ def csv_text(rows: list[list[str]]) -> str:
     return "".join(",".join(row) + "\n" for row in rows)
 
 
-def dates(number: int, draw: random.Random) -> TerminalTask:
+SORTED: Mapping[str, tuple[str, str]] = {
+    "order": ("by order, as numbers", "int(row[0])"),
+    "count": ("by count and then by order, as numbers", "(int(row[3]), int(row[0]))"),
+    "date": ("by date, the latest first, and then by order", "(-int(row[1].replace('-', '')), int(row[0]))"),
+}
+"""Text and key of each way to sort."""
+
+
+def dates(number: int, by: str, draw: random.Random) -> TerminalTask:
     """Ask to convert dates, to remove repeated rows and to sort."""
-    file, by_count, rows, right = f"orders{number}.csv", number % 2 == 0, [], []
+    file, rows, right = f"orders{number}.csv", [], []
+    criterion, key = SORTED[by]
     for order in draw.sample(range(1000, 9999), 40):
         day, month, year = draw.randrange(1, 29), draw.randrange(1, 13), draw.randrange(2020, 2030)
         rest = [draw.choice(NAMES), str(draw.randrange(1, 500))]
         rows.append([str(order), f"{day:02}/{month:02}/{year}", *rest])
         right.append([str(order), f"{year}-{month:02}-{day:02}", *rest])
-    right.sort(key=lambda row: (int(row[3]), int(row[0])) if by_count else (0, int(row[0])))
+    right.sort(key=eval(f"lambda row: {key}"))
     rows += draw.sample(rows, 8)
     draw.shuffle(rows)
     header = ["order", "date", "name", "count"]
-    criterion = "by count and then by order, as numbers" if by_count else "by order, as numbers"
-    key = "(int(row[3]), int(row[0]))" if by_count else "int(row[0])"
     program = f"""
 import csv
 header, *rows = csv.reader(open('{file}'))

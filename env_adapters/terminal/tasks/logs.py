@@ -15,9 +15,11 @@ def clock_time(draw: random.Random, second: int) -> str:
     return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}.{draw.randrange(1000):03}"
 
 
-def make(size: str, number: int, draw: random.Random) -> TerminalTask:
-    """Return a task."""
-    return {"small": one_line, "medium": sum_of_field, "large": slowest_request}[size](number, draw)
+def make(size: str, number: int, held_out: bool, draw: random.Random) -> TerminalTask:
+    """Return a task; words of held-out small tasks follow from their numbers and are theirs alone."""
+    if size == "small":
+        return one_line(number, draw)
+    return {"medium": one_number, "large": slowest_request}[size](number, held_out, draw)
 
 
 def one_line(number: int, draw: random.Random) -> TerminalTask:
@@ -37,33 +39,36 @@ def one_line(number: int, draw: random.Random) -> TerminalTask:
     )
 
 
-def sum_of_field(number: int, draw: random.Random) -> TerminalTask:
-    """Ask for the sum of a field over the lines of a user with a level."""
+def one_number(number: int, largest: bool, draw: random.Random) -> TerminalTask:
+    """Ask for the sum or the largest number of a field over the lines of a user with a level."""
     file, user, level = FILES[number % len(FILES)], draw.choice(USERS), draw.choice(("WARN", "ERROR"))
     field = ("ms", "bytes", "retries")[number % 3]
-    total, lines = 0, []
+    found, lines = list[int](), []
     for index in range(300):
         one, severity, value = draw.choice(USERS), draw.choice(("INFO", "WARN", "ERROR")), draw.randrange(10, 9000)
         if index % 40 == 7:
             one, severity = user, level
-        total += value * (one == user and severity == level)
+        if one == user and severity == level:
+            found.append(value)
         lines.append(f"{clock_time(draw, 90 * index)} {severity} {draw.choice(PARTS)} user={one} {field}={value}")
     pattern = f" {level} .* user={user} {field}="
+    target, asked = ("most.txt", "find the largest of") if largest else ("sum.txt", "add up")
+    program = "$1 > s {s = $1} END {print s}" if largest else "{s += $1} END {print s}"
     return TerminalTask(
-        f"In {file}, add up the numbers after `{field}=` of all lines of level {level} whose user is {user}. "
-        "Write the sum to sum.txt.",
+        f"In {file}, {asked} the numbers after `{field}=` of all lines of level {level} whose user is {user}. "
+        f"Write the {'number' if largest else 'sum'} to {target}.",
         {file: "\n".join(lines) + "\n"},
         (
             f"head -3 {file}",
-            f"grep '{pattern}' {file} | sed 's/.*{field}=//' | awk '{{s += $1}} END {{print s}}' > sum.txt",
-            "cat sum.txt",
+            f"grep '{pattern}' {file} | sed 's/.*{field}=//' | awk '{program}' > {target}",
+            f"cat {target}",
         ),
-        (FileCheck("sum.txt", total),),
+        (FileCheck(target, max(found) if largest else sum(found)),),
     )
 
 
-def slowest_request(number: int, draw: random.Random) -> TerminalTask:
-    """Ask for the slowest failed requests, whose beginning and end are in different files."""
+def slowest_request(number: int, missing: bool, draw: random.Random) -> TerminalTask:
+    """Ask for the slowest failed or missing requests, whose beginning and end are in different files."""
     count, starts, ends = 3 + number % 3, [], []
     failed: list[tuple[int, str, str]] = []
     requests = draw.sample(range(16**6), 150)
@@ -73,11 +78,12 @@ def slowest_request(number: int, draw: random.Random) -> TerminalTask:
         code = draw.choice((200, 200, 404, 500, 503))
         starts.append((begin, f"{begin} start {request:06x} user={user} path=/{draw.choice(PARTS)}"))
         ends.append((begin + duration, f"{begin + duration} end {request:06x} status={code}"))
-        if code >= 500:
+        if code == 404 if missing else code >= 500:
             failed.append((duration, f"{request:06x}", user))
     answer = "\n".join(f"{request} {user} {took}" for took, request, user in sorted(failed, reverse=True)[:count])
     both = [line for _, line in sorted(starts + ends)]
     files = {f"server.{part}.log": "\n".join(both[part::3]) + "\n" for part in range(3)}
+    condition, asked = ("== 404", "404") if missing else (">= 500", "500 or more")
     program = f"""
 import glob, re
 begin, rows = {{}}, []
@@ -87,14 +93,14 @@ for line in lines:
     at, event, request, rest = line.split(maxsplit=3)
     if event == 'start':
         begin[request] = int(at), re.search('user=([a-z]+)', rest)[1]
-    elif int(rest.split('=')[1]) >= 500:
+    elif int(rest.split('=')[1]) {condition}:
         rows.append((int(at) - begin[request][0], request, begin[request][1]))
 for took, request, user in sorted(rows, reverse=True)[:{count}]:
     print(request, user, took)
 """.strip()
     return TerminalTask(
         "The lines of the files server.0.log to server.2.log have a time in milliseconds, `start` or `end`, and the id "
-        f"of a request. Find the {count} slowest requests (end minus start) whose status is 500 or more. Write a line "
+        f"of a request. Find the {count} slowest requests (end minus start) whose status is {asked}. Write a line "
         "`id user milliseconds` for each to slow.txt, the slowest first.",
         files,
         ("head -2 server.*.log", f"python3 > slow.txt <<'END'\n{program}\nEND", "cat slow.txt"),

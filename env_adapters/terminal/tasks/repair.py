@@ -161,15 +161,21 @@ FUNCTIONS = (
 )
 
 
-def make(size: str, number: int, draw: random.Random) -> TerminalTask:
+HELD_OUT = ("initials", "running", "encode", "digits")
+"""Functions of the held-out tasks alone."""
+
+
+def make(size: str, number: int, held_out: bool, draw: random.Random) -> TerminalTask:
     """Return a task: one mistake, two in functions of one file, or three in two files."""
     count = {"small": 1, "medium": 2, "large": 3}[size]
-    chosen = [FUNCTIONS[(number + 5 * step) % len(FUNCTIONS)] for step in range(count)]
+    pool = [one for one in FUNCTIONS if (one.name in HELD_OUT) == held_out]
+    order = number // 5 if held_out else number - number // 5  # number within the split
+    chosen = [pool[(order + 3 * step) % len(pool)] for step in range(count)]
     files = ["lib.py"] * count if count < 3 else ["lib.py", "lib.py", "more.py"]
     sources: dict[str, str] = {}
     commands, checks = [], []
     for place, (function, file) in enumerate(zip(chosen, files, strict=True)):
-        right, wrong = function.mistakes[(number // len(FUNCTIONS) + place) % len(function.mistakes)]
+        right, wrong = function.mistakes[(order // len(pool) + place) % len(function.mistakes)]
         assert function.source.count(right) == 1, (function.name, right)
         broken = function.source.replace(right, wrong)
         cases = [function.arguments(draw) for _ in range(CASES)]

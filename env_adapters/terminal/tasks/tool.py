@@ -238,10 +238,13 @@ LARGE = (
 )  # fmt: skip
 
 
-def make(size: str, number: int, draw: random.Random) -> TerminalTask:
-    """Return a task."""
+def make(size: str, number: int, held_out: bool, draw: random.Random) -> TerminalTask:
+    """Return a task; the last fifth of the programs, at least one, is for held-out tasks alone."""
     tools = {"small": SMALL, "medium": MEDIUM, "large": LARGE}[size]
-    tool, file = tools[number % len(tools)], f"{draw.choice(('tool', 'run', 'calc', 'prog'))}{number}.py"
+    apart = max(1, len(tools) // 5)
+    pool = tools[-apart:] if held_out else tools[:-apart]
+    order = number // 5 if held_out else number - number // 5  # number within the split
+    tool, file = pool[order % len(pool)], f"{draw.choice(('tool', 'run', 'calc', 'prog'))}{number}.py"
     checks, shown = [], ""
     for case in range(CASES + 1):
         arguments, text = tool.inputs(draw)

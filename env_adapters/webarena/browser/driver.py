@@ -1,7 +1,7 @@
 """Playwright's driver: the Node.js process that starts the browsers of a pool and sends commands to them."""
 
 import asyncio
-import secrets
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -9,7 +9,8 @@ import psutil
 from playwright.async_api import Error, Playwright, async_playwright
 
 from env_adapters.webarena.browser.chromium import find_chromium
-from env_adapters.webarena.browser.process import RunningBrowser, kill_process_tree, main_process, succeeds
+from env_adapters.webarena.browser.process import RunningBrowser, kill_browser, main_process, succeeds
+from verl_agent.envs.machine.processes import ProcessTree
 from verl_agent.errors import EnvError
 
 ARGUMENTS = (
@@ -50,19 +51,18 @@ class PlaywrightDriver:
             EnvError: the browser or the driver does not start. Call `stop` if the driver has no other browser.
         """
         command = find_chromium()
-        mark = f"{MARK_ARGUMENT}={secrets.token_hex(8)}"
-        started = None
+        tree, started = ProcessTree(), None
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 if self._playwright is None:
                     self._playwright = await self._start()
-                started = await self._launch(self._playwright, command, mark)
+                started = await self._launch(self._playwright, command, tree)
         except (OSError, Error) as error:  # a TimeoutError is an OSError
             raise EnvError(f"{command} does not start: {error_summary(error)}") from error
         finally:
             if started is None:
                 with suppress(EnvError):
-                    kill_process_tree(main_process(mark))
+                    kill_browser(main_process(f"{MARK_ARGUMENT}={tree.mark}"), tree)
         return started
 
     async def stop(self) -> None:
@@ -97,11 +97,16 @@ class PlaywrightDriver:
         finally:
             self._processes = [process for process in _drivers() if process not in before]
 
-    async def _launch(self, playwright: Playwright, command: str, mark: str) -> RunningBrowser:
+    async def _launch(self, playwright: Playwright, command: str, tree: ProcessTree) -> RunningBrowser:
+        mark = f"{MARK_ARGUMENT}={tree.mark}"
         browser = await playwright.chromium.launch(
-            executable_path=command, args=[*ARGUMENTS, mark], proxy={"server": UNUSED_PROXY}, handle_sigint=False
+            executable_path=command,
+            args=[*ARGUMENTS, mark],
+            env=dict(tree.environment(os.environ)),
+            proxy={"server": UNUSED_PROXY},
+            handle_sigint=False,
         )
-        return RunningBrowser(browser, await browser.new_browser_cdp_session(), main_process(mark))
+        return RunningBrowser(browser, await browser.new_browser_cdp_session(), main_process(mark), tree)
 
 
 def error_summary(error: BaseException) -> str:

@@ -4,8 +4,8 @@ import ast
 import re
 from dataclasses import dataclass
 
-from verl_agent.envs.action_format import Parameter, Tool
 from verl_agent.envs.action_target import ActionTarget
+from verl_agent.envs.tools import Tool, arguments
 
 MAX_TEXT = 2_000
 """Characters that one action may type; no form of the tasks needs more."""
@@ -160,25 +160,30 @@ def _check_length(text: str, limit: int, argument: str) -> str:
     return text
 
 
-ID = Parameter("id", "integer", "The number of the element.")
+def _whole(description: str) -> dict[str, str]:
+    return {"type": "integer", "description": description}
+
+
+ID, TEXT = _whole("The number of the element."), {"type": "string"}
+ENTER, COMBINATION = _whole("1 to press Enter afterwards, else 0."), {"type": "string", "description": "As Control+a."}
 TOOLS = (
-    Tool("click", "Click an element; clicking an option of a list chooses it.", "click [{id}]", (ID,)),
+    Tool("click", "Click an element; clicking an option of a list chooses it.", arguments(id=ID), "click [{id}]"),
     Tool(
         "type",
         "Click a field and type a text at its end; in a list, choose the option of that name.",
+        arguments(id=ID, text=TEXT, enter=ENTER),
         "type [{id}] [{text}] [{enter}]",
-        (ID, Parameter("text"), Parameter("enter", "integer", "1 to press Enter afterwards, else 0.")),
     ),
-    Tool("hover", "Move the mouse over an element.", "hover [{id}]", (ID,)),
-    Tool("press", "Press a key or a combination.", "press [{keys}]", (Parameter("keys", "string", "As Control+a."),)),
-    Tool("scroll", "Scroll by the height of the window.", "scroll [{direction}]", (Parameter("direction"),)),
-    Tool("new_tab", "Open a tab.", "new_tab"),
-    Tool("tab_focus", "Go to a tab.", "tab_focus [{number}]", (Parameter("number", "integer", "From 0."),)),
-    Tool("close_tab", "Close the current tab.", "close_tab"),
-    Tool("goto", "Go to a URL of the task's sites.", "goto [{url}]", (Parameter("url"),)),
-    Tool("go_back", "Go back to the previous page.", "go_back"),
-    Tool("go_forward", "Undo go_back.", "go_forward"),
-    Tool("stop", "End the task with an answer, or without one.", "stop [{answer}]", (Parameter("answer"),)),
+    Tool("hover", "Move the mouse over an element.", arguments(id=ID), "hover [{id}]"),
+    Tool("press", "Press a key or a combination.", arguments(keys=COMBINATION), "press [{keys}]"),
+    Tool("scroll", "Scroll by the height of the window.", arguments(direction=TEXT), "scroll [{direction}]"),
+    Tool("new_tab", "Open a tab.", line="new_tab"),
+    Tool("tab_focus", "Go to a tab.", arguments(number=_whole("From 0.")), "tab_focus [{number}]"),
+    Tool("close_tab", "Close the current tab.", line="close_tab"),
+    Tool("goto", "Go to a URL of the task's sites.", arguments(url=TEXT), "goto [{url}]"),
+    Tool("go_back", "Go back to the previous page.", line="go_back"),
+    Tool("go_forward", "Undo go_back.", line="go_forward"),
+    Tool("stop", "End the task with an answer, or without one.", arguments(answer=TEXT), "stop [{answer}]"),
 )
 
 

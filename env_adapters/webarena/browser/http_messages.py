@@ -13,11 +13,15 @@ def is_document(fields: bytes) -> bool:
     return any(line.lower().startswith(prefix) for line in fields.split(b"\r\n"))
 
 
-def origin_form(method: str, target: str, version: str) -> bytes:
-    """Return the request line for a site, with the path of the URL that a proxy gets."""
+def origin_form(method: str, target: str, version: str, origin: str = "") -> bytes:
+    """Return the request line for a site, with the path of the URL that a proxy gets.
+
+    Args:
+        origin: scheme and authority for another proxy; empty for the site itself.
+    """
     parts = urlsplit(target)
     path = target[len(f"{parts.scheme}://{parts.netloc}") :] or "/"
-    return f"{method} {path if path.startswith('/') else '/' + path} {version}\r\n".encode("latin-1")
+    return f"{method} {origin}{path if path.startswith('/') else '/' + path} {version}\r\n".encode("latin-1")
 
 
 def close_after(fields: bytes, added: Mapping[str, str] | None = None) -> bytes:

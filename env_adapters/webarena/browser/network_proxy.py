@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from env_adapters.webarena.browser.http_messages import close_after, html_response, is_document, origin_form
+from env_adapters.webarena.browser.site_connection import MAX_HEAD, open_site
+from verl_agent.errors import ConfigError
 
-MAX_HEAD = 64 * 1024
-"""Most bytes in the head of a request or response."""
 CHUNK = 64 * 1024
 CONNECT_S = 10.0
 """Seconds after which a connection to a site times out."""
@@ -178,8 +178,8 @@ class NetworkProxy:
         self.traffic.open_requests += not tunnel
         try:
             async with asyncio.timeout(CONNECT_S):
-                site_reader, site_writer = await asyncio.open_connection(route.host, route.port, limit=MAX_HEAD)
-        except (OSError, TimeoutError) as error:
+                site_reader, site_writer, outside = await open_site(route.host, route.port, tunnel)
+        except (OSError, TimeoutError, ConfigError) as error:
             self.traffic.fail(f"{url[:200]} ({error or 'no connection in time'})")
             self.traffic.open_requests -= not tunnel
             writer.write(html_response("502 Bad Gateway", FAILURE))
@@ -190,7 +190,8 @@ class NetworkProxy:
                 writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
                 await self._forward_tunnel(reader, writer, site_reader, site_writer)
             else:
-                site_writer.write(origin_form(method, target, version) + close_after(fields, route.headers))
+                line_out = origin_form(method, target, version, outside.origin)
+                site_writer.write(line_out + close_after(fields, {**route.headers, **outside.headers}))
                 required = bool(route.headers) or is_document(fields)
                 await self._forward_response(reader, writer, site_reader, site_writer, url, required)
         finally:

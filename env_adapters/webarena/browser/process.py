@@ -1,8 +1,6 @@
 """One Chromium with all its processes: health check, memory, and termination."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from typing import Any
 import psutil
 from playwright.async_api import Browser, CDPSession, Error
 
+from verl_agent.envs.machine.processes import ProcessTree
 from verl_agent.errors import EnvError
 
 
@@ -46,8 +45,8 @@ class RunningBrowser:
         next_memory_check: monotonic time in seconds of the next measurement of its memory.
     """
 
-    def __init__(self, browser: Browser, probe: CDPSession, process: psutil.Process) -> None:
-        self.browser, self.process = browser, process
+    def __init__(self, browser: Browser, probe: CDPSession, process: psutil.Process, tree: ProcessTree) -> None:
+        self.browser, self.process, self._tree = browser, process, tree
         self._probe = probe
         self.open_contexts = self.all_contexts = 0
         self.retired = False
@@ -69,7 +68,7 @@ class RunningBrowser:
 
     def kill(self) -> None:
         self._killed = True
-        kill_process_tree(self.process)
+        kill_browser(self.process, self._tree)
 
 
 def main_process(mark: str) -> psutil.Process:
@@ -88,13 +87,15 @@ def main_process(mark: str) -> psutil.Process:
     raise EnvError("the browser ended as soon as it had started.")
 
 
-def kill_process_tree(process: psutil.Process) -> None:
-    """Kill the main process of a browser and all its child processes."""
+def kill_browser(process: psutil.Process, tree: ProcessTree) -> None:
+    """Kill the main process of a browser, its descendants, and those that have left them but carry the tree's mark.
+
+    Chromium writes its title over the environment of its own processes, so these are found as descendants.
+    """
     for member in process_tree(process):
         with suppress(psutil.Error):
             member.kill()
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    tree.sweep()
 
 
 def process_tree(process: psutil.Process) -> list[psutil.Process]:

@@ -65,6 +65,14 @@ def _plain(number: Decimal) -> str:
     return f"{number.normalize():f}"
 
 
+NUMBER_VALUES = "VALUES"
+"""Value of a task's field `number_rule` that reads numbers as `must_include_value` does."""
+NUMERAL = re.compile(
+    r"(?<!\w)(?<!\d[.:/-])(?P<number>(?:(?<![\w.])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?)"
+    rf"(?:[\s-]?(?P<unit>{UNITS})(?!\w))?(?!\w|[.:/-]\d)",
+    re.ASCII,
+)
+"""Number with or without a unit that is not part of a word, another number, a fraction, a date or a clock time."""
 FUZZY_SHARE = 0.8
 """Smallest share of the reference's words in an answer that matches without a judge."""
 EXTRA_NUMBERS = 2
@@ -123,6 +131,29 @@ def must_include(reference: str, answer: str, as_word: bool = False) -> float:
     if as_word and len(expected) == 1:
         return float(_has_word(expected, given))
     return float(expected in given)
+
+
+def must_include_value(reference: str, answer: str) -> float:
+    """Return the score of `must_include` with numbers read as numbers.
+
+    A reference that is a number, a duration or a distance must be a whole number of the answer, however it is written.
+    Parts of longer numbers, fractions, dates and clock times do not count. Another reference is read as a text.
+
+    Example:
+        >>> must_include_value("0", "The score is $0.00."), must_include_value("16", "There are 160.")
+        (1.0, 0.0)
+    """
+    expected, given = clean_answer(reference), clean_answer(answer)
+    for wanted, text in ((expected, given), (with_base_units(expected), with_base_units(given))):
+        if one := NUMERAL.fullmatch(wanted):
+            found = NUMERAL.finditer(text)
+            if any(_value(one) == _value(match) and one["unit"] in (None, match["unit"]) for match in found):
+                return 1.0
+    return float(not NUMERAL.fullmatch(expected) and must_include(reference, answer, as_word=True))
+
+
+def _value(numeral: re.Match[str]) -> Decimal:
+    return Decimal(numeral["number"].replace(",", ""))
 
 
 def fuzzy_match(references: Sequence[str], answer: str, known: str = "") -> float:

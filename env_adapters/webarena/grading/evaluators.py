@@ -18,11 +18,13 @@ from env_adapters.webarena.browser.tab import Tab
 from env_adapters.webarena.grading import strict
 from env_adapters.webarena.grading.answers import (
     BRIEF_ANSWER,
+    NUMBER_VALUES,
     clean_answer,
     exact_match,
     fuzzy_match,
     is_brief,
     must_include,
+    must_include_value,
 )
 from env_adapters.webarena.grading.helpers import LAST_URL, call_helper
 from env_adapters.webarena.grading.strict import FinalState
@@ -72,13 +74,16 @@ def reference_texts(references: Mapping[str, Any]) -> list[str]:
     return [text for value in references.values() for text in ([value] if isinstance(value, str) else value)]
 
 
-async def string_match(references: Mapping[str, Any], note: str, final: FinalState, judge: Judge | None) -> float:
+async def string_match(
+    references: Mapping[str, Any], note: str, final: FinalState, judge: Judge | None, by_value: bool = False
+) -> float:
     """Return the product of the scores of the answer by all references.
 
     Args:
         references: reference of each match: `exact_match`, `must_include`, `fuzzy_match`. The fuzzy reference N/A
             means that the task cannot be done. Then the answer must be N/A or, with a judge, agree with `note`.
         note: reason why the task cannot be done.
+        by_value: read numbers of `must_include` as numbers; WebArena does not.
     """
     score, answer = 1.0, clean_answer(final.answer)
     for match, reference in references.items():
@@ -86,7 +91,8 @@ async def string_match(references: Mapping[str, Any], note: str, final: FinalSta
             score *= exact_match(reference, answer)
         elif match == "must_include":
             for text in reference:
-                score *= must_include(text, answer, as_word=len(reference) == 1)
+                as_word = len(reference) == 1
+                score *= must_include_value(text, answer) if by_value else must_include(text, answer, as_word)
         elif reference == NOT_ACHIEVABLE:
             agreement = exact_match(reference, answer)
             if not agreement and judge is not None and answer.strip() and note:
@@ -199,7 +205,8 @@ async def evaluate(evaluation: Mapping[str, Any], final: FinalState, judge: Judg
             limited = evaluation.get("answer_rule") == BRIEF_ANSWER and NOT_ACHIEVABLE not in references.values()
             if limited and not is_brief(reference_texts(references), final.answer):
                 return 0.0
-            score *= await string_match(references, note, final, judge)
+            by_value = evaluation.get("number_rule") == NUMBER_VALUES
+            score *= await string_match(references, note, final, judge, by_value)
         elif kind == "url_match":
             exact = evaluation.get("url_note") == EXACT_URL
             score *= url_match(evaluation["reference_url"], final.session.tab.url, exact)

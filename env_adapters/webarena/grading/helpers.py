@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from playwright.async_api import Error, Page
 
+from verl_agent.envs.machine.proxies import proxy_of
 from verl_agent.errors import ConfigError, EnvError
 
 ADMIN = {"username": "admin", "password": "admin1234"}
@@ -109,11 +110,12 @@ async def call_helper(text: str, page: Page, site_urls: Mapping[str, str]) -> st
 async def _query_shop(site_urls: Mapping[str, str], path: str, query: Mapping[str, str] | None = None) -> Any:
     """Query the shop's REST API (Magento) as its administrator."""
     shop = f"{site_urls['__SHOPPING__']}/rest/"
+    proxy = proxy_of(shop)
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(TIMEOUT_S), raise_for_status=True) as client:
-            async with client.post(f"{shop}default/V1/integration/admin/token", json=ADMIN) as response:
+            async with client.post(f"{shop}default/V1/integration/admin/token", json=ADMIN, proxy=proxy) as response:
                 bearer = {"Authorization": f"Bearer {await response.json()}"}
-            async with client.get(f"{shop}V1/{path}", params=query, headers=bearer) as response:
+            async with client.get(f"{shop}V1/{path}", params=query, headers=bearer, proxy=proxy) as response:
                 return await response.json()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise EnvError(f"the evaluator's query to the shop ({path}) failed: {type(error).__name__}: {error}") from error

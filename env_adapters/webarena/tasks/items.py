@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from env_adapters.webarena.grading.answers import BRIEF_ANSWER
+from env_adapters.webarena.grading.answers import BRIEF_ANSWER, NUMBER_VALUES
 from env_adapters.webarena.grading.helpers import parse_call
 from env_adapters.webarena.grading.urls import EXACT_URL
 from verl_agent.errors import ConfigError, did_you_mean
@@ -53,14 +53,18 @@ def _read_items(file: Path, modified_ns: int) -> tuple[TaskItem, ...]:
     return tuple(map(make_item, tasks))
 
 
-def with_exact_url(item: TaskItem) -> TaskItem:
-    """Return a task whose evaluator compares URLs exactly."""
-    return replace(item, data={**item.data, "eval": {**item.data["eval"], "url_note": EXACT_URL}})
+ANSWER_RULES: Mapping[str, tuple[str, str]] = {
+    "exact_urls": ("url_note", EXACT_URL),
+    "brief_answers": ("answer_rule", BRIEF_ANSWER),
+    "number_values": ("number_rule", NUMBER_VALUES),
+}
+"""Field of an evaluator and its value, by the option of `access` that departs from WebArena's rules."""
 
 
-def with_brief_answer(item: TaskItem) -> TaskItem:
-    """Return a task whose evaluator rejects answers that are much longer than the reference."""
-    return replace(item, data={**item.data, "eval": {**item.data["eval"], "answer_rule": BRIEF_ANSWER}})
+def with_rules(item: TaskItem, rules: Sequence[str]) -> TaskItem:
+    """Return a task whose evaluator departs from WebArena's rules by these options."""
+    changed = dict(ANSWER_RULES[name] for name in rules)
+    return replace(item, data={**item.data, "eval": {**item.data["eval"], **changed}})
 
 
 def make_item(task: Mapping[str, Any]) -> TaskItem:

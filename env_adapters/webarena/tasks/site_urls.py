@@ -14,6 +14,7 @@ from playwright.async_api import StorageState
 from env_adapters.webarena.browser.network_proxy import SiteAddress, authority
 from env_adapters.webarena.grading.changes import Change
 from env_adapters.webarena.tasks.items import SITES
+from verl_agent.envs.machine.proxies import proxy_of
 from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -165,7 +166,7 @@ async def _post(url: str) -> None:
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(RESET_TIMEOUT_S), raise_for_status=True) as client,
-            client.post(url) as response,
+            client.post(url, proxy=proxy_of(url)) as response,
         ):
             await response.read()
     except (aiohttp.ClientError, TimeoutError) as error:

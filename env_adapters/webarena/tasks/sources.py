@@ -15,13 +15,13 @@ from env_adapters.webarena.grading.verified import INSTALL_COMMAND, KIND, data_f
 from env_adapters.webarena.options import AccessOptions
 from env_adapters.webarena.tasks import items as webarena_items
 from env_adapters.webarena.tasks.items import (
+    ANSWER_RULES,
     ENV,
     installed_task_file,
     make_item,
     read_items,
     select_by_sites,
-    with_brief_answer,
-    with_exact_url,
+    with_rules,
 )
 from env_adapters.webarena.tasks.miniwob import MiniWobTasks
 from env_adapters.webarena.tasks.site_urls import TABS, SiteEnvironment, UserSites, login_file_name
@@ -156,10 +156,8 @@ class UserSiteTasks(TaskSource):
                 "test to each task, or use split=all. WebArena's own splits do not apply to other tasks."
             )
         items = [item for item in every if item.data.get("split") == split] if by_field else SPLITS[split](every)
-        if self.options.access.exact_urls:
-            items = [with_exact_url(item) for item in items]
-        if self.options.access.brief_answers:
-            items = [with_brief_answer(item) for item in items]
+        if rules := [name for name in ANSWER_RULES if getattr(self.options.access, name)]:
+            items = [with_rules(item, rules) for item in items]
         return items if self.options.sites is None else select_by_sites(items, tuple(self.options.sites))
 
     @override
@@ -226,12 +224,12 @@ def own_sources() -> Mapping[str, Callable[[], TaskSource]]:
 
 def make_source(options: SourceOptions) -> TaskSource:
     """Return the task source that the options define."""
-    for name in ("exact_urls", "brief_answers"):
+    for name in ANSWER_RULES:
         if getattr(options.access, name) and options.tasks in (KIND, *own_sources()):
             raise ConfigError(
                 f"env.options.access.{name}=true has no effect with tasks={options.tasks!r}, whose evaluators accept "
-                "neither several pages in one URL nor lists of answers. Remove it, or use tasks=webarena or a task "
-                "file."
+                "neither several pages in one URL nor lists of answers, and compare values. Remove it, or use "
+                "tasks=webarena or a task file."
             )
     if options.tasks in own_sources():
         reject_site_urls(options.tasks, options.sites)

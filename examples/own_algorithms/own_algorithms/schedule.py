@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 
+import verl_agent as va
 
-def waves(step: int, stages: Sequence[int], *, period: int = 10) -> int:
-    """Return the turn limit at a step: all stages within `period` steps, then from the first one again.
+
+class Waves(va.Schedule):
+    """All stages within `period` steps, then from the first one again.
 
     Args:
-        step: training step, from 1.
         stages: turn limits of `horizon.max_turns`, growing.
         period: steps of a wave.
     """
-    return stages[(step - 1) % period * len(stages) // period]
+
+    def __init__(self, stages: Sequence[int], *, period: int = 10) -> None:
+        super().__init__(stages)
+        self._period = period
+
+    def limit(self, step: int, item: va.TaskItem) -> int:
+        return self.stages[(step - 1) % self._period * len(self.stages) // self._period]

@@ -4,11 +4,11 @@ import pytest
 import torch
 from own_algorithms.estimator import leave_one_out
 from own_algorithms.loss import plain_gradient
-from own_algorithms.schedule import waves
+from own_algorithms.schedule import Waves
 from own_algorithms.shuffled import shuffled_returns
 from verl.workers.config import ActorConfig
 
-from verl_agent import EstimatorBatch, check_estimator
+from verl_agent import EstimatorBatch, TaskItem, check_estimator
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.training.turns import TurnSpan
 
@@ -62,4 +62,5 @@ def test_shuffled_advantages_are_those_of_grpo_for_other_episodes():
 
 
 def test_the_limit_rises_and_falls_back():
-    assert [waves(step, [2, 4, 8], period=6) for step in range(1, 9)] == [2, 2, 4, 4, 8, 8, 2, 2]
+    waves, task = Waves([2, 4, 8], period=6), TaskItem("any", "1")
+    assert [waves.limit(step, task) for step in range(1, 9)] == [2, 2, 4, 4, 8, 8, 2, 2]

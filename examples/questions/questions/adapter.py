@@ -4,8 +4,9 @@ import hashlib
 from collections.abc import Sequence
 
 from questions.things import THINGS, TRAITS, best_question, has, remaining, traits_in
-from verl_agent.envs.action_format import Parameter, TagFormat, Tool
+from verl_agent.envs.action_format import TagFormat
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.tools import Tool, arguments
 from verl_agent.errors import ConfigError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
@@ -14,8 +15,9 @@ RULES = (
     "Ask about one trait at a time, I answer yes or no. When you know the thing, name all four, "
     "such as: {example}. You may guess once."
 )
-ASK = Tool("ask", "Ask whether the thing has a trait.", "<ask>{trait}</ask>", (Parameter("trait"),))
-GUESS = Tool("guess", "Name the thing.", "<guess>{thing}</guess>", (Parameter("thing"),))
+TEXT = {"type": "string"}
+ASK = Tool("ask", "Ask whether the thing has a trait.", arguments(trait=TEXT), "<ask>{trait}</ask>")
+GUESS = Tool("guess", "Name the thing.", arguments(thing=TEXT), "<guess>{thing}</guess>")
 FORMAT = TagFormat((ASK, GUESS), (("ask", "a trait"), ("guess", "the thing")))
 MAX_ACTION = 200
 """Characters of an action that are read."""

@@ -47,7 +47,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_package("traffic_lights", tmp_path_factory.mktemp("author"))
 
 
-@pytest.mark.parametrize("source", ["package", ROOT / "examples" / "questions"], ids=["new-env", "example"])
+EXAMPLES = [ROOT / "examples" / name for name in ("questions", "workshop")]
+
+
+@pytest.mark.parametrize("source", ["package", *EXAMPLES], ids=lambda one: getattr(one, "name", one))
 def test_packages_keep_the_contract_and_pass_their_own_tests(source, package, tmp_path):
     folder = package if source == "package" else source
     name = folder.name
@@ -66,7 +69,7 @@ def test_written_packages_pass_ruff(name, tmp_path):
         run(["ruff", *command, "--no-cache", "."], dict(os.environ), folder)
 
 
-@pytest.mark.parametrize("folder", ["package", ROOT / "examples" / "questions"], ids=["new-env", "example"])
+@pytest.mark.parametrize("folder", ["package", *EXAMPLES], ids=lambda one: getattr(one, "name", one))
 def test_recipes_have_only_known_keys_and_name_their_environment(folder, package):
     folder = package if folder == "package" else folder
     recipes = sorted((folder / "recipes").glob("*.yaml"))
@@ -77,7 +80,7 @@ def test_recipes_have_only_known_keys_and_name_their_environment(folder, package
             config = compose(path.stem)
         check_keys(config, BASES.get(path.stem, "agent_base"))
         assert config.env.name == folder.name
-        assert OmegaConf.to_container(config)["agent"]["name"] in ("act", "react", "notebook")
+        assert OmegaConf.to_container(config)["agent"]["name"] in ("act", "react", "notebook", "tools")
 
 
 def test_placeholders_are_replaced_in_every_file(package):

@@ -21,13 +21,15 @@ from verl_agent.commands.cli import app
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.by_hand import NobodyElse, TerminalPlayer, ending
+from verl_agent.evaluation.by_hand import ending
 from verl_agent.evaluation.job import prepare_evaluation
-from verl_agent.rollout.approval import Approval, Rule
+from verl_agent.oversight.approval import Approval
+from verl_agent.oversight.base import NobodyElse
+from verl_agent.oversight.rules import Rule
+from verl_agent.oversight.terminal import TerminalLines, TerminalPerson
 from verl_agent.rollout.candidates import CandidatePolicy, count_actions
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.policy import Policy
-from verl_agent.runs.terminal_person import TerminalLines, TerminalPerson
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Episode, Reply, StopReason
 
@@ -48,7 +50,7 @@ def game(lines, replies=(), turns: int = 2) -> tuple[Episode, str]:
     shown = io.StringIO()
     samples = [sample for turn in replies for sample in turn]
     copilot = CandidatePolicy(lambda number: ScriptedPolicy([samples[number]]), plain(), 4) if replies else None
-    player = TerminalPlayer(Console(file=shown, width=200), copilot, Typed(lines))
+    player = TerminalPerson(Console(file=shown, width=200), Typed(lines), full=True)
     policy: Policy = copilot or NobodyElse()
     episode = asyncio.run(play_episode(ITEM, talk_class()(turns=turns), plain(), policy, EpisodeLimits(5), player))
     return episode, shown.getvalue()
@@ -112,7 +114,7 @@ def test_picked_candidate_is_the_reply_that_the_model_wrote_with_its_thought():
     replies = ["Thought: one.\nAction: a", "Thought: two.\nAction: a", "Thought: three.\nAction: b"]
     agent = ReAct(LineFormat())
     copilot = CandidatePolicy(lambda number: ScriptedPolicy([replies[number]]), agent, 3)
-    player = TerminalPlayer(Console(file=io.StringIO()), copilot, Typed(["/2"]))
+    player = TerminalPerson(Console(file=io.StringIO()), Typed(["/2"]), full=True)
     episode = asyncio.run(play_episode(ITEM, talk_class()(turns=1), agent, copilot, EpisodeLimits(1), player))
     (turn,) = episode.turns
     assert (turn.reply.text, turn.reply.author, turn.reply.proposed) == (replies[2], "policy", replies[0])
@@ -218,7 +220,7 @@ def test_option_that_cannot_be_played_is_refused(options, message, tmp_path):
 def test_person_sees_the_rules_and_the_reply_format_once_before_the_first_observation():
     env, shown = make_env("guess_number", {}), io.StringIO()
     agent = ReAct(env.action_format)
-    player = TerminalPlayer(Console(file=shown, width=200), None, Typed(["1", "2", "/end"]))
+    player = TerminalPerson(Console(file=shown, width=200), Typed(["1", "2", "/end"]), full=True)
     episode = asyncio.run(play_episode(env.tasks("train")[0], env, agent, NobodyElse(), EpisodeLimits(3), player))
     system, first = (message["content"].strip() for message in episode.messages[:2])
     text = shown.getvalue()

@@ -21,7 +21,8 @@ def text():
 def test_every_key_has_a_meaning(text):
     cells = [line.split(" | ") for line in re.sub(r"\\\|", "/", text).splitlines() if line.startswith("| `")]
     assert len(cells) > 100
-    assert [row[0] for row in cells if not row[-3].strip()] == []
+    without = ("|", "<br>", "Allowed:", "Needs:", "Resume:")
+    assert [row[0] for row in cells if row[1].startswith(without)] == []
 
 
 def test_every_key_of_verl_with_a_meaning_is_on_the_page(text):
@@ -58,3 +59,27 @@ def test_a_setting_is_explained_by_its_field():
     assert "  meaning: learning rate" in explain_setting("optim.lr", "agent_sft")
     with pytest.raises(ConfigError, match=r"--explain 'env.retry' is not a setting of agent_base\. Did you mean"):
         explain_setting("env.retry", "agent_base")
+
+
+@pytest.mark.parametrize("text", ["lora", "LORA", "rollout.n_", "gpu", "e", "actor_rollout_ref.model.lora_"])
+def test_a_part_of_a_name_shows_the_keys_that_contain_it_on_one_screen(text):
+    head, *lines = explain_setting(text, "agent_base").splitlines()
+    assert len(lines) <= 21 and max(map(len, lines)) <= 120 and repr(text) in head
+    keys = [line.strip().partition(":")[0] for line in lines if not line.startswith("  and ")]
+    assert keys and all(text.lower() in key.lower() for key in keys)
+    for key in keys:
+        assert explain_setting(key, "agent_base").splitlines()[0] == key, "each of them can be explained"
+
+
+def test_keys_with_a_meaning_precede_others_and_a_section_stands_for_its_keys():
+    found = explain_setting("lora", "agent_base")
+    assert "model.lora_rank: " in found and "model.lora: section with 16 keys" in found
+    assert "model.lora.alpha" not in found
+    first = explain_setting("turns", "agent_base").splitlines()[1]
+    assert "agent.context.turns" in first and "Number of last turns" in first
+
+
+def test_the_names_for_a_text_that_is_in_no_key_are_few():
+    with pytest.raises(ConfigError, match=r"Known: .* and \d+ more\.$") as caught:
+        explain_setting("zzzqqqxxx", "agent_base")
+    assert len(str(caught.value)) < 1200

@@ -1,5 +1,6 @@
 """Test that unknown keys and values of a wrong type raise an error that names the key."""
 
+import random
 import re
 import subprocess
 import sys
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra import compose, initialize_config_module
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 import verl_agent
 from verl_agent.config.catalogue import all_sections, may_change
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_complete, check_kind
+from verl_agent.config.keys import as_text, check_complete, check_kind, literal, resolve
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.loggers import check_loggers
@@ -173,3 +175,38 @@ def test_what_is_known_about_settings_does_not_depend_on_the_modules_that_a_comm
     root = Path(verl_agent.__file__).parent
     written = "".join(path.read_text(encoding="utf-8") for path in root.rglob("*.py"))
     assert len(all_sections()) == len(re.findall(r"^@settings\(", written, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (0.5, "0.5"),
+        ("runs/a b=c", "'runs/a b=c'"),
+        ("it's", "'it\\'s'"),
+        (["a", "b"], "['a','b']"),
+        ([], "[]"),
+    ],
+)
+def test_literal_formats_values_for_hydra(value, text):
+    assert literal(value) == text
+    assert OverridesParser.create().parse_override(f"key={text}").value() == value
+
+
+def test_a_text_is_the_same_after_the_grammars_of_hydra_and_omegaconf():
+    parts = ["\\", "'", '"', "$", "{", "}", "${", "${oc.env:HOME}", "a", " ", ",", "[", "]", "=", ":", "\n", "#", "é"]
+    parser, luck = OverridesParser.create(), random.Random(0)
+    for text in ["C:\\", "\\'", *("".join(luck.choices(parts, k=luck.randint(0, 7))) for _ in range(3_000))]:
+        value = parser.parse_override(f"key={literal(text)}").value()
+        assert OmegaConf.to_container(OmegaConf.create({"key": value}), resolve=True) == {"key": text}, text
+        assert OmegaConf.create(as_text({"key": [text]})).key[0] == text
+
+
+def test_a_resolved_text_that_reads_like_an_interpolation_is_refused():
+    config = OmegaConf.create({"env": {"options": {"prompt": r"\${oc.env:HOME}", "same": "${env.name}"}, "name": "a"}})
+    with pytest.raises(ConfigError, match=r"env\.options\.prompt='\$\{oc\.env:HOME\}' is not allowed"):
+        resolve(config)
+    config.env.options.prompt = "$HOME"
+    resolve(config)
+    assert OmegaConf.to_container(config) == {"env": {"options": {"prompt": "$HOME", "same": "a"}, "name": "a"}}

@@ -1,9 +1,12 @@
 """Test the targets of actions, as approval policies match them."""
 
-from verl_agent.envs.action_format import LineFormat, Parameter, Tool
+from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.action_target import named_action
+from verl_agent.envs.tools import Tool, arguments
 
-GET = Tool("get", "Fetch an item.", "get {number} {item}", (Parameter("number", "integer"), Parameter("item")))
+GET = Tool(
+    "get", "Fetch an item.", arguments(number={"type": "integer"}, item={"type": "string"}), "get {number} {item}"
+)
 
 
 def test_a_whole_number_written_as_a_decimal_names_its_tool():

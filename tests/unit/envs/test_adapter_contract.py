@@ -17,14 +17,15 @@ from tests.support.web import serving_pages
 from verl_agent.envs.action_format import TagFormat
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import load_adapter, make_env, registered_envs
+from verl_agent.envs.testing.attack import attack_env
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.envs.testing.contract import KEPT_TEXTS, MULTILINE
 from verl_agent.errors import ConfigError
 from verl_agent.types import StepResult, TaskItem
 
-SERVED = {"http", "openenv", "program"}
-"""Environments that need a server or a program; `envs/http/test_client.py`, `env_adapters/openenv` and `envs/program`
-check them."""
+SERVED = {"http", "mcp", "openenv", "program"}
+"""Environments that need a server or a program; `envs/http/test_client.py`, `env_adapters/mcp`, `env_adapters/openenv`
+and `envs/program` check them."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,15 @@ def test_environments_keep_the_contract(case, request):
     assert not report.violations, str(report)
     assert any("have no demonstration" in note for note in report.notes) is not case.demonstrations
     assert not any("in other processes" in note for note in report.notes), str(report)
+
+
+@pytest.mark.parametrize("env", [env for env in HERE if env != "webarena"])
+def test_a_short_attack_finds_no_wrong_reward(env):
+    """The data sheets have the results of longer ones, and that of WebArena what its rules accept."""
+    skip_if_missing(env)
+    adapter = EasyScienceWorld() if env == "scienceworld" else make_env(env)
+    report = attack_env(adapter, items=4, turns=10, limit_s=6)
+    assert report.tasks and not report.findings, "\n".join(report.lines())
 
 
 @pytest.mark.parametrize(

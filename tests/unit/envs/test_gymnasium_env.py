@@ -7,8 +7,9 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'verl-agent[gymnasium]'")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
+from gymnasium.vector import AsyncVectorEnv  # noqa: E402
 
-import verl_agent.envs.gymnasium_env  # noqa: E402, F401 - registers the environments
+from verl_agent.envs.gymnasium_env import AnyText  # noqa: E402 - registers the environments
 from verl_agent.errors import ConfigError  # noqa: E402
 
 TEXTCRAFT = "verl_agent/TextCraft-v0"
@@ -51,3 +52,31 @@ def test_a_seed_draws_the_same_task_and_an_option_names_one():
 
 def test_the_adapter_of_gymnasium_is_not_registered_in_it():
     assert "verl_agent/Gymnasium-v0" not in gymnasium.registry
+
+
+class Telling(gymnasium.Env):
+    """Environment whose observation is the action twice."""
+
+    observation_space = action_space = AnyText()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return "Écris à 🪵.", {}
+
+    def step(self, action):
+        return action * 2, 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_async_vector_env_gives_long_and_non_ascii_texts(copy):
+    texts = ("x" * 300_000, "木\ud800\n\x00🪵")
+    vector = AsyncVectorEnv([Telling, Telling], copy=copy)
+    try:
+        first, _ = vector.reset(seed=0)
+        assert list(first) == ["Écris à 🪵."] * 2
+        second = vector.step(texts)[0]
+        assert list(second) == [text * 2 for text in texts]
+        assert list(vector.step(("", "a"))[0]) == ["", "aa"]
+        assert list(second) == ([text * 2 for text in texts] if copy else ["", "aa"])
+    finally:
+        vector.close()

@@ -5,16 +5,19 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
+from tests.support.fakes import Talk
 from verl_agent.commands.cli import app
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import list_tasks, load_adapter, make_env
 from verl_agent.errors import ConfigError
+from verl_agent.types import TaskItem
 
 OTHER_ENVIRONMENTS = """
 [verl_agent.envs]
@@ -208,6 +211,34 @@ def test_list_tasks_returns_items_by_id():
 def test_a_split_without_valid_tasks_raises_config_error(other_package, name, message):
     with pytest.raises(ConfigError, match=message):
         list_tasks(make_env(name), "train")
+
+
+class Listing(Talk):
+    """Environment that lists one item."""
+
+    made: ClassVar[list[Talk]] = []
+    item: ClassVar[Any] = None
+
+    def tasks(self, split: str) -> list[Any]:
+        return [type(self).item]
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (("talk", "1"), r"\('talk', '1'\) in split 'train'. Allowed: a TaskItem."),
+        (TaskItem("talk", 7), r"id=7 in split 'train'. Allowed: a text that is not empty. Use str\(...\)."),
+        (TaskItem("talk", None), r"id=None .*str\("),
+        (TaskItem("talk", ["1"]), r"id=\['1'\] .*str\("),
+        (TaskItem("talk", ""), "id='' .*not empty"),
+        (TaskItem("talk", "a\ud800"), r"id='a\\ud800' .*surrogate"),
+        (TaskItem("talk", "1", category=2), r"'1' with category=2 .*Allowed: a text. Use str\(...\)."),
+    ],
+)
+def test_an_item_without_a_text_as_id_and_category_is_refused(item, message):
+    env = type("Listing", (Listing,), {"item": item})()
+    with pytest.raises(ConfigError, match=f"Listing lists .*{message}"):
+        list_tasks(env, "train")
 
 
 def test_the_command_envs_lists_the_installed_environments():

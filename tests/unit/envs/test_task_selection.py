@@ -111,3 +111,24 @@ def test_a_split_whose_name_has_a_dot_is_no_missing_file():
             return [TaskItem("dotted", "1")]
 
     assert [item.id for item in select_tasks(Dotted(), "nq.v2", "env.eval_tasks")] == ["1"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-8"])
+def test_a_file_of_ids_may_begin_with_a_byte_order_mark(encoding: str, tmp_path: Path):
+    file = tmp_path / "ids.txt"
+    file.write_text(ids("test")[0] + "\r\n", encoding=encoding)
+    assert ids(str(file)) == ids("test")[:1]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_of_ids_in_another_encoding_raises_config_error_with_the_remedy(encoding: str, tmp_path: Path):
+    file = tmp_path / "ids.txt"
+    file.write_text(f"{ids('test')[0]} # für\n", encoding=encoding)
+    with pytest.raises(ConfigError, match=r"ids\.txt is not UTF-8 \(byte \d+: .*\)\. Save it as UTF-8"):
+        ids(str(file))
+
+
+@pytest.mark.parametrize("source", ["x" * 300 + ".txt", "y" * 300, "test\0"])
+def test_a_source_that_no_file_can_be_named_raises_config_error(source: str):
+    with pytest.raises(ConfigError, match="is not allowed"):
+        ids(source)

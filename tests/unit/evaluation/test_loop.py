@@ -14,16 +14,24 @@ from rich.console import Console
 
 from tests.support.evaluated_games import recipe
 from tests.support.fakes import ScriptedPolicy, plain, talk_class
-from verl_agent.errors import ConfigError, EnvErrorLimitError, OverlongPromptError
+from verl_agent.errors import ConfigError, EnvError, EnvErrorLimitError, OverlongPromptError
 from verl_agent.evaluation import sglang_engine
 from verl_agent.evaluation.job import check_engine_device, first_tasks, prepare_evaluation
-from verl_agent.evaluation.loop import MAX_INITIAL_ERRORS, EvaluationSetup, attempt_seed, pending_episodes, play_all
+from verl_agent.evaluation.loop import (
+    MAX_INITIAL_ERRORS,
+    EvaluationSetup,
+    episode_seed,
+    error_share,
+    pending_episodes,
+    play_all,
+)
 from verl_agent.evaluation.settings import EngineSettings, EvaluationSettings
 from verl_agent.evaluation.training_differences import TrainingDifference, differences_table
 from verl_agent.evaluation.vllm_engine import Route, most_likely, vllm_options
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.folder import model_name
 from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.player import Player
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter, read_records
@@ -40,10 +48,12 @@ class TalkEvaluation:
         self.reported: list[Episode] = []
         self.seeds: list[EpisodeSeed] = []
         self.setup = EvaluationSetup(
-            new_env=lambda: self.talk(turns=2, fault=fault),
-            new_agent=plain,
-            new_policy=self._policy,
-            limits=EpisodeLimits(max_turns=3, timeout_s=1.0, retries=1),
+            Player(
+                plain,
+                lambda: self.talk(turns=2, fault=fault),
+                self._policy,
+                EpisodeLimits(max_turns=3, timeout_s=1.0, retries=1),
+            ),
             tasks="test",
             model="models/x",
             concurrency=concurrency,
@@ -56,6 +66,10 @@ class TalkEvaluation:
         with EpisodeWriter(self.path) as writer:
             asyncio.run(play_all(pending_episodes(items, samples, earlier), self.setup, writer, self.reported.append))
         return list(read_records(self.path))
+
+    def play_with(self, **changes: object) -> None:
+        """Change fields of the player."""
+        self.setup = replace(self.setup, player=replace(self.setup.player, **changes))
 
     def _policy(self, item: TaskItem, seed: EpisodeSeed) -> ScriptedPolicy:
         self.seeds.append(seed)
@@ -97,7 +111,7 @@ def test_tasks_are_limited_by_category_before_their_total():
 def test_the_seed_of_an_episode_is_independent_of_other_episodes(tmp_path):
     alone = TalkEvaluation(tmp_path)
     alone.play([TASKS[2]])
-    assert alone.seeds == [attempt_seed(alone.setup, TASKS[2], sample=0, attempt=1)]
+    assert alone.seeds == [episode_seed(alone.setup, TASKS[2], sample=0)]
 
 
 def test_a_retry_has_another_seed_than_the_attempt_that_failed(tmp_path):
@@ -109,9 +123,7 @@ def test_a_retry_has_another_seed_than_the_attempt_that_failed(tmp_path):
 
 def test_an_overlong_prompt_is_recorded_and_not_played_again_by_a_second_start(tmp_path):
     evaluation = TalkEvaluation(tmp_path)
-    evaluation.setup = replace(
-        evaluation.setup, new_policy=lambda item, seed: ScriptedPolicy([OverlongPromptError("long")])
-    )
+    evaluation.play_with(new_policy=lambda item, seed: ScriptedPolicy([OverlongPromptError("long")]))
     (record,) = evaluation.play(TASKS[:1])
     assert (record["stop"], record["error"], record["turns"]) == ("overlong_prompt", "long", [])
     assert evaluation.play(TASKS[:1]) == [record]
@@ -150,29 +162,14 @@ def test_concurrency_limits_the_episodes_played_at_once(tmp_path):
             await asyncio.sleep(0)
             return await super().reply(messages)
 
-    evaluation.setup = EvaluationSetup(
-        evaluation.setup.new_env,
-        plain,
-        lambda item, seed: Slow(["one", "two"]),
-        EpisodeLimits(3),
-        "test",
-        "x",
-        concurrency=3,
-    )
+    evaluation.play_with(new_policy=lambda item, seed: Slow(["one", "two"]))
     evaluation.play(samples=3)
     assert max(running) == 3
 
 
 def test_an_error_of_the_policy_ends_the_evaluation(tmp_path):
     evaluation = TalkEvaluation(tmp_path)
-    evaluation.setup = EvaluationSetup(
-        evaluation.setup.new_env,
-        plain,
-        lambda item, seed: ScriptedPolicy([RuntimeError("engine")]),
-        EpisodeLimits(3),
-        "test",
-        "x",
-    )
+    evaluation.play_with(new_policy=lambda item, seed: ScriptedPolicy([RuntimeError("engine")]))
     with pytest.raises(RuntimeError, match="engine"):
         evaluation.play()
     assert all(env.closed for env in evaluation.talk.made)
@@ -410,3 +407,83 @@ def test_all_turns_of_an_episode_go_to_one_copy_and_episodes_take_turns():
     route = Route(2)
     assert [route.copy_for(episode) for episode in ("a", "b", "a", "c", "b")] == [0, 1, 0, 0, 1]
     assert Route(1).copy_for("a") is None
+
+
+# Starts after the first one
+
+
+def ended(folder: Path, stops: dict[str, str]) -> list[EpisodeRecord]:
+    """Return records of tasks with stop reasons, as a real evaluation writes them."""
+    written = TalkEvaluation(folder).play([TaskItem("talk", name) for name in stops])
+    return [record | {"stop": stops[record["task"]], "error": "no server"} for record in written]
+
+
+ALL_STOPS = {"a": "env_error", "b": "request_refused", "c": "overlong_prompt", "d": "action_error"}
+
+
+@pytest.mark.parametrize(
+    ("stops", "rate", "expected"),
+    [
+        ({"a": "env_error", "b": "terminated"}, 0.5, ["c", "d", "a"]),  # unplayed ones first
+        ({"a": "env_error", "b": "terminated", "c": "terminated", "d": "terminated"}, 0.25, []),  # finished
+        ({"a": "env_error", "b": "terminated", "c": "terminated", "d": "terminated"}, 0.2, ["a"]),
+        (ALL_STOPS, 1.0, []),
+        (ALL_STOPS, 0.9, ["a", "b"]),  # the others would end in the same way
+    ],
+)
+def test_another_start_plays_what_is_missing_and_repeats_failures_of_an_unfinished_evaluation(
+    tmp_path, stops, rate, expected
+):
+    pending = pending_episodes(TASKS, 1, ended(tmp_path, stops), rate)
+    assert [one.item.id for one in pending] == expected
+
+
+def test_failures_count_over_the_whole_plan_and_not_over_what_is_played_again(tmp_path):
+    items = [TaskItem("talk", f"t{number}") for number in range(10)]
+    first = TalkEvaluation(tmp_path, allowed=0.5, concurrency=1)
+    first.play(items[2:])  # two are missing, and fail
+    second = TalkEvaluation(tmp_path, fault="raise", allowed=0.5, concurrency=1)
+    earlier = list(read_records(second.path))
+    pending = pending_episodes(items, 1, earlier, 0.5)
+    share = error_share(len(items), earlier, pending, 0.5)
+    with EpisodeWriter(second.path) as writer:
+        asyncio.run(play_all(pending, second.setup, writer, second.reported.append, share))
+    assert len(second.reported) == 2 and not share.exceeded
+    assert pending_episodes(items, 1, read_records(second.path), 0.5) == []
+
+
+@pytest.mark.parametrize("stop", ["action_error", "overlong_prompt"])
+def test_an_evaluation_with_too_many_failures_fails_again_without_playing(tmp_path, stop):
+    earlier = ended(tmp_path, {"a": stop, "b": stop, "c": stop, "d": "terminated"})
+    pending = pending_episodes(TASKS, 1, earlier, 0.5)
+    assert pending == []
+    with pytest.raises(EnvErrorLimitError, match=rf"3 of 4 episodes .*{stop} 3.* The last error: no server"):
+        error_share(len(TASKS), earlier, pending, 0.5).check()
+
+
+def test_the_first_failures_do_not_keep_later_tasks_from_being_played(tmp_path):
+    items = [TaskItem("talk", f"t{number:02}") for number in range(3 * MAX_INITIAL_ERRORS)]
+    failing = {item.id for item in items[:MAX_INITIAL_ERRORS]}
+    talk = talk_class()
+
+    class Moody(talk):
+        async def reset(self, item: TaskItem) -> list[Message]:
+            if item.id in failing:
+                raise EnvError("broken")
+            return await super().reset(item)
+
+    def start() -> list[EpisodeRecord]:
+        evaluation = TalkEvaluation(tmp_path, allowed=0.5, concurrency=1)
+        evaluation.play_with(new_session=lambda: Moody(turns=2))
+        earlier = list(read_records(evaluation.path)) if evaluation.path.exists() else []
+        pending = pending_episodes(items, 1, earlier, 0.5)
+        share = error_share(len(items), earlier, pending, 0.5)
+        with EpisodeWriter(evaluation.path) as writer:
+            asyncio.run(play_all(pending, evaluation.setup, writer, evaluation.reported.append, share))
+        return list(read_records(evaluation.path))
+
+    with pytest.raises(EnvErrorLimitError):
+        start()
+    assert {record["task"] for record in start()} == {item.id for item in items}
+    written = len(list(read_records(tmp_path / "episodes.jsonl")))
+    assert len(start()) == written, "the finished evaluation is not played again"

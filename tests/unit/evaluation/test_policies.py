@@ -9,6 +9,8 @@ from rich.console import Console
 
 from tests.support.evaluated_games import recipe
 from tests.support.fakes import plain, talk_class
+from tests.support.tool_envs import ITEM, Garden
+from verl_agent.agents.functions import FunctionCalls
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
 from verl_agent.evaluation.policies import demonstrated_actions, random_policy
@@ -92,6 +94,15 @@ def test_random_actions_come_from_other_tasks_of_the_same_category():
         policy = random_policy(item, demonstrated, plain(), seed=1)
         replies = {asyncio.run(policy.reply(MESSAGES)).text for _ in range(20)}
         assert replies == ({action} if action else {"do a", "do b"})
+
+
+def test_random_actions_of_an_environment_of_tools_are_calls():
+    env = Garden()
+    demonstrated = demonstrated_actions(env, env.tasks("test"))
+    agent = FunctionCalls(Garden.action_format)
+    policy = random_policy(env.tasks("test")[0], demonstrated, agent, seed=1)
+    replies = {asyncio.run(policy.reply(MESSAGES)).text for _ in range(20)}
+    assert {str(agent.parse_reply(reply)) for reply in replies} == {str(one.action) for one in env.demonstration(ITEM)}
 
 
 def test_random_actions_require_demonstrations():

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
+from verl_agent.oversight.socket import send_command
 from verl_agent.results.folder import RECORDS, REPORT
-from verl_agent.runs.control.server import send_command
-from verl_agent.runs.processes import DEADLINE_S
+from verl_agent.system.kill import DEADLINE_S
 
 RECIPES = ROOT / "recipes" / "textcraft"
 

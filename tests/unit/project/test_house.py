@@ -58,7 +58,7 @@ def test_the_changelog_has_the_version_of_the_package():
 
 def test_every_environment_has_its_recipes_and_its_data_sheet():
     names = re.findall(r'"(\w+) = env_adapters\.\w+\.adapter:', (ROOT / "setup.py").read_text(encoding="utf-8"))
-    assert names
+    names.remove("agentgym")  # plays the environments of other servers; docs/guides/http.md describes it
     wanted = [f"{folder}/{name}/{file}" for name in names for folder, file in _FILES_OF_AN_ENVIRONMENT]
     wanted += [f"docs/environments/{name.replace('_', '-')}.md" for name in names]
     assert [path for path in wanted if not (ROOT / path).is_file()] == []
@@ -94,13 +94,12 @@ def test_an_installed_package_has_every_data_file(tmp_path):
 
 
 BORDERS = (
-    *("commands/", "config/", "training/preflight/", "training/offline/evolve/", "evaluation/suite/"),
+    *("commands/", "config/", "training/offline/evolve/", "evaluation/suite/"),
     *("evaluation/settings.py", "evaluation/job.py", "evaluation/what_if/settings.py"),
-    *("training/run.py", "training/offline/run.py", "runs/supervisor.py", "runs/console.py"),
 )
 """Where composed configs are read."""
-VERLS = ("training/cluster.py", "training/trainer.py", "training/grouped_batches.py", "training/rejection.py")
-"""Where verl or its base classes hold the config."""
+VERLS = ("training/cluster.py", "training/verl_config.py")
+"""Where verl's config is made, and handed to verl."""
 
 
 def test_only_the_border_and_subclasses_of_verl_know_omegaconf():

@@ -17,7 +17,7 @@ from tests.support.pages import CODE, TARGETS, Block, blocks, commands, fault, t
 from verl_agent.config.checks import check_keys
 from verl_agent.trace.record_files import EpisodeWriter
 
-MAX_WORDS = 37_300
+MAX_WORDS = 47_700
 README_WORDS = {"README.md": 900, "CONTRIBUTING.md": 1_200}
 SCREEN = 300
 """Most words of a README in a folder."""
@@ -94,7 +94,7 @@ def test_make_targets_in_the_text_exist():
 def test_settings_of_the_pages_are_known():
     for block in blocks(PAGES, "yaml"):
         values = yaml.safe_load(block.text)
-        if not block.not_run and not {"rules", "question"} & set(values):
+        if not block.not_run and not {"rules", "question", "install"} & set(values):
             check_keys(OmegaConf.merge(OmegaConf.create(OmegaConf.to_container(grpo_base())), values), "agent_base")
 
 
@@ -119,3 +119,9 @@ def test_unknown_commands_are_detected():
     assert fault(["make", "coffee"]) == "make has no target ['coffee']"
     assert "no.such" in (fault(["verl-agent", "train", "recipes/textcraft/grpo_cpu.yaml", "+no.such=1"]) or "")
     assert fault(["pip", "install", "verl-agent[nothing]"]) == "setup.py has no extra {'nothing'}"
+
+
+def test_readme_names_the_two_commands_of_a_fresh_machine_and_ci_runs_the_tests_by_it():
+    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("```bash\n")[2].partition("```")[0]
+    assert [line.partition("#")[0].strip() for line in first.splitlines()] == ["make quickstart", "make test"]
+    assert re.search(r"^[^#\n]*\bmake test\b", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)

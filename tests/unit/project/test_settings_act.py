@@ -19,15 +19,18 @@ from verl_agent.config.catalogue import KeyRow, rows_of, verl_rows
 from verl_agent.config.checks import FIELDS
 from verl_agent.config.keys import FREE, leaves, reference
 
-OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "data.custom_cls.", "evaluation.", "evolve.")
+OWN = ("env.", "agent.", "horizon.", "episode.", "credit.", "judge.", "data.custom_cls.", "evaluation.", "evolve.")
 OWN += ("episodes.", "preference.", "data.max_len")
 OWN += ("data.overlong_prompt", "trainer.hang_timeout_s", "trainer.max_restarts", "trainer.test_best")
-OWN += ("trainer.v1.sampler.sampler_kwargs.",)
+OWN += (
+    "trainer.play",
+    "trainer.v1.sampler.sampler_kwargs.",
+)
 """Sections that this package reads."""
 HANDED_ON = ("data.custom_cls.", *(key for key, row in verl_rows().items() if row.untraced))
 """Keys and sections that reach their reader in a way that the search of the source does not follow."""
 
-NOT_VERLS = ("env.", "agent.", "horizon.", "episode.", "credit.", "hydra.", "offload", "_target_")
+NOT_VERLS = ("env.", "agent.", "horizon.", "episode.", "credit.", "judge.", "hydra.", "offload", "_target_")
 """Sections of this package, and names that are no settings."""
 OUTER = ("actor_rollout_ref.ref.", "critic.")
 """Sections whose row has a condition for all keys in them, which have rows of their own besides."""

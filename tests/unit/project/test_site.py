@@ -117,6 +117,8 @@ def test_built_site_works_in_chromium_without_a_network(site):
             page.get_by_role("link", name="Your own environment").first.click()
             page.get_by_role("heading", name="Put your game into").wait_for()
             search(page, "asynchronous", "Asynchronous rollout")
+            search(page, "reward hacking", "Debug a run that does not learn")
+            search(page, "out of memory", "Out of memory")
             page.goto(f"{url}/results/demo.html")
             before = page.locator("#demo section").first.inner_text()
             page.locator("#demo-step").fill("12")

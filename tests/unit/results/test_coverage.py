@@ -10,11 +10,10 @@ import pytest
 
 from verl_agent.results.scaling import interval_of_shares
 from verl_agent.results.selectors import majority
-from verl_agent.results.significance import paired_ratio
+from verl_agent.results.significance import difference_of_shares, paired_ratio
 from verl_agent.results.statistics import (
     Estimate,
     clustered_wilson_interval,
-    difference_of_shares,
     macro_mean,
     paired_difference,
     pass_at_k,
@@ -215,8 +214,11 @@ def test_points_of_a_selector_are_covered():
         right = random.random((simulations, 30, 3)) < random.beta(1, 1, (simulations, 30, 1))
         return np.where(right, 0, random.integers(1, 3, (simulations, 30, 3)))
 
-    choices = {given: majority([{"success": a == 0, "turns": [{"action": str(a)}]} for a in given])  # type: ignore[typeddict-item]
-               for given in {tuple(sorted(one)) for one in np.ndindex(3, 3, 3)}}  # fmt: skip
+    def share(given: Sequence[int]) -> float:
+        weights = majority([{"turns": [{"action": str(answer)}]} for answer in given])  # type: ignore[typeddict-item]
+        return sum(weight for weight, answer in zip(weights, given, strict=True) if answer == 0)
+
+    choices = {given: share(given) for given in {tuple(sorted(one)) for one in np.ndindex(3, 3, 3)}}
     shares = np.vectorize(lambda *given: choices[tuple(sorted(given))])(*np.moveaxis(answers(3000), 2, 0))
     covered = coverage(
         np.sort(shares[:400]),

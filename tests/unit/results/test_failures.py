@@ -12,10 +12,10 @@ from tests.support.evaluated_games import evaluated
 from verl_agent.commands.cli import app
 from verl_agent.envs.base import EnvAdapter, SubGoal
 from verl_agent.errors import ConfigError
-from verl_agent.results.failures import carried_out, find_failures, leaves_plan, summarize_failures
+from verl_agent.results.failures import PLAN_ENDED, carried_out, find_failures, leaves_plan, summarize_failures
 from verl_agent.results.failures_report import analyze_failures, failures_markdown, read_failures, write_failures
 from verl_agent.trace.record_files import read_records
-from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
+from verl_agent.types import CallResult, DemoAction, Episode, Message, Reply, StepResult, TaskItem, ToolCall, Turn
 
 TABLE = """Completed keys:
 Sequential Subgoals:
@@ -54,15 +54,33 @@ def failed(tmp_path_factory) -> Path:
     return evaluated(tmp_path_factory.mktemp("failed"), "cheap")
 
 
+def turns_of(*actions) -> list[Turn]:
+    return [Turn(Reply(""), action, None, 0.0, 0.0) for action in actions]
+
+
+def test_calls_keep_their_case_and_faulty_ones_are_named():
+    plan = [ToolCall("open", {"file": "A.txt", "mode": "R"}), ToolCall("close")]
+    found = leaves_plan(
+        turns_of(ToolCall("open", {"mode": "R", "file": "A.txt"}), ToolCall("open", {"file": "B"})), plan
+    )
+    assert found and found.planned == str(plan[1]) and found.action == '{"name": "open", "arguments": {"file": "B"}}'
+    lower = leaves_plan(turns_of(ToolCall("open", {"file": "a.txt", "mode": "R"})), plan)
+    assert lower and lower.planned == str(plan[0]), "another file"
+    faulty = Turn(Reply(""), None, None, 0.0, 0.0, (CallResult(None, errors=("wrong_argument",), name="open"),))
+    refused = leaves_plan([faulty], plan)
+    assert refused and refused.action == "(faulty call open: wrong_argument)"
+
+
 def test_the_first_divergence_is_the_first_action_without_a_place_in_the_plan():
     plan = ["open door", "go out", "look"]
-    assert leaves_plan(["Open  door", "look"], plan) is None
-    found = leaves_plan(["open door", "open door", "go out"], plan)
+    assert leaves_plan(turns_of("Open  door", "look"), plan) is None
+    found = leaves_plan(turns_of("open door", "open door", "go out"), plan)
     assert found is not None and (found.turn, found.action, found.planned) == (2, "open door", "go out")
-    nothing = leaves_plan([None], plan)
+    nothing = leaves_plan(turns_of(None), plan)
     assert nothing is not None and (nothing.turn, nothing.action) == (1, "(no action)")
-    assert leaves_plan(["anything"], []) is None
-    assert leaves_plan(["look", "anything"], plan) is None, "the plan has ended"
+    assert leaves_plan(turns_of("anything"), []) is None
+    after = leaves_plan(turns_of("open door", "look", "anything"), plan)
+    assert after is not None and (after.turn, after.action, after.planned) == (3, "anything", PLAN_ENDED)
 
 
 def test_failed_episodes_are_analyzed_by_category(failed):

@@ -9,13 +9,13 @@ import pytest
 from tests.support.scripted_runs import broken_parser, no_reward, short_horizon
 from tests.support.viewing import step
 from verl_agent.commands.reference import page
-from verl_agent.results import findings
-from verl_agent.results.findings import find_in_records, find_problems
+from verl_agent.results import findings, findings_trends
+from verl_agent.results.findings import find_problems
+from verl_agent.results.findings_history import history_of
+from verl_agent.results.findings_steps import RunHistory
 from verl_agent.trace.record_files import read_records
-from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.queries import count_uniform_groups, needed_turns, summarize_steps
-from verl_agent.viewer.sources import open_source
+from verl_agent.viewer.diagnosis import find_in_run
+from verl_agent.viewer.state import ViewerState
 
 NONE = dict.fromkeys(("invalid_action", "no_action", "no_effect", "repeated_action", "loop"), 0.0)
 NONE |= dict.fromkeys(("back_and_forth", "truncated", "gave_up", "wrote_observation"), 0.0)
@@ -25,13 +25,15 @@ def texts(*, uniform: float = 0.0, needed_turns: dict[int, int] | None = None, *
     steps = [step(number, **values) for number in (1, 2)]
     return [
         finding.text
-        for finding in find_problems(steps, dict.fromkeys((1, 2), (round(10 * uniform), 10)), needed_turns or {3: 9})
+        for finding in find_problems(
+            RunHistory(steps, dict.fromkeys((1, 2), (round(10 * uniform), 10)), needed_turns or {3: 9})
+        )
     ]
 
 
 def test_a_run_that_learns_has_no_finding() -> None:
     assert texts(stops={"terminated": 0.6, "turn_limit": 0.4}) == []
-    assert find_problems([], {}, {}) == []
+    assert find_problems(RunHistory([])) == []
 
 
 def test_what_follows_from_a_cause_brings_no_advice_of_its_own() -> None:
@@ -63,19 +65,19 @@ def test_a_cause_is_named(values: dict[str, object], sentence: str) -> None:
 def test_the_finding_on_a_growing_horizon_is_about_its_last_limit() -> None:
     grown = [step(number, max_turns=4, stops={"turn_limit": 0.84}) for number in (1, 2)]
     grown += [step(number, max_turns=6, stops={"turn_limit": 0.68}) for number in (3, 4)]
-    (finding,) = find_problems(grown, {}, {})
+    (finding,) = find_problems(RunHistory(grown))
     assert finding.text.startswith("The turn limit 6 ends 68% of the episodes")
     assert finding.parameters["step"] == "3..4"
 
 
 def test_the_share_of_equal_groups_is_that_of_the_page_to_which_it_leads() -> None:
-    (finding,) = find_problems([step(1), step(2)], {1: (1, 1), 2: (5, 9)}, {})
+    (finding,) = find_problems(RunHistory([step(1), step(2)], {1: (1, 1), 2: (5, 9)}))
     assert finding.text.startswith("All returns are equal in 60% of the groups")
     assert (finding.groups, finding.parameters) == (True, {"purpose": "train", "step": "1..2"})
 
 
 def test_a_finding_filters_the_episodes_that_show_it() -> None:
-    (finding,) = find_problems([step(number, behaviors=NONE | {"loop": 0.5}) for number in (4, 5)], {}, {})
+    (finding,) = find_problems(RunHistory([step(number, behaviors=NONE | {"loop": 0.5}) for number in (4, 5)]))
     assert finding.parameters == {"purpose": "train", "step": "4..5", "loop": "1.."}
 
 
@@ -97,13 +99,14 @@ def test_the_first_finding_on_a_played_run_is_its_cause(
     tmp_path: Path, write: Callable[[Path, int], Path], sentence: str
 ) -> None:
     run = write(tmp_path / "run", 1)
-    with RecordIndex(open_source(run)) as index:
-        index.update()
-        found = find_problems(summarize_steps(index, Filter()), count_uniform_groups(index), needed_turns(index))
+    (opened,) = ViewerState([run]).opened.values()
+    opened.index.update()
+    found = find_in_run(opened)
     assert sentence in found[0].text
-    assert find_in_records(read_records(run)) == found
+    assert find_problems(history_of(read_records(run))) == found
 
 
 def test_findings_name_settings_that_exist() -> None:
-    named = set(re.findall(r"\b(?:episode|horizon)\.([a-z_]+)", Path(findings.__file__).read_text()))
+    source = "".join(Path(one.__file__).read_text() for one in (findings, findings_trends))
+    named = set(re.findall(r"\b(?:episode|horizon)\.[a-z_]+", source))
     assert named and [key for key in named if f"`{key}`" not in page()] == []

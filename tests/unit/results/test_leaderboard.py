@@ -60,6 +60,7 @@ def test_differences_are_paired_by_task_and_corrected_for_all_pairs(runs):
     assert len(board.differences) == 6
     one = board.differences[0]
     assert (one.first, one.difference.mean) == ("oracle", pytest.approx(9 / 17))
+    assert one.return_difference.mean == pytest.approx(9 / 17) and one.return_difference.low > 0
     assert one.p_value == pytest.approx(2 / 2**9)
     assert one.adjusted > one.p_value and one.adjusted < 0.05
 
@@ -101,8 +102,10 @@ def test_the_command_writes_json_markdown_and_a_plot(runs, tmp_path):
         "options none, agent name=act, turns 4, " in text
         and "perturb none, approval none, count_operated false" in text
     )
-    assert "| model | 1 to 7 | 1 to 10 | macro mean | all | turns | tokens | USD | env errors |" in text
+    assert "| model | 1 to 7 | 1 to 10 | macro mean | all | return | turns | tokens | USD | env errors |" in text
     assert "| oracle | 1.000 [0.646, 1.000] (7) | 1.000 [0.722, 1.000] (10) |" in text
+    returns = value["boards"][0]["rows"][1]["results"][-1]["mean_return"]
+    assert "| {mean:.3f} [{low:.3f}, {high:.3f}] (17) |".format(**returns) in text
 
 
 def test_published_numbers_are_marked_and_beside_their_environment(runs):
@@ -110,6 +113,7 @@ def test_published_numbers_are_marked_and_beside_their_environment(runs):
     assert board.published == {}
     shown = leaderboard_markdown([type(board)("textcraft", "k", {}, board.rows, [], {"GPT-4o": 0.83})])
     assert "| GPT-4o (published) |  |  |  | 0.830 (100) |" in shown and "may differ" in shown
+    assert "Equal for all rows that were played here: `" in shown and "Equal for all rows: `" not in shown
 
 
 def test_a_folder_without_an_evaluation_raises_config_error(tmp_path):
@@ -117,7 +121,7 @@ def test_a_folder_without_an_evaluation_raises_config_error(tmp_path):
         make_boards([tmp_path])
     (tmp_path / "evaluation.json").write_text('{"version": 1}')
     (tmp_path / "episodes.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"evaluation\.json cannot be read: KeyError 'config'\. Evaluate again"):
+    with pytest.raises(ConfigError, match=r"evaluation\.json has no 'config'\. Run eval again"):
         make_boards([tmp_path])
 
 
@@ -218,6 +222,8 @@ def test_a_comparison_with_an_unfinished_evaluation_says_how_much_of_it_was_play
     assert "not finished" not in compared()
     records = (earlier / "episodes.jsonl").read_text().splitlines(keepends=True)
     (earlier / "episodes.jsonl").write_text("".join(records[:12]))
+    report = json.loads((earlier / REPORT).read_text())
+    (earlier / REPORT).write_text(json.dumps({**report, "played": 12}))
     text = compared()
     assert text.startswith(f"evaluation.compare_with={earlier} is not finished: it has 12 of 17 episodes.")
     assert "(not finished: 12 of 17 episodes), by task" in text

@@ -11,7 +11,8 @@ from rich.console import Console
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import pending_episodes
 from verl_agent.evaluation.report import comparison_table, results_table
-from verl_agent.results.results import ALL, compare, final_records, summarize
+from verl_agent.results.comparison import compare
+from verl_agent.results.results import ALL, final_records, summarize
 from verl_agent.results.statistics import clustered_wilson_interval, wilson_interval
 from verl_agent.trace.provenance import UNKNOWN, Provenance, git_commit, write_result
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_record
@@ -91,8 +92,8 @@ def test_action_errors_are_failures_that_are_counted_apart():
 
 
 def test_episodes_that_began_anew_are_named_with_the_bias():
-    again = {**record("a", True), "attempt": 2}
-    results = summarize([env_error("a"), again, record("b")])
+    failed, again = env_error("a"), {**record("a", True), "attempt": 2}
+    results = summarize([failed, again, record("b")])
     assert results[-1].begun_anew == 1
     text = " ".join(shown(results_table(results, "x")).split())
     assert "begun anew: 1 of 2 counted episodes" in text and "under-represented" in text
@@ -106,22 +107,22 @@ def test_only_the_last_attempt_of_an_episode_counts():
 
 
 def test_episodes_of_other_purposes_steps_and_groups_are_further_episodes():
+    failed = placed(env_error("a"), "train", 3, "uid-1")
     train = [placed(record("a", True), "train", step, "uid-1") for step in (1, 2, 3)]
     again = placed(record("a"), "train", 3, "uid-2")
     validation = placed(record("a"), "validation", 3, "uid-1")
-    failed = placed(env_error("a"), "train", 3, "uid-1")
     overall = summarize([failed, *train, again, validation])[-1]
     assert (overall.tasks, overall.episodes, overall.env_errors, overall.success.mean) == (1, 5, 0, 0.6)
 
 
 def test_a_retry_with_another_purpose_of_the_evaluation_replaces_the_error():
-    retried = placed(record("a", True), "collection", 0, "a")
-    assert summarize([env_error("a"), retried])[-1].env_errors == 0
+    failed, retried = env_error("a"), placed(record("a", True), "collection", 0, "a")
+    assert summarize([failed, retried])[-1].env_errors == 0
 
 
 def test_means_are_per_episode_and_the_invalid_rate_per_turn():
     overall = summarize([record("a", True), record("b")])[-1]
-    means = (overall.turns_mean, overall.tokens_mean, overall.reward_mean, overall.invalid_rate)
+    means = (overall.turns_mean, overall.tokens_mean, overall.mean_return.mean, overall.invalid_rate)
     assert means == (2.0, 8.0, 0.5, 0.5)
     assert summarize([]) == []
 

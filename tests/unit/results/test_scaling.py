@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.episodes import played
 from tests.support.evaluated_games import evaluated
 from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.cli import app
 from verl_agent.envs.registry import make_env
 from verl_agent.results.results import summarize
-from verl_agent.results.scaling import ScalingCurve, scaling_curves
-from verl_agent.results.scaling_report import describe_ends
+from verl_agent.results.scaling import ScalingCurve, rates_within_turns, scaling_curves
+from verl_agent.results.scaling_report import describe_ends, describe_selection
 from verl_agent.results.selectors import best_of_n, majority
 from verl_agent.results.statistics import pass_at_k, wilson_interval
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
@@ -93,7 +94,7 @@ def test_neither_prompt_nor_context_knows_the_turn_limit(name, context):
 
 def sample(number: int, answer: str, success: bool, turns: int = 1, task: str = "t") -> EpisodeRecord:
     record: EpisodeRecord = json.loads(EXAMPLE)
-    record |= {"task": task, "group": task, "sample": number, "success": success}
+    record |= {"task": task, "group": task, "sample": number, "success": success, "reward": float(success)}
     record["turns"] = [dict(record["turns"][0], action=answer, reward=float(success))] * turns  # type: ignore[typeddict-item]
     return record
 
@@ -110,10 +111,10 @@ EXAMPLE = json.dumps({
 
 def test_majority_chooses_the_most_frequent_answer_and_breaks_ties_evenly():
     right, wrong, other = sample(0, "<answer>Mali</answer>", True), sample(1, "Niger", False), sample(2, "Chad", False)
-    assert majority([right, wrong, sample(3, "<answer>mali</answer>", True)]) == 1.0
-    assert majority([right, wrong, sample(3, "niger", False)]) == 0.0
-    assert majority([right, wrong]) == 0.5
-    assert majority([right, wrong, other]) == pytest.approx(1 / 3)
+    assert majority([right, wrong, sample(3, "<answer>mali</answer>", True)]) == [0.5, 0.0, 0.5]
+    assert majority([right, wrong, sample(3, "niger", False)]) == [0.0, 0.5, 0.5]
+    assert majority([right, wrong]) == [0.5, 0.5]
+    assert majority([right, wrong, other]) == pytest.approx([1 / 3] * 3)
 
 
 def test_selectors_choose_among_samples_and_the_oracle_is_an_upper_bound(tmp_path):
@@ -123,6 +124,8 @@ def test_selectors_choose_among_samples_and_the_oracle_is_an_upper_bound(tmp_pat
         "first": pytest.approx(1 / 3), "majority": pytest.approx(1 / 3), "shortest": 1.0, "oracle": 1.0,
     }  # fmt: skip
     assert found["oracle"].points[2].mean == pytest.approx(pass_at_k(3, 1, 2)) and found["oracle"].upper_bound
+    assert found["first"].returns[3].mean == pytest.approx(1 / 3) and found["shortest"].returns[3].mean == 1.0
+    assert "return 1.000 [" in describe_selection(found["oracle"])
     assert found["shortest"].points[2].mean == pytest.approx(2 / 3)
     assert "evaluation.logprobs=1" in found["log-prob"].missing
 
@@ -157,3 +160,10 @@ def test_the_command_writes_json_and_a_plot(sampled):
 def test_a_folder_without_an_evaluation_is_refused(tmp_path):
     result = CliRunner().invoke(app, ["scaling", str(tmp_path)])
     assert result.exit_code == 2 and "contains no evaluation.json" in result.output
+
+
+def test_ten_rewards_of_a_tenth_solve_the_task_at_the_tenth_turn():
+    record = played(*((str(turn), "Go on.") for turn in range(10)))
+    record |= {"turns": [{**turn, "reward": 0.1} for turn in record["turns"]], "max_turns": 10}
+    curve = {turns: success for turns, (success, _) in rates_within_turns([record]).items()}
+    assert (curve[9].mean, curve[10].mean) == (0.0, 1.0)

@@ -4,12 +4,14 @@ from itertools import combinations
 
 import pytest
 
+from verl_agent.results.significance import difference_of_shares
 from verl_agent.results.statistics import (
     clustered_wilson_interval,
-    difference_of_shares,
     mean_over_tasks,
+    mean_return,
     paired_difference,
     pass_at_k,
+    return_margins,
     t_quantile,
     wilson_interval,
 )
@@ -153,3 +155,12 @@ def test_the_difference_of_shares_has_the_interval_of_newcombe():
     for counts, difference, low, high in published:
         estimate = difference_of_shares(*counts)
         assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((difference, low, high), abs=1e-4)
+
+
+def test_margins_of_a_step_are_those_of_the_mean_return_over_tasks_of_all_and_of_each_environment():
+    played = [("a", "1", 0.5), ("a", "1", 1.0), ("a", "2", 0.0), ("b", "1", 1.0)]
+    margins = return_margins(played)
+    every = mean_return({"a1": [0.5, 1.0], "a2": [0.0], "b1": [1.0]})
+    assert margins["episode/reward_margin"] == pytest.approx((every.high - every.low) / 2)
+    assert set(margins) == {"episode/reward_margin", "env/a/reward_margin"}, "one task has no interval"
+    assert set(return_margins([("", "1", 0.5), ("", "2", 0.5)])) == {"episode/reward_margin"}

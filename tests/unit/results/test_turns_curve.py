@@ -14,8 +14,8 @@ from rich.console import Console
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
 from verl_agent.evaluation.run import play_pending, report_results
 from verl_agent.results.results import summarize
-from verl_agent.results.scaling import success_within_turns
-from verl_agent.results.statistics import difference_of_shares
+from verl_agent.results.scaling import rates_within_turns
+from verl_agent.results.significance import difference_of_shares
 from verl_agent.types import Message
 
 
@@ -79,7 +79,8 @@ def test_the_report_has_the_curve_unless_the_agent_tells_the_turns_left(tmp_path
 def test_the_curve_of_a_policy_that_learns_within_the_episode_agrees_with_separate_evaluations(tmp_path):
     """Other luck in each evaluation, so that the rates agree within intervals only; success depends on the turn."""
     policy = {"model": f"python:{__name__}:searching", "tasks": "test", "most": 100, "samples": 1}
-    curve = success_within_turns(evaluated(tmp_path / "long", 9, **policy).records())
+    rated = rates_within_turns(evaluated(tmp_path / "long", 9, **policy).records())
+    curve = {turns: success for turns, (success, _) in rated.items()}
     rates = []
     for turns in (2, 4, 8):
         separate = summarize(evaluated(tmp_path / str(turns), turns, **policy).records())[-1].success

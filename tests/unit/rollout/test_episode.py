@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from tests.support.attempts import play_until_valid
 from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from verl_agent.errors import ConfigError, OverlongPromptError
-from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.types import Episode, Reply, StepResult, StopReason
 
 TRUNCATED = Reply("I was about to", truncated_by=StopReason.TURN_TOKENS, tokens=4)

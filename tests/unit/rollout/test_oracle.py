@@ -7,10 +7,10 @@ import pytest
 from tests.support.switches import ITEM, Observing, Scripted, Switches
 from verl_agent.agents.plain import ReAct
 from verl_agent.errors import ConfigError
+from verl_agent.oversight.base import Decision, Overseer
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.oracle import demonstrate, demonstration_actions, oracle_policy
-from verl_agent.rollout.oversight import Decision, Overseer
-from verl_agent.types import Review, StopReason
+from verl_agent.types import StopReason
 
 
 @pytest.mark.parametrize("env", [Observing(), Scripted()], ids=["observing", "scripted"])
@@ -27,10 +27,11 @@ def test_rejected_action_of_an_oracle_ends_neither_the_episode_nor_the_evaluatio
     class Once(Overseer):
         rejected = False
 
-        async def review(self, proposal):
-            decision = Decision(Review("rejected", "rule", "not now")) if not self.rejected else None
+        async def decide(self, proposal):
+            if proposal.reply is None or self.rejected:
+                return None
             self.rejected = True
-            return decision
+            return Decision("reject", reason="not now", by="rule")
 
     agent = ReAct(env.action_format)
     episode = asyncio.run(play_episode(ITEM, env, agent, oracle_policy(ITEM, env, agent), EpisodeLimits(4), Once()))

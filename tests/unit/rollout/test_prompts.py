@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.support.attempts import play_until_valid
 from tests.support.fakes import ITEM, ScriptedPolicy, plain
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import OverlongPromptError
-from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.prompts import FittedSession, cut_observation, fit_prompt
 from verl_agent.types import Message, Reply, StepResult, StopReason, TaskItem
 

@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import pytest
 
+from tests.support.attempts import play_until_valid
 from tests.support.fakes import ITEM, ScriptedPolicy, Talk, plain, talk_class
 from verl_agent.errors import EnvCrashError, EnvError, EnvTimeoutError, HostLostError
-from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.trace.episode_summary import summarize_episode
 from verl_agent.trace.metrics import episode_metrics
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem

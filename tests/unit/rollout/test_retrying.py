@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
+from tests.support.attempts import play_until_valid
 from tests.support.evaluated_games import evaluated
 from tests.support.fakes import ScriptedPolicy, talk_class
 from verl_agent.agents.registry import check_retries, make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.retrying import AGAIN
 from verl_agent.types import Episode, StepResult, StopReason, TaskItem
 
@@ -50,6 +51,17 @@ def test_a_failed_task_starts_anew_and_the_model_is_asked_to_reflect():
     assert (episode.success, episode.reward, len(episode.turns)) == (True, 1.0, 2)
     assert policy.heard[1][-1]["content"] == f"graded wrong\n\n{AGAIN}\n\nBegin."
     assert episode.info_total("failed_attempts") == 1
+
+
+def test_a_task_that_is_solved_in_ten_steps_of_a_tenth_is_not_started_again():
+    class Steps(talk_class()):  # type: ignore[misc]
+        async def step(self, action: str) -> StepResult:
+            self.heard += 1
+            return StepResult("Go on.", 0.1, terminated=self.heard == 10)
+
+    policy, limits = ScriptedPolicy(["go"] * 20), EpisodeLimits(20)
+    episode = asyncio.run(play_episode(QUESTION, Steps(), agent(retry_failed=1), policy, limits))
+    assert (episode.success, episode.reward, len(episode.turns)) == (True, 1.0, 10)
 
 
 def test_the_return_is_that_of_the_last_attempt():

@@ -58,6 +58,7 @@ def test_the_best_checkpoint_of_megatron_is_in_the_same_place(tmp_path):
     assert sorted(path.name for path in (tmp_path / "best").rglob("*.*")) == [
         "best.json",
         "config.json",
+        "manifest.json",
         "model.safetensors",
     ]
     assert resolve_checkpoint(tmp_path / "best") == tmp_path / "best/huggingface"
@@ -81,7 +82,7 @@ def test_only_weights_are_kept_as_hard_links(tmp_path):
     save(tmp_path, 1, **{SUCCESS: 0.1})
     keep_best(tmp_path)
     files = sorted(path.relative_to(tmp_path / "best").as_posix() for path in (tmp_path / "best").rglob("*.*"))
-    assert files == ["best.json", "huggingface/config.json", "huggingface/model.safetensors"]
+    assert files == ["best.json", "huggingface/config.json", "huggingface/model.safetensors", "manifest.json"]
     assert (tmp_path / "best/huggingface/model.safetensors").stat().st_nlink == 2
 
 
@@ -89,7 +90,7 @@ def test_shards_are_kept_if_the_trainer_saved_no_merged_weights(tmp_path):
     save(tmp_path, 1, weights="", **{SUCCESS: 0.1})
     keep_best(tmp_path)
     files = sorted(path.relative_to(tmp_path / "best").as_posix() for path in (tmp_path / "best").rglob("*.*"))
-    assert files == ["best.json", "huggingface/config.json", "model_world_size_1_rank_0.pt"]
+    assert files == ["best.json", "huggingface/config.json", "manifest.json", "model_world_size_1_rank_0.pt"]
 
 
 @pytest.mark.parametrize("validated", [{}, {"actor/loss": 1.0}])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from verl_agent.config.plan_parts import Schedule, read_part
 from verl_agent.errors import ConfigError
-from verl_agent.models.checkpoints import HASHED_BYTES, TRACKER, begin_checkpoint, finish_checkpoint, latest_checkpoint
+from verl_agent.models.checkpoints import READ_BYTES, TRACKER, begin_checkpoint, finish_checkpoint, latest_checkpoint
 from verl_agent.runs.folder import RunFolder, check_resume
 
 MAY_CHANGE = ("trainer.logger",)
@@ -24,7 +25,7 @@ def saved(root: Path, *steps: int) -> RunFolder:
         folder = root / f"global_step_{step}"
         begin_checkpoint(folder)
         (folder / "actor").mkdir(exist_ok=True)
-        (folder / "actor/model_world_size_1_rank_0.pt").write_bytes(bytes(HASHED_BYTES + 1))
+        (folder / "actor/model_world_size_1_rank_0.pt").write_bytes(bytes(READ_BYTES + 1))
         (folder / "data.pt").write_text(f"order of tasks at step {step}")
         (root / TRACKER).write_text(str(step))
         finish_checkpoint(folder)
@@ -47,6 +48,18 @@ def log(folder: RunFolder, step: int) -> None:
         file.write(json.dumps({"step": step, "data": {"actor/loss": 0.0}}) + "\n")
 
 
+def test_a_start_after_a_clock_that_went_back_has_the_last_metrics(tmp_path: Path):
+    later = RunFolder(tmp_path, "20991231T235959")
+    for step in (1, 2, 3):
+        log(later, step)
+    (tmp_path / "metrics/notes.jsonl").touch()
+    resumed = RunFolder.at(tmp_path)
+    log(resumed, 3)
+    assert resumed.started == "21000101T000000"
+    assert sorted([later.metrics, resumed.metrics]) == [later.metrics, resumed.metrics]
+    assert RunFolder.at(tmp_path).started > resumed.started
+
+
 @pytest.mark.parametrize(
     ("trainer", "message"),
     [
@@ -60,7 +73,7 @@ def log(folder: RunFolder, step: int) -> None:
 )
 def test_resuming_from_another_folder_raises_config_error(trainer, message):
     with pytest.raises(ConfigError) as error:
-        check_resume(trainer, "model.path")
+        check_resume(read_part(Schedule, {"trainer": trainer}, folder=Path()), "model.path")
     assert str(error.value).startswith(message) and "set model.path to it" in str(error.value)
 
 
@@ -98,6 +111,8 @@ def test_a_run_is_finished_when_its_last_step_is_saved_and_logged(tmp_path):
     assert not folder.finished(5)
     log(folder, 4)
     assert not folder.finished(5)
+    (folder.root / "metrics" / "b.jsonl").write_text('{"step": 5, "data": {"a": 1}, "before_saving": true}\n')
+    assert not folder.finished(5), "its validation is missing"
     log(folder, 5)
     assert folder.finished(5)
     assert not folder.finished(6)
@@ -132,7 +147,7 @@ def lose_manifest(checkpoint: Path) -> None:
 
 
 DAMAGE = [
-    (truncate, r"global_step_2: actor/model_world_size_1_rank_0\.pt has 4 bytes instead of 1,048,577"),
+    (truncate, r"global_step_2: actor/model_world_size_1_rank_0\.pt has 4 bytes instead of 4,194,305"),
     (remove_data, r"global_step_2: data\.pt is missing"),
     (change_data, r"global_step_2: data\.pt has changed since it was written"),
     (lose_manifest, r"global_step_2: it has no readable manifest\.json"),

@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from tests import ROOT
 from verl_agent.errors import ConfigError
-from verl_agent.runs.console import exit_with, explaining_full_disk
+from verl_agent.runs.console import exiting, explaining_full_disk
 
 
 def evaluate(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -64,8 +63,8 @@ def fail_in_a_library() -> None:
 
 @pytest.mark.parametrize("fail", [write_to_full_disk, fail_in_a_worker, fail_in_a_library])
 def test_a_command_on_a_full_disk_exits_with_status_2_and_a_message(fail, capsys):
-    with pytest.raises(SystemExit) as ended:
-        exit_with(lambda config: fail(), OmegaConf.create())
+    with pytest.raises(SystemExit) as ended, exiting():
+        fail()
     assert ended.value.code == 2
     assert "run the same command again to resume" in capsys.readouterr().err
 
@@ -84,3 +83,12 @@ def test_the_outer_explanation_keeps_the_folder_of_the_inner_one(tmp_path: Path)
         explaining_full_disk(Path("/proc")),
     ):
         raise RuntimeError("unexpected pos 64 vs 0")
+
+
+@pytest.mark.parametrize("arguments", [["recipes", "list"], ["envs"]])
+def test_a_command_whose_output_is_on_a_full_disk_says_so(arguments: list[str]):
+    command = [str(Path(sys.executable).with_name("verl-agent")), *arguments]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 2 and "no space is left on the disk" in ended.stderr
+    assert "Traceback" not in ended.stderr and "Exception" not in ended.stderr

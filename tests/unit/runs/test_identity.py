@@ -1,11 +1,12 @@
 """Claim of a folder: recorded settings, settings that may change, older records, and the lock."""
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ import pytest
 import verl_agent.config.settings
 import verl_agent.evaluation.settings
 import verl_agent.training.offline.evolve.rounds  # noqa: F401  # these register the settings
+from tests.support.cluster_files import refusing
 from verl_agent.config.catalogue import may_change
+from verl_agent.envs.machine.locks import has_owner_file
 from verl_agent.envs.tasks import task_ids
 from verl_agent.errors import ConfigError
-from verl_agent.runs.identity import claim, differences, read_settings
+from verl_agent.runs.identity import LOCK_FILE, claim, differences, read_settings
 from verl_agent.trace.provenance import write_json_atomically
 from verl_agent.types import TaskItem
 
@@ -165,9 +168,9 @@ def test_writing_json_replaces_the_file_and_leaves_no_draft(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def hold(folder: Path) -> "subprocess.Popen[str]":
+def hold(folder: Path, given: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
     """Start a process that holds a folder until it is killed."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True, env=given)
     assert process.stdout is not None
     assert process.stdout.readline() == "locked\n"
     return process
@@ -183,6 +186,22 @@ def test_a_folder_in_use_raises_config_error_naming_its_process(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
     claimed(tmp_path, model="m")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_folder_without_file_locks_is_held_by_one_run(number, tmp_path):
+    given = refusing(tmp_path, "flock fcntl", number)
+    process = hold(tmp_path, given)
+    second = [sys.executable, "-c", HOLD.replace("time.sleep(60)", ""), str(tmp_path)]
+    try:
+        refused = subprocess.run(second, env=given, capture_output=True, text=True)
+        assert f"{tmp_path} is in use by process {process.pid} on " in refused.stderr and refused.returncode
+        assert has_owner_file(tmp_path / LOCK_FILE)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert subprocess.run(second, env=given, capture_output=True, text=True).stdout == "locked\n"
+    assert not (tmp_path / f"{LOCK_FILE}.owner").exists()  # so that another machine need not wait
 
 
 def test_ranks_of_one_run_share_the_lock(tmp_path):

@@ -12,22 +12,22 @@ from verl_agent.runs.subprocess_run import GRACE_S, run_command
 START = """
 import signal, sys, threading, time
 from pathlib import Path
-from verl_agent.runs import processes
-from verl_agent.runs.control.server import control_socket, send_command
+from verl_agent.system import kill
+from verl_agent.oversight.socket import control_socket, send_command
 from verl_agent.runs.subprocess_run import run_command
 """
 KILLED = (
     START
     + """
 folder = Path(sys.argv[1])
-processes.DEADLINE_S = 0.5
+kill.DEADLINE_S = 0.5
 {handler}
 def end():
     try:
         send_command(folder, {{"command": "end"}})
     except Exception:  # the run may end before it answers
         pass
-with control_socket(folder, lambda command: {{"ended": True}}, lambda connection, command: None):
+with control_socket(folder, lambda command: {{"ended": True}}):
     threading.Thread(target=end, daemon=True).start()
     time.sleep(20)
 """

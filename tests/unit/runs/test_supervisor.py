@@ -13,15 +13,17 @@ import pytest
 
 from tests.support.training_runs import marked_processes, run_environment, wait_for_end
 from verl_agent.errors import ConfigError
+from verl_agent.oversight.socket import SOCKET, send_command
+from verl_agent.platform.exits import KILLED, describe_status
 from verl_agent.runs.child import Child, StopRequest
-from verl_agent.runs.control.server import SOCKET, send_command
-from verl_agent.runs.deaths import Death, MemoryWatch, count_oom_kills, describe_status, name_actor, name_process
+from verl_agent.runs.deaths import Death, MemoryWatch, count_oom_kills, name_actor, name_process
 from verl_agent.system.resources import Memory
 
 PROGRAM = """
-import os, pathlib, psutil, signal, subprocess, sys, time
-from omegaconf import OmegaConf
+import multiprocessing, os, pathlib, psutil, setproctitle, signal, subprocess, sys, time
 from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
+from verl_agent.platform.exits import report_kills
+from verl_agent.config.plan_parts import Schedule, read_part
 from verl_agent.runs.child import Child, StopRequest
 from verl_agent.runs.deaths import Death
 from verl_agent.runs.hang_watch import mark_phase
@@ -31,7 +33,7 @@ from verl_agent.runs.supervisor import supervise
 root, story = pathlib.Path(sys.argv[1]), sys.argv[2]
 trainer = {"default_local_dir": str(root), "max_restarts": 2, "resume_mode": "disable"}
 trainer["hang_timeout_s"] = {"engine stops": 0.5, "leaves": 0.05}.get(story, 600)
-config = OmegaConf.create({"trainer": trainer, "episode": {"record_dir": None}})
+given = read_part(Schedule, {"trainer": trainer}, folder=root)
 
 
 COPY = "(read -t 2); ((read -t 2) &); read -t 60"  # copies of itself, one with the parent of the original
@@ -41,6 +43,27 @@ def engine():
     process = subprocess.Popen(["VLLM::EngineCore", "60"], executable="/bin/sleep")
     time.sleep(1.5)  # until the supervisor has seen it
     return process
+
+
+FORK = multiprocessing.get_context("fork")
+
+
+def be_engine():
+    setproctitle.setproctitle("VLLM::EngineCore")
+    time.sleep(60)
+
+
+def serve():  # has its output in a file, as a Ray actor has, and the errors that follow from the engine's death
+    file = (root / "engine.err").open("w")
+    os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
+    process = FORK.Process(target=be_engine)
+    process.start()
+    print("Traceback (most recent call last):\\n  File 1\\nEngineDeadError: a consequence", flush=True)
+    report_kills([process])
+    time.sleep(2.5)  # until the supervisor has seen it
+    process.kill()
+    process.join()
+    time.sleep(60)
 
 
 def die():
@@ -58,9 +81,9 @@ def save(step):
     finish_checkpoint(root / f"global_step_{step}")
 
 
-def run(link):
+def run(link, schedule):
     start = len(list(root.glob("start_*")))
-    (root / f"start_{start}").write_text(config.trainer.resume_mode)
+    (root / f"start_{start}").write_text(schedule.resume)
     exec(STORIES[story])
 
 
@@ -72,6 +95,8 @@ STORIES = {
     " file.flush(); (root / 'logs').mkdir(); (root / 'logs' / '0.log').touch()\\n"
     " process = subprocess.Popen(['VLLM::EngineCore', '60'], executable='/bin/sleep', stdout=file, stderr=file)\\n"
     " time.sleep(1.5); process.kill(); time.sleep(60)",
+    "kills": "if start == 0:\\n log_step(); (root / 'logs').mkdir(); (root / 'logs' / '0.log').touch()\\n"
+    " FORK.Process(target=serve).start(); time.sleep(60)",
     "dies always": "log_step(); die()",
     "saves and dies": "log_step(); save(start + 1)\\n"
     "if start < 3:\\n die()",
@@ -99,7 +124,7 @@ STORIES = {
     "signalled late": "class Late:\\n def __del__(self, kill=os.kill, own=os.getpid()): kill(own, 2)\\n"
     "os.late = Late()  # deleted with the modules, at Python's own end\\nsys.exit(7)",
 }
-supervise(run, config)
+run(*supervise(given))
 """
 
 
@@ -137,6 +162,13 @@ def test_the_first_error_of_a_dead_process_is_quoted_on_the_terminal_and_in_the_
     assert (status, starts) == (0, 2)
     assert ", ended unexpectedly. Its first error:\n  ImportError: no [libnuma]\nLog: " in output
     assert "ImportError: no [libnuma]" in (tmp_path / "logs" / "0.log").read_text()
+
+
+def test_a_killed_engine_is_explained_by_the_signal_and_not_by_the_errors_that_followed(tmp_path):
+    status, output, starts = run_to_end(tmp_path, "kills")
+    assert (status, starts) == (0, 2)
+    assert "(vLLM's EngineCore), process " in output and ", was killed by signal 9 (SIGKILL)." in output
+    assert "EngineDeadError" not in output
 
 
 GB = 10**9
@@ -344,5 +376,8 @@ def test_out_of_memory_kills_are_counted(tmp_path):
 
 
 def test_an_exit_status_is_described():
-    assert describe_status(-9) == "was killed by signal 9 (SIGKILL)"
+    for status, text in ((-9, "was killed by signal 9 (SIGKILL)"), (-35, "was killed by signal 35")):
+        assert describe_status(status) == text
+        found = KILLED.search(f"process 7 {text}\n")
+        assert found is not None and found[2] == text
     assert str(Death("the driver", 3, cause=describe_status(1))) == "The driver, process 3, ended with exit code 1."

@@ -9,9 +9,11 @@ from verl_agent.results.significance import sign_flip_p_value
 from verl_agent.results.statistics import Estimate
 from verl_agent.study.inference import (
     ALPHA,
+    ArmComparison,
     bootstrap,
     compare_arms,
     decided_pairs,
+    equal_arms,
     first_decision,
     hopeless,
     interquartile_mean,
@@ -108,6 +110,29 @@ def test_successive_stopping_decides_first_where_its_least_p_value_is_small_enou
     four = {arm: values[:4] for arm, values in apart.items()}
     assert decided_pairs([apart], 4, ALPHA) and not decided_pairs([four], 4, ALPHA)
     assert decided_pairs([four, four], 4, ALPHA)
+
+
+def test_equal_arms_are_corrected_for_their_number():
+    """Holm's procedure with the p values of two one-sided t tests, which a table of t gives."""
+    seeds, margin = 16, 0.05
+    at = {0.05: 1.7531, 0.025: 2.1314, 0.01: 2.6025}  # t with 15 degrees of freedom
+
+    def arm(level: float) -> ArmComparison:
+        """Return an arm whose p value is a little below a level."""
+        mean = margin - 1.001 * at[level] * 0.04 / math.sqrt(seeds)
+        return ArmComparison(Estimate(mean, -0.04, 0.04, seeds), Estimate(0.5, 0, 1, seeds), 1.0, 0.04)
+
+    assert equal_arms({"one": arm(0.05)}, margin) == {"one"}
+    assert equal_arms({"one": arm(0.05), "other": arm(0.05)}, margin) == set()
+    assert equal_arms({"one": arm(0.05), "other": arm(0.025)}, margin) == {"one", "other"}
+    assert equal_arms({"one": arm(0.025), **{name: arm(0.025) for name in "abcd"}}, margin) == set()
+    assert "a" in equal_arms({"a": arm(0.01), **{name: arm(0.025) for name in "bcde"}}, margin)
+    assert verdict(arm(0.05).difference, 1.0, margin, equal=False) == "cannot tell"
+
+
+def test_an_arm_without_an_interval_is_never_equal():
+    found = compare_arms(np.full((1, 8), 0.5), np.full((1, 8), 0.5), bounded=False)
+    assert (found.difference.low, found.p_value) == (-math.inf, 1.0) and equal_arms({"a": found}, 0.05) == set()
 
 
 def test_two_seeds_that_agree_prove_nothing():

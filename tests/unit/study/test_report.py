@@ -72,6 +72,18 @@ def test_an_arm_that_stopping_dropped_is_worse_though_its_seeds_are_few(plan, tm
     write_study_report(plan, tmp_path)
     written = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert written["comparisons"]["short"]["verdict"] == "worse by successive stopping"
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    rows = {row.split(" | ")[0][2:]: row for row in text.split("\n## ")[0].splitlines() if row.startswith("| ")}
+    assert "[" not in rows["short"] and " |  | " in rows["short"], "neither an interval nor a p value"
+    assert rows["same"].count("[") == 3 and "successive stopping dropped an arm" in text
+
+
+def test_intervals_of_a_study_in_which_no_arm_was_dropped_yet_are_shown(plan, tmp_path):
+    play(plan, plan.study.seeds[:5], tmp_path, ends=(0.3, 0.3))
+    write_study_report(plan, tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert re.search(r"\n\| short \| 5 \| [\d.]+ \[", text) and "stopping dropped an arm" not in text
+    assert "With 5 seeds about 90 % of such bootstrap intervals cover, not 95 %." in text
 
 
 @pytest.fixture
@@ -271,3 +283,14 @@ def test_a_report_on_a_full_disk_names_its_folder(plan, tmp_path):
 def test_a_report_without_runs_raises_config_error(plan, tmp_path):
     with pytest.raises(ConfigError, match="no arm has a seed that has ended"):
         write_study_report(plan, tmp_path)
+
+
+def test_a_torn_line_of_points_is_named_unless_it_is_the_unfinished_last_one(plan, tmp_path):
+    run = study_runs(plan, [1], ["long"])[0]
+    folder = run.folder(tmp_path)
+    folder.mkdir(parents=True)
+    (folder / "points.jsonl").write_bytes(b'{"turns": 1}\n\0\0')
+    assert run.points(tmp_path) == [{"turns": 1}]
+    (folder / "points.jsonl").write_bytes(b'{"turns": 1}\n\0\0\n')
+    with pytest.raises(ConfigError, match=r"points\.jsonl:2: not JSON .*Remove the line"):
+        run.points(tmp_path)

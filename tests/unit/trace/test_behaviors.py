@@ -101,6 +101,32 @@ def test_thought_length_counts_characters_outside_the_action() -> None:
     assert thought_length(record) == (6 + 0) / 2
 
 
+@pytest.mark.parametrize(
+    ("reply", "length"),
+    [
+        ("Action: 7", 0),
+        ("**Action:** 7", 0),
+        ("<action>7</action>", 0),
+        ("```7```", 0),
+        ("```\n7\n```", 0),
+        ("7", 0),
+        ("Hm.\nAction: 7", 4),
+        ("<think>Hm.</think><action>7</action>", len("<think>Hm.</think>")),
+        ("7, since 7 is reaction: 7", len("7, since 7 is reaction: ")),
+    ],
+)
+def test_the_marks_of_an_action_are_no_thought(reply: str, length: int) -> None:
+    record = played(("7", "low"))
+    record["turns"][0]["reply"] = reply
+    assert thought_length(record) == length
+
+
+def test_the_whole_reply_to_an_empty_action_is_thought() -> None:
+    record = played(("", "low"))
+    record["turns"][0]["reply"] = "Action: "
+    assert thought_length(record) == len("Action: ")
+
+
 def test_first_divergence_is_the_first_turn_with_different_actions() -> None:
     assert first_divergence([["a", "b", "c"], ["a", "b", "d"]]) == 2
     assert first_divergence([["a", "b"], ["a", "b", "c"]]) == 2

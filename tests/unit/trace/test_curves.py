@@ -107,3 +107,15 @@ def test_validation_scores_are_read_from_the_metric_names_of_verl():
 
 def test_a_running_mean_uses_earlier_values_only():
     assert running_mean([1.0, 3.0, 5.0, 7.0], window=2) == [1.0, 2.0, 4.0, 6.0]
+
+
+def test_a_title_with_dollar_signs_is_no_formula(tmp_path):
+    metrics = write(tmp_path / "metrics.jsonl", *((step, full_step(step)) for step in (1, 2)))
+    assert plot_curves(metrics, tmp_path / "curves.png", title=r"a $\frac$ b").is_file()
+
+
+def test_names_and_titles_of_others_are_drawn_as_visible_text(tmp_path):
+    name = "val-core/\u202eevil\ud800/reward/mean@1"
+    log = write(tmp_path / "a.jsonl", (1, {name: 0.5}), (2, {name: 0.5}))
+    assert "val-core/⟨RLO⟩evil\ufffd/reward/mean@1" in read_metrics(log)[1]
+    assert plot_curves(log, tmp_path / "a.png", "folder \udcff").is_file()

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from verl_agent.envs.program.conversation import NEW_SEGMENTS
+from verl_agent.results.statistics import return_margins
 from verl_agent.trace.behaviors import action_checksums, divergence_turns
 from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
 from verl_agent.trace.metrics import METRICS, TURN_BANDS, episode_metrics, turn_band
@@ -23,6 +25,7 @@ ENV_ERROR = summary(0.0, StopReason.ENV_ERROR, turns=9, attempts=3, info={"inval
 
 OF_TOKENS = {
     "credit/dropped_share",
+    "distillation/reverse_kl",
     *(f"staleness/{name}" for name in ("mean", "max", "mixed_episodes")),
     *(f"staleness/<updates>/{name}" for name in ("tokens", "rollout_kl", "probs_diff")),
     *(
@@ -40,8 +43,16 @@ def test_metric_names_are_unique_and_have_an_area():
 
 
 def test_the_table_has_every_computed_metric_and_no_other():
-    batch = [summary(info={"invalid_action": 1.0}, category="depth 2", env_label="a", oracle_turns=2), ENV_ERROR]
-    produced = episode_metrics(batch, divergence=[1])
+    batch = [
+        summary(
+            info={"invalid_action": 1.0, "calls": 2.0, NEW_SEGMENTS: 1.0},
+            category="depth 2",
+            env_label="a",
+            oracle_turns=2,
+        ),
+        ENV_ERROR,
+    ]
+    produced = episode_metrics(batch, divergence=[1]) | return_margins([("a", "1", 0.5), ("a", "2", 1.0)])
     patterns = {metric.name: re.sub("<.*?>", "[^/]+", metric.name) for metric in METRICS}
     assert [name for name in produced if not any(re.fullmatch(one, name) for one in patterns.values())] == []
     own = [pattern for name, pattern in patterns.items() if name not in OF_TOKENS]
@@ -128,6 +139,7 @@ def test_a_summary_holds_sums_over_turns():
         behaviors="invalid_action,no_action",
         thought_length=1 / 3,
         actions="e8b7be43,71beeff9,,",
+        task="1",
     )
 
 

@@ -51,6 +51,15 @@ def test_each_step_is_one_line_aligned_with_the_header(tmp_path):
     assert len(header) == len(first) == len(second) <= 80
 
 
+def test_the_mean_return_of_a_step_has_its_margin_beside_it(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text(line(1, **{"episode/reward_margin": 0.07}))
+    view, output = plain(path)
+    view.update()
+    header, row = output.getvalue().splitlines()
+    assert row.split()[header.split().index("reward")] == "0.50±.07" and len(header) == len(row) <= 80
+
+
 def test_a_run_that_logs_no_probabilities_of_the_trainer_shows_the_difference_of_log_probs(tmp_path):
     path, output = tmp_path / "m.jsonl", StringIO()
     values = json.loads(line(1, **{"actor/ppo_kl": -0.002}))
@@ -93,7 +102,7 @@ TESTED = '{"step": 8, "data": {"test-core/guess/reward/mean@1": 0.25, "val-core/
     ("text", "steps", "ends"),
     [
         ('{"step": 4, "data": {"actor/entropy": 0.5}}\n', 10, ["4/10 - - - - - 0.500 - - -"]),
-        (VALIDATED, 10, ["validation after step 0: guess reward 12.000, success 50.0%"]),
+        (VALIDATED, 10, ["validation after step 0: guess success 50.0%"]),
         (TESTED, 10, ["validation after step 8: guess reward 0.500", "test after step 8: guess reward 0.250"]),
         (line(9, **{"timing_s/testing": 30.0}), 10, ["0:01:30"]),
         (line(0), 100, ["1:40:00"]),

@@ -3,13 +3,15 @@
 import json
 import logging
 import math
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from tests.support.episodes import talk
 from verl_agent.errors import ConfigError
-from verl_agent.trace.record import EpisodeMeta, parse_line, to_episode, to_record
+from verl_agent.trace.frame import make_frame, turn_rows
+from verl_agent.trace.record import EpisodeMeta, parse_line, task_key, to_episode, to_record
 from verl_agent.trace.record_files import EpisodeWriter, read_records
 from verl_agent.types import Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
@@ -208,3 +210,17 @@ def test_a_return_that_is_no_number_and_a_start_that_is_no_time_are_refused(fiel
     line = json.dumps({**talk(), field: value}).encode()
     with pytest.raises(ConfigError, match=rf"{field}.*{message}"):
         parse_line(line)
+
+
+def test_the_label_of_an_entry_of_a_mixture_belongs_to_the_record_and_to_the_key_of_its_task():
+    plain, named = to_record(episode(), META), to_record(episode(), replace(META, env_label="easy"))
+    same = to_record(episode(), replace(META, env_label="guess_number"))
+    assert "env_label" not in plain and "env_label" not in same
+    assert parse_line(json.dumps(named).encode()) == named
+    assert [task_key(one) for one in (plain, named, same)] == [
+        ("guess_number", "3"),
+        ("easy", "3"),
+        ("guess_number", "3"),
+    ]
+    assert [row["env_label"] for row in make_frame([plain, named]).to_dict("records")] == ["guess_number", "easy"]
+    assert {row["env_label"] for row in turn_rows(named)} == {"easy"}

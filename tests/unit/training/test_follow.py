@@ -17,7 +17,7 @@ from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.follow import evaluation_command, finish, follow_run
+from verl_agent.training.follow import describe_validation, evaluation_command, finish, follow_run
 
 
 def saved(root, step: int) -> None:
@@ -75,6 +75,15 @@ def test_a_run_reports_the_test_tasks_and_the_tasks_that_chose_the_best_checkpoi
     assert "success on 4 test tasks: step 0 0.0%, step 1 25.0%; difference 0.250" in text
     assert "best checkpoint: step 1, success 0.750 on env.dev_tasks, which chose it" in text
     assert "verl-agent eval" not in text
+
+
+def test_a_validation_is_printed_with_the_interval_of_its_return(tmp_path):
+    with EpisodeWriter(tmp_path / "episodes/a.jsonl") as writer:
+        for record in [*played("validation", 0, 0.0, 0.0), *played("validation", 2, 0.25, 0.75)]:
+            writer.write(record)
+    (line,) = describe_validation(RunFolder.at(tmp_path))
+    assert line.startswith("validation: all: 2 tasks, 2 episodes, success") and ", return 0.500 [" in line
+    assert describe_validation(RunFolder.at(tmp_path / "none")) == []
 
 
 def test_a_run_whose_last_step_is_not_the_best_prints_the_command_that_tests_the_best(tmp_path):

@@ -10,9 +10,10 @@ from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Adaptive, Horizon
 from verl_agent.rollout.settings import EpisodeSettings
+from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.training.mixture import MixtureOrder
 from verl_agent.training.turn_limits import TurnLimits
-from verl_agent.types import StopReason
+from verl_agent.types import StopReason, TaskItem
 
 SIZES = {"a": 5, "b": 7, "c": 3}
 
@@ -61,38 +62,47 @@ def test_tasks_per_batch_are_rounded_up():
 ADAPTIVE = Horizon([3, 6], adaptive=Adaptive(success_above=0.5, window=1))
 
 
+TASK = TaskItem("any", "1")
+
+
+def episodes(label: str, solved: int = 0, limited: int = 0) -> list[EpisodeSummary]:
+    """Return ten episodes of three turns, of which these numbers solved the task or were ended by the limit."""
+    stops = [StopReason.TURN_LIMIT] * limited + [StopReason.TERMINATED] * (10 - limited)
+    return [EpisodeSummary(0.0, number < solved, 3, 3, stop, env_label=label) for number, stop in enumerate(stops)]
+
+
 def run_env(label: str, horizon: Horizon) -> RunEnv:
     return RunEnv(env=EnvSettings(label), horizon=horizon, episode=EpisodeSettings(8), label=label)
 
 
 def test_each_environment_has_the_turn_limit_of_its_own_horizon():
     limits = TurnLimits([run_env("a", Horizon([2, 4], 2)), run_env("b", ADAPTIVE), run_env("c", ADAPTIVE)])
-    limits.observe({"env/b/success_rate": 0.9, "env/b/turn_limit": 0.0, "episode/success_rate": 0.9})
-    assert [limits.max_turns("a", step) for step in (1, 3)] == [2, 4]
-    assert (limits.max_turns("b", 2), limits.max_turns("c", 2)) == (6, 3)
+    limits.observe(episodes("b", solved=9))
+    assert [limits.max_turns("a", step, TASK) for step in (1, 3)] == [2, 4]
+    assert (limits.max_turns("b", 2, TASK), limits.max_turns("c", 2, TASK)) == (6, 3)
 
 
-def test_single_environment_follows_the_metrics_of_the_batch():
+def test_a_single_environment_follows_the_episodes_of_the_step_and_keeps_its_limit_without_any():
     limits = TurnLimits([run_env("a", ADAPTIVE)])
-    limits.observe({"env/a/success_rate": 0.9, "env/a/turn_limit": 0.0})
-    assert limits.max_turns("a", 2) == 3
-    limits.observe({"episode/success_rate": 0.9, "stop/turn_limit": 0.0, "env/error_rate": 0.0})
-    assert limits.max_turns("a", 3) == 6
+    limits.observe([])
+    assert limits.max_turns("a", 2, TASK) == 3
+    limits.observe(episodes("", solved=9))
+    assert limits.max_turns("a", 3, TASK) == 6
 
 
 @pytest.mark.parametrize("reason", [StopReason.ENV_ERROR, StopReason.OVERLONG_PROMPT])
 def test_episodes_that_measure_nothing_do_not_count_in_the_turn_limit_share(reason: StopReason):
     """Half of the episodes do not count; the limit ended four fifths of the others."""
     horizon = Horizon([3, 6], adaptive=Adaptive(turn_limit_above=0.6, window=1))
-    limits = TurnLimits([run_env("a", horizon)])
-    limits.observe({"episode/success_rate": 0.0, "stop/turn_limit": 0.4, f"stop/{reason}": 0.5})
-    assert limits.max_turns("a", 2) == 6
+    limits, invalid = TurnLimits([run_env("a", horizon)]), EpisodeSummary(0.0, False, 1, 3, reason)
+    limits.observe([*episodes("", limited=4)[:5], *(invalid for _ in range(5))])
+    assert limits.max_turns("a", 2, TASK) == 6
 
 
 def test_checkpoint_has_the_state_of_every_adaptive_horizon():
     before, after = (TurnLimits([run_env("a", Horizon([2])), run_env("b", ADAPTIVE)]) for _ in range(2))
-    before.observe({"env/b/success_rate": 0.9, "env/b/turn_limit": 0.0})
+    before.observe(episodes("b", solved=9))
     after.restore(before.saved())
-    assert after.max_turns("b", 2) == 6
-    with pytest.raises(ConfigError, match="no state of the adaptive horizon of 'b'"):
+    assert after.max_turns("b", 2, TASK) == 6
+    with pytest.raises(ConfigError, match="no state of the schedule of 'b'"):
         after.restore({})

@@ -15,9 +15,9 @@ from tests import ROOT
 from tests.support.fakes import ITEM, ScriptedPolicy, plain, talk_class
 from tests.support.viewing import at, chromium, cli, viewing
 from tests.support.web import needs_chromium
+from verl_agent.oversight.control import RunControl
+from verl_agent.oversight.socket import controlled, send_command
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
-from verl_agent.runs.control.service import controlled
-from verl_agent.runs.control.state import RunControl
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Episode
 
@@ -111,6 +111,30 @@ def test_closed_page_leaves_the_episode_waiting_and_another_page_goes_on(tmp_pat
 
     (turn,) = attended(tmp_path, drive).turns
     assert turn.step is None, "the action reached the environment"
+
+
+def test_page_of_a_paused_run_says_that_decisions_wait_until_it_resumes(tmp_path: Path) -> None:
+    def command(name: str) -> None:
+        sent = threading.Thread(target=send_command, args=(tmp_path, {"command": name, "name": "eve"}))
+        sent.start()  # this thread has the event loop of Playwright
+        sent.join()
+
+    def drive(url: str) -> None:
+        command("pause")
+        with chromium() as browser:
+            page = browser.new_page()
+            page.goto(url)
+            page.get_by_text("turn 1 of 4: the agent proposes").wait_for()
+            page.get_by_text("The run is paused by eve. What you decide is carried out").wait_for()
+            click(page, "approve")
+            page.get_by_text("Your decision is kept and not carried out yet. The run is paused by eve").wait_for()
+            command("resume")
+            page.get_by_text("turn 2 of 4: the agent proposes").wait_for()
+            page.get_by_text("The run is paused").wait_for(state="hidden")
+            click(page, "end")
+            page.get_by_text("The episode has ended.").wait_for()
+
+    assert len(attended(tmp_path, drive).turns) == 2
 
 
 def test_task_is_played_by_hand_on_a_page(tmp_path: Path) -> None:

@@ -118,12 +118,12 @@ def test_the_return_is_that_of_the_update(tmp_path: Path, sections: dict, shaped
     assert (first, second) == ((0.25, pytest.approx(returns[0])), (0.75, pytest.approx(returns[1])))
 
 
-def test_the_entry_of_a_mixture_is_the_one_that_gave_the_recorded_return(tmp_path: Path):
+def test_the_entry_of_a_mixture_is_the_one_of_the_label(tmp_path: Path):
     mixture = [{"name": "talk", "label": "cheap"}, {"name": "talk", "label": "dear", "credit": {"step_cost": 0.25}}]
-    one = record(shaped=0.5)
+    one = record(shaped=0.5, env_label="dear")
     run = write_run(tmp_path / "run", one, env={"name": "two", "mixture": mixture})
     assert [realized for _, realized in pairs(run, one)] == [0.5, 0.5]
-    assert pairs(run, record(shaped=0.9)) == [], "no entry gave this return"
+    assert pairs(run, record(shaped=0.9, env_label="dear")) == [], "the entry did not give this return"
 
 
 def test_a_bootstrapped_episode_has_no_return_of_its_own(tmp_path: Path):

@@ -10,12 +10,12 @@ from tests import ROOT
 from tests.support.viewing import at, chromium, viewing
 from tests.support.web import needs_chromium
 from verl_agent.errors import ConfigError
-from verl_agent.runs.control.server import control_socket
+from verl_agent.oversight.socket import control_socket
 
 RUN = """
 import sys, time
 from pathlib import Path
-from verl_agent.runs.control.server import control_socket
+from verl_agent.oversight.socket import control_socket
 from verl_agent.runs.processes import ending_all_children
 
 answer = {"paused": False, "episodes": []}

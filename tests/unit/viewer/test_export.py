@@ -70,6 +70,14 @@ def test_a_turn_says_who_acted_who_decided_and_what_was_proposed() -> None:
     assert text.count("class='decision'") == 2 and text.count("class='proposed'") == 1
 
 
+def test_a_reply_of_unknown_length_has_no_number_of_tokens() -> None:
+    record = played(("north", "hall"))
+    record["turns"][0]["tokens"] = 0
+    assert "token" not in episode_html(first_part(record))
+    record["turns"][0]["tokens"] = 7
+    assert "7 tokens, " in episode_html(first_part(record))
+
+
 def test_a_page_holds_the_images_of_its_turns_and_none_of_other_folders(run: Path, tmp_path: Path) -> None:
     image = b"\x89PNG fake"
     (run / "media").mkdir()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.episodes import STARTED, played
+from verl_agent.returns import is_uniform
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
-from verl_agent.trace.returns import is_uniform
 from verl_agent.viewer import queries
 from verl_agent.viewer.export.write import export_episodes
 from verl_agent.viewer.filters import Filter
@@ -51,7 +51,16 @@ def test_an_exported_page_has_the_same_verdict_with_a_filter_or_a_limit(file: Pa
 
 
 @pytest.mark.parametrize(
-    "values", [(0.3, 0.1 + 0.2), (1e3, 1e3 + 1e-4), (1e3, 1e3 + 1e-2), (0.0, 1e-5), (-1e4, -1e4 - 1e-3)]
+    "values",
+    [
+        (0.3, 0.1 + 0.2),
+        (0.0, 9e-7),
+        (0.0, 1e-5),
+        (1e3, 1e3 + 1e-4),
+        (1e3, 1e3 + 2e-4),
+        (-1e4, -1e4 - 1e-3),
+        (1e6, 1e6 + 0.5),
+    ],
 )
 def test_viewer_and_trainer_agree_on_equal_returns(tmp_path: Path, values: tuple[float, float]) -> None:
     file = tmp_path / "episodes.jsonl"

@@ -1,6 +1,9 @@
 """Test that odd records, labels and URLs cost the viewer one line or one message, and never the run."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +20,7 @@ from verl_agent.viewer.parsing import read_lines
 from verl_agent.viewer.queries import count_episodes, find_episodes
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.state import ViewerState
+from verl_agent.viewer.why import record_place
 
 
 def write(folder: Path, *lines: str) -> Path:
@@ -100,3 +104,39 @@ def test_a_number_of_a_url_that_the_index_cannot_hold_is_refused_in_a_short_mess
     with pytest.raises(ConfigError, match="page="):
         page_number(SimpleNamespace(query_params={"page": value}))  # type: ignore[arg-type]
     assert whole_number("episode", "12") == 12
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_indexed_and_read(tmp_path: Path) -> None:
+    run = write(Path(os.fsdecode(os.fsencode(tmp_path) + b"/run \xff")), json.dumps(talk()), "{")
+    state = ViewerState([run])
+    (opened,) = state.opened.values()
+    state._update(opened)
+    assert opened.problem == "" and count_episodes(opened.index, Filter()) == 1
+    assert opened.index.read(1)["task"] == talk()["task"]
+    assert opened.index.bad_lines()[0].file == run / "episodes.jsonl"
+    place = record_place(opened.index, 1)
+    assert place is not None and place.file == run / "episodes.jsonl"
+    assert opened.index.update() == 0, "the file is known"
+    state.close()
+
+
+def test_more_runs_are_opened_than_the_soft_limit_of_open_files_allows(tmp_path: Path) -> None:
+    for number in range(20):
+        write(tmp_path / f"run{number}", json.dumps(talk()))
+    program = (
+        "import resource, sys; from verl_agent.viewer.state import ViewerState;"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; most = int(sys.argv[2]) or hard;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, most)); print(len(ViewerState([sys.argv[1]]).opened))"
+    )
+    enough, few = (
+        subprocess.run([sys.executable, "-c", program, str(tmp_path), most], capture_output=True, text=True)
+        for most in ("0", "60")
+    )
+    assert enough.stdout == "20\n", enough.stderr
+    assert "20 runs need up to 160 open files, and this system allows 60" in few.stderr
+
+
+@pytest.mark.parametrize("name", ["r" * 251, "ä" * 120])
+def test_a_folder_with_the_longest_name_is_viewed(tmp_path: Path, name: str) -> None:
+    with RecordIndex(open_source(write(tmp_path / name, json.dumps(talk())))) as index:
+        assert index.update() == 1

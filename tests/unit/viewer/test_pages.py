@@ -54,6 +54,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     seen["turns"][0]["media"] = [{"path": "a/1.png", "title": "before", "box": [0.25, 0.5, 0.125, 0.1]}]
     seen["turns"][0]["proposed"] = "get 9 gold"
     seen["turns"][0]["review"] = {"decision": "edited", "by": "person", "reason": "", "seconds": 2.0}
+    grade = {"criterion": "goal", "weight": 1.0, "score": 0.5, "reason": "<b>half</b> of {{ it }} \u202e"}
+    verdict = {"turn": 0, "score": 0.5, "reward": 0.5, "grades": [grade], "replaced": 0.25, "cost_usd": 0.0125}
+    seen["judgements"] = [{**verdict, "model": "m-1"}]
     append(folder / "episodes" / "a.jsonl", seen)
     (folder / "media" / "a").mkdir(parents=True)
     (folder / "media" / "a" / "1.png").write_bytes(PIXEL)
@@ -106,6 +109,8 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
         ("/run/run/episodes?step=1", "2 episodes"),
         ("/run/run/episodes?step=one", "Allowed: 3, 3..7, 3.. and ..7."),
         ("/run/run/episode/1?turn=2", "The environment ended the task."),
+        ("/run/run/episode/4", "Judge: score 0.50, reward 0.5 (m-1, 0.0125 USD)"),
+        ("/run/run/episode/4", "<b>half</b> of {{ it }}"),
         ("/run/run/episode/99", "No episode 99"),
         ("/run/run/episode/1" + 23 * "0", "Allowed: whole numbers from 0"),
         ("/run/run/episode/1?turn=" + 4400 * "9", "Allowed: whole numbers from 0"),
@@ -246,7 +251,13 @@ def test_no_page_scrolls_sideways_and_no_text_is_cut(pages, url, evaluations, ru
     episode, group = "/run/run/episode/4", "/run/run/group?group=1-0&step=1&purpose=train"
     shown = ["/", "/run/run", "/run/run/episodes", episode, "/run/run/group", group, "/run/run/task", "/compare"]
     shown += ["/run/run/task?env=talk&task=1", "/run/run/horizon", "/run/run/labels", "/run/run/tokens", "/leaderboard"]
-    shown += ["/run/run/episode/2/tokens", "/run/run/control", "/run/run/control/1?name=ada", f"file://{file}"]
+    shown += [
+        "/run/run/episode/2/tokens",
+        "/run/run/control",
+        "/run/run/control/1?name=ada",
+        "/run/run/running",
+        f"file://{file}",
+    ]
     shown += ["/compare?a=run&a_step=1&b=run&b_step=2&env=talk&task=1"]
     of_evaluations = ("/", "/leaderboard", "/run/cheap", "/run/cheap/scaling", "/run/cheap/failures", "/compare")
     shown += [at(evaluations, path) for path in of_evaluations]

@@ -175,3 +175,32 @@ def test_groups_that_a_killed_start_dispatched_after_its_checkpoint_are_found(tm
     assert dispatched_after(tmp_path, 2) == [*groups[1:], "0000005-000000004-d"]
     assert dispatched_after(tmp_path, 0) == [*groups, "0000005-000000004-d"]
     assert dispatched_after(tmp_path, 5) == dispatched_after(tmp_path / "missing", 0) == []
+
+
+def test_a_damaged_byte_in_the_name_of_a_group_keeps_no_run_from_resuming(tmp_path: Path) -> None:
+    write(tmp_path / "x.jsonl", episode("0000003-000000002-b", 0, 0.0), episode("0000004-000000003-c", 0, 0.0))
+    content = (tmp_path / "x.jsonl").read_bytes()
+    (tmp_path / "x.jsonl").write_bytes(content.replace(b"000000002-b", b"000000002-\xe2"))
+    assert dispatched_after(tmp_path, 2) == ["0000003-000000002-\ufffd", "0000004-000000003-c"]
+    (tmp_path / ABANDONED_FILE).write_bytes(b"0000003-000000002-\xe2\n0000004-000000003-c\n")
+    assert "0000004-000000003-c" in read_abandoned(tmp_path)
+
+
+def test_data_of_a_task_is_not_taken_for_a_group(tmp_path: Path) -> None:
+    write(tmp_path / "x.jsonl", episode("a group of a validation", 0, 0.0) | {"data": {"group": "0000009-other"}})
+    assert dispatched_after(tmp_path, 0) == []
+
+
+def test_attempts_in_any_order_and_lines_written_twice_count_once_in_pages_and_reports(tmp_path: Path) -> None:
+    failed = episode("a", 0, 0.0) | {"stop": "env_error", "success": False, "error": "x"}
+    again = [episode("a", sample, 1.0, LATER, attempt=2) for sample in (0, 1)]
+    twice = [episode("b", 0, 1.0), episode("b", 1, 0.0), episode("b", 0, 1.0)]
+    file = tmp_path / "episodes.jsonl"
+    write(file, *again, failed, failed | {"sample": 1}, *twice)  # type: ignore[arg-type]
+    with RecordIndex(open_source(file)) as index:
+        index.update()
+        (shown,) = queries.summarize_steps(index, Filter())
+    reported = summarize(read_records(file))[-1]
+    assert (shown.episodes, shown.env_errors, shown.reward) == (4, 0, 0.75)
+    assert (reported.episodes, reported.env_errors) == (4, 0)
+    assert reported.mean_return is not None and reported.mean_return.mean == 0.75

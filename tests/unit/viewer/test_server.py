@@ -19,10 +19,10 @@ from starlette.routing import Route
 from tests.support.episodes import played
 from tests.support.viewing import step
 from verl_agent.errors import ConfigError
+from verl_agent.oversight.control import RunControl
+from verl_agent.oversight.socket import controlled
 from verl_agent.results.folder import read_report
 from verl_agent.results.statistics import Estimate
-from verl_agent.runs.control.service import controlled
-from verl_agent.runs.control.state import RunControl
 from verl_agent.runs.hang_watch import mark_phase
 from verl_agent.runs.identity import LOCK_FILE, write_plan
 from verl_agent.trace.labels import Label, LabelFile
@@ -175,7 +175,7 @@ def test_the_overview_of_an_evaluation_has_the_interval_of_its_report(tmp_path: 
     state = ViewerState([tmp_path])
     (opened,) = state.opened.values()
     assert read_overview(opened).result == ""
-    report = {"model": "oracle", "config": {"env": {"name": "babyai"}}}
+    report = {"model": "oracle", "config": {"env": {"name": "babyai"}, "evaluation": {}}}
     success = {"mean": 0.5, "low": 0.25, "high": 0.75}
     (tmp_path / "evaluation.json").write_text(json.dumps({**report, "results": [{"success": success}]}))
     overview = read_overview(opened)
@@ -317,10 +317,11 @@ def test_results_of_an_evaluation_leave_out_columns_that_no_row_fills() -> None:
     from verl_agent.viewer.pages.run import result_rows
 
     row = {"category": "all", "tasks": 2, "episodes": 4, "success": {"mean": 0.5, "low": 0.25, "high": 0.75}}
-    row |= {"pass_at": {"1": 0.5, "2": 0.75}, "pass_hat": {"1": 0.5, "2": 0.25}, "reward_mean": 0.5, "turns_mean": 3.0}
+    row |= {"pass_at": {"1": 0.5, "2": 0.75}, "pass_hat": {"1": 0.5, "2": 0.25}, "turns_mean": 3.0}
+    row |= {"mean_return": {"mean": 0.6, "low": 0.5, "high": 0.7}}
     columns, (cells,) = result_rows([row | {"cost_usd": None}])
-    assert columns == ["category", "tasks", "episodes", "success", "pass@2", "pass^2", "mean return", "mean turns"]
-    assert cells == ["all", "2", "4", "0.500 [0.250, 0.750]", "0.750", "0.250", "0.5", "3"]
+    assert columns == ["category", "tasks", "episodes", "success", "mean return", "pass@2", "pass^2", "mean turns"]
+    assert cells == ["all", "2", "4", "0.500 [0.250, 0.750]", "0.600 [0.500, 0.700]", "0.750", "0.250", "3"]
 
 
 def test_a_chart_has_at_most_six_curves_and_the_borders_of_the_horizon() -> None:

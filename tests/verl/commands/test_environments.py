@@ -24,7 +24,7 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_prompt_lengths_of_a_split_are_measured(model):
     code, output = run("guess_number", "--tokens", model, "--split", "small_train", "--agent", "raw")
     assert code == 0, output
-    first, measured, suggested = output.splitlines()
+    first, measured, oracle, suggested = output.splitlines()
     assert first == f"guess_number, split small_train, agent raw (--agent for another), model {model}"
     numbers = re.fullmatch(
         r"(\d+) of \1 prompts, in tokens: min (\d+), median (\d+), 95 % (\d+), max (\d+) \(task '.+'\)", measured
@@ -32,6 +32,7 @@ def test_prompt_lengths_of_a_split_are_measured(model):
     assert numbers, measured
     lengths = [int(number) for number in numbers.groups()[1:]]
     assert 0 < lengths[0] <= lengths[1] <= lengths[2] <= lengths[3]
+    assert oracle.startswith("51 episodes of the oracle: 4 turns (95 %), at most 4;")  # bisection of at most 11 numbers
     assert lengths[3] <= int(suggested.removeprefix("Suggested: data.max_prompt_length=")) < lengths[3] + 64
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from tests.support.composing import ROOT, recipe
 from verl_agent.commands.new_env import write_package
+from verl_agent.config.plan import RunPlan
 from verl_agent.system.resources import RL_MEMORY_GB
-from verl_agent.training.preflight.rl import prepare_run
+from verl_agent.training.preflight.rl import check_plan
 
 
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
@@ -23,4 +24,4 @@ def test_a_written_package_is_ready_for_training(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{package}:{ROOT}")  # of the environment's host
     config = recipe(package / "recipes/grpo_cpu.yaml", "actor_rollout_ref.model.path=smollm2-135m")
     with chdir(tmp_path):
-        assert [run_env.env.name for run_env in prepare_run(config).envs] == ["traffic_lights"]
+        assert [run_env.env.name for run_env in check_plan(RunPlan.read(config)).envs] == ["traffic_lights"]

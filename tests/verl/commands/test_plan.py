@@ -1,5 +1,6 @@
 """Test the plan of a run: limits from the oracle, batch sizes from the memory of a GPU, and what cannot be planned."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,16 @@ from typer.testing import CliRunner
 from tests import ROOT
 from verl_agent.commands.cli import app
 from verl_agent.commands.new_env import write_package
+from verl_agent.commands.plan import first_fit
 from verl_agent.config.composing import compose_training
+from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.estimates import estimate_footprint, shape_of
 from verl_agent.training.preflight.oracle_lengths import OracleLengths
 from verl_agent.training.preflight.planning import USABLE, fit_on_gpus, reply_limits, suggest_limits
 
 RECIPE = ROOT / "recipes/guess_number/grpo.yaml"
+CPU = RECIPE.with_name("grpo_cpu.yaml")
 SMALL = "Qwen/Qwen2.5-1.5B-Instruct"
 
 
@@ -24,22 +28,25 @@ def planned(*arguments: str, status: int = 0) -> str:
     return done.output
 
 
+def plan_of(path: Path, overrides: Sequence[str]) -> RunPlan:
+    return RunPlan.of(compose_training(path, overrides))
+
+
 def test_a_plan_ends_with_the_command_that_fits(tmp_path: Path) -> None:
     *_, command = planned(str(RECIPE), "--gpu", "24gb", "--tasks", "20").strip().splitlines()
     words = [word.strip("'") for word in command.split()]
     assert words[:3] == ["verl-agent", "train", str(RECIPE)]
     assert "horizon.max_turns=[11]" in words  # 1.5 times the seven turns of a binary search
-    config = compose_training(RECIPE, words[3:])
-    model = config["actor_rollout_ref"]["model"]["path"]
-    shape = shape_of(model)
-    assert shape is not None and estimate_footprint(config, shape, None, 24.0).peak_gb <= 24
+    plan = plan_of(RECIPE, words[3:])
+    shape = shape_of(plan.actor.path)
+    assert shape is not None and estimate_footprint(plan, shape, None, 24.0).peak_gb <= 24
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([str(RECIPE), "--gpu", "big"], "--gpu='big' is not allowed. Allowed: the memory of one GPU from 4gb on"),
-        ([str(RECIPE.with_name("grpo_cpu.yaml"))], "is for a CPU. Plan a recipe for GPUs, such as"),
+        ([str(CPU), "--gpus", "2"], "is for a CPU: --gpu and --gpus have no effect. Leave them out."),
         ([str(ROOT / "recipes/textcraft/mixture.yaml")], "has env.mixture, which has no common limits."),
         ([str(RECIPE), "data.seeed=1"], "data.seeed is not a setting of this recipe. Did you mean 'seed'?"),
         ([str(RECIPE), "horizon.grow_by=4", "horizon.up_to=24"], "sets horizon.grow_by, which fits its own"),
@@ -51,9 +58,36 @@ def test_what_cannot_be_planned_is_named(arguments: list[str], message: str) -> 
     assert message in " ".join(planned(*arguments, status=2).split())
 
 
+def test_a_recipe_for_a_cpu_is_planned_with_the_lengths_of_its_own_tokenizer() -> None:
+    output = planned(str(CPU), "--tasks", "20")
+    *_, command = output.strip().splitlines()
+    assert "no advice" not in output and "stands" not in output
+    config = compose_training(CPU, [word.strip("'") for word in command.split()[3:]])
+    assert config["horizon"]["max_turns"] == [6]  # 1.5 times the four turns of a binary search up to 15
+    assert "GB of memory; a step of episodes of" in output
+
+
+def test_lengths_of_another_tokenizer_are_no_advice_for_the_model(tmp_path: Path) -> None:
+    output = " ".join(planned(str(CPU), "--tasks", "5", f"actor_rollout_ref.model.path={tmp_path}/absent").split())
+    assert f"the tokenizer of {tmp_path}/absent is not on this machine: smollm2-135m counts instead" in output
+    assert f"The lengths are no advice for {tmp_path}/absent" in output
+    assert "the longest prompt in tokens of smollm2-135m, not of" in output
+    assert "memory and time are not estimated" in output
+
+
+def test_an_episode_beyond_the_context_is_named_before_the_memory() -> None:
+    """The model of 7B needs more than 24 GB in any case."""
+    shape = shape_of("Qwen/Qwen2.5-7B-Instruct")
+    assert shape is not None
+    oracle = OracleLengths([600], [64], [64], [64])
+    config = plan_of(RECIPE, [])
+    with pytest.raises(ConfigError, match="supports at most 32768"):
+        first_fit(config, 128, oracle, (shape, None), 24.0)
+
+
 def test_memory_is_saved_only_where_it_has_to_be() -> None:
     """A 1.5B model with its whole optimizer needs more than 24 GB, and less than 80 GB."""
-    config = compose_training(RECIPE, [f"actor_rollout_ref.model.path={SMALL}", "offload=false"])
+    config = plan_of(RECIPE, [f"actor_rollout_ref.model.path={SMALL}", "offload=false"])
     shape = shape_of(SMALL)
     assert shape is not None
     small, large = fit_on_gpus(config, shape, None, 24.0), fit_on_gpus(config, shape, None, 80.0)
@@ -67,12 +101,12 @@ def test_a_model_that_does_not_fit_is_refused_with_remedies() -> None:
     shape = shape_of("Qwen/Qwen2.5-7B-Instruct")
     assert shape is not None
     with pytest.raises(ConfigError, match=r"a GPU of 24 GB, also with .*the run needs \d+ GB.*Choose a smaller model"):
-        fit_on_gpus(compose_training(RECIPE, []), shape, None, 24.0)
+        fit_on_gpus(plan_of(RECIPE, []), shape, None, 24.0)
 
 
 def test_limits_follow_from_the_oracle_and_stay_without_one() -> None:
-    config = compose_training(RECIPE, ["horizon.max_turns=[4,8,30]", "horizon.steps_per_stage=5"])
-    oracle = OracleLengths(turns=[4, 8], replies=[20, 20], answers=[30])
+    config = plan_of(RECIPE, ["horizon.max_turns=[4,8,30]", "horizon.steps_per_stage=5"])
+    oracle = OracleLengths([4, 8], [20, 20], [30], [40])
     limits = {one.key: one.value for one in suggest_limits(config, 128, oracle, 64)}
     assert limits["horizon.max_turns"] == [4, 8, 12]
     assert limits["data.max_response_length"] == 1280  # 12 turns of 64 + 30 tokens, rounded up to 256
@@ -83,8 +117,8 @@ def test_limits_follow_from_the_oracle_and_stay_without_one() -> None:
 def test_the_recipes_for_24_gb_fit(tmp_path: Path) -> None:
     package = write_package("lamps", tmp_path)
     for recipe, *overrides in ([package / "recipes/grpo_24gb.yaml"], [RECIPE, "+overlay/size=1gpu_24gb"]):
-        config = compose_training(Path(recipe), [str(one) for one in overrides])
-        shape = shape_of(config["actor_rollout_ref"]["model"]["path"])
-        assert config["actor_rollout_ref"]["model"]["path"] == SMALL and shape is not None
+        config = plan_of(Path(recipe), [str(one) for one in overrides])
+        shape = shape_of(config.actor.path)
+        assert config.actor.path == SMALL and shape is not None
         needed = estimate_footprint(config, shape, None, 24.0)
         assert needed.peak_gb <= USABLE * 24 and needed.episodes >= 8

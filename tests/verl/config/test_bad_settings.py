@@ -11,16 +11,34 @@ from omegaconf import DictConfig, OmegaConf
 
 from tests.support.composing import ROOT, check_settings, merged
 from verl_agent.config.catalogue import verl_rows
+from verl_agent.config.keys import value_at
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.condition_table import CONDITIONS, is_limit
-from verl_agent.training.preflight.conditions import Condition, Where, check_conditions, equal_to, plain_value
+from verl_agent.training.preflight.condition_table import CONDITIONS
+from verl_agent.training.preflight.conditions import Condition, Where, check_conditions, equal_to
+from verl_agent.training.preflight.update_conditions import ENGINE_KWARGS, is_limit
 
 ACTOR, MODEL, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.model", "actor_rollout_ref.rollout"
 CORRECTION, V1 = "algorithm.rollout_correction", "trainer.v1"
 GROUPS, FILTER, LOSS = f"{V1}.sampler.sampler_kwargs", "algorithm.filter_groups", f"{ACTOR}.policy_loss"
 PARTIAL, SEPARATE = "+overlay/rollout=partial", "+overlay/rollout=separate"
-PPO, TURN_PPO, DAPO = (f"+overlay/algorithm={name}" for name in ("ppo", "turn_ppo", "dapo"))
+PPO, TURN_PPO, DAPO, DISTILL = (f"+overlay/algorithm={name}" for name in ("ppo", "turn_ppo", "dapo", "distill"))
+TEACHER, LOSS_OF_TEACHER = "distillation.teacher_models.teacher_model.model_path", "distillation.distillation_loss"
 BOOTSTRAP, ADAPTIVE = "credit.truncated=bootstrap", "horizon={max_turns: [2, 4], adaptive: {success_above: 0.5}}"
+JUDGE = "judge={rubric: {question: 'Solved?'}, api: {name: m, base_url: 'http://127.0.0.1:8000/v1'}}"
+IN_REWARD, MODELS = "algorithm.use_kl_in_reward=true", (((), ACTOR), ((PPO,), "critic"))
+WRONG_UPDATES = (
+    "ppo_epochs=0",
+    "ppo_mini_batch_size=0",
+    "optim.lr=.nan",
+    "optim.clip_grad=-1",
+    "optim.weight_decay=-0.1",
+    "optim.betas=[0.9,1.0]",
+    "optim.lr_warmup_steps=-2",
+    "optim.lr_warmup_steps_ratio=1.5",
+    "optim.lr_scheduler_type=linear",
+    "optim.override_optimizer_config={maximize: true}",
+)
+"""Changes of an update that are refused for the actor and the critic; test_traced_settings.py tries more."""
 
 
 GPU = ROOT / "recipes/textcraft/grpo.yaml"
@@ -35,8 +53,6 @@ NOT_ALLOWED = [
     ("trainer.nnodes=0",),
     ("data.train_batch_size=0",),
     (f"{ROLLOUT}.n=0",),
-    (f"{ACTOR}.optim.lr=-1",),
-    (PPO, "critic.optim.lr=null"),
     ("trainer.total_epochs=0",),
     ("data.seed=-1",),
     (f"{ROLLOUT}.seed=-1",),
@@ -90,7 +106,41 @@ NOT_ALLOWED = [
     (f"{ACTOR}.loss_agg_mode=nonsense",),
     (PPO, "critic.loss_agg_mode=nonsense"),
     (f"{ACTOR}.kl_loss_type=full",),
-    (f"{ROLLOUT}.temperature=0",),
+    (f"{ROLLOUT}.temperature=0.001",),
+    (f"{ROLLOUT}.top_p=0.7",),
+    (f"{ROLLOUT}.top_k=20",),
+    (f"{ROLLOUT}.temperature=0.7", f"{ROLLOUT}.logprobs_mode=raw_logprobs"),
+    (f"{ROLLOUT}.ignore_eos=true",),
+    *((f"{ROLLOUT}.engine_kwargs.vllm.{name}=1",) for name in ENGINE_KWARGS["vllm"]),
+    *(("+overlay/rollout=sglang", f"{ROLLOUT}.engine_kwargs.sglang.{name}=1") for name in ENGINE_KWARGS["sglang"]),
+    ("+overlay/algorithm=dr_grpo", f"{ACTOR}.loss_scale_factor=null"),
+    (PPO, "critic.loss_agg_mode=seq-mean-token-sum-norm", "critic.loss_scale_factor=-5"),
+    (f"{ACTOR}.clip_ratio_c=1",),
+    (f"{ACTOR}.entropy_coeff=.nan",),
+    (f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=-1"),
+    (PPO, "critic.cliprange_value=0"),
+    (PPO, "algorithm.gamma=1.1"),
+    (PPO, "algorithm.lam=-0.1"),
+    (IN_REWARD, "algorithm.kl_ctrl.kl_coef=-1"),
+    (IN_REWARD, "algorithm.kl_penalty=full"),
+    (IN_REWARD, "algorithm.kl_ctrl.type=none"),
+    *((IN_REWARD, "algorithm.kl_ctrl.type=adaptive", f"algorithm.kl_ctrl.{key}=0") for key in ("target_kl", "horizon")),
+    *((*critic, f"{model}.{change}") for critic, model in MODELS for change in WRONG_UPDATES),
+    *(
+        (*critic, f"{model}.use_dynamic_bsz={dynamic}", f"{model}.{key}=0")
+        for critic, model in MODELS
+        for dynamic, key in (("false", "ppo_micro_batch_size_per_gpu"), ("true", "ppo_max_token_len_per_gpu"))
+    ),
+    *(
+        (*critic, f"{model}.optim.lr_scheduler_type=cosine", f"{model}.optim.{key}=-1")
+        for critic, model in MODELS
+        for key in ("min_lr_ratio", "num_cycles")
+    ),
+    *((f"{section}.entropy_from_logits_chunk_size=-1",) for section in (ACTOR, f"{ACTOR}.fsdp_config")),
+    (PPO, "critic.fsdp.entropy_from_logits_chunk_size=-1"),
+    ("data.max_prompt_length=0",),
+    ("data.max_response_length=-1",),
+    (PPO, "trainer.critic_warmup=-1"),
     (f"{LOSS}.loss_mode=bypass_mode",),
     (PPO, "algorithm.use_pf_ppo=true"),
     (f"{ACTOR}.clip_ratio_low=null",),
@@ -124,6 +174,21 @@ NOT_ALLOWED = [
     ("trainer.max_critic_ckpt_to_keep=7",),
     (f"{ACTOR}.checkpoint.async_save=true",),
     (PPO, "critic.checkpoint.async_save=true"),
+    (DISTILL, f"{TEACHER}=null"),
+    (DISTILL, f"{TEACHER}=https://api.example.com/v1"),
+    (DISTILL, f"{TEACHER}=api:gpt@http://localhost:8000/v1"),
+    (DISTILL, f"{TEACHER}=${{actor_rollout_ref.model.path}}"),
+    (DISTILL, f"{LOSS_OF_TEACHER}.loss_mode=k3"),
+    (DISTILL, f"{LOSS_OF_TEACHER}.loss_mode=forward_kl_topk"),
+    (DISTILL, f"{LOSS_OF_TEACHER}.use_policy_gradient=false"),
+    (DISTILL, f"{LOSS_OF_TEACHER}.loss_max_clamp=0"),
+    (DISTILL, f"{LOSS_OF_TEACHER}.use_task_rewards=true", f"{LOSS_OF_TEACHER}.distillation_loss_coef=-1"),
+    (DISTILL, f"{ACTOR}.use_kl_loss=true"),
+    (DISTILL, "algorithm.use_kl_in_reward=true"),
+    (DISTILL, f"{GROUPS}.skip_uniform=true"),
+    (DISTILL, f"{FILTER}.enable=true"),
+    (DISTILL, f"{ACTOR}.strategy=veomni"),
+    (PPO, DISTILL),
 ]
 """Changes of which the last one sets the key that is refused, unless another key is named below."""
 ON_CPU = (SEPARATE, "trainer.device=cpu", "trainer.n_gpus_per_node=9999")
@@ -139,6 +204,7 @@ OTHER_KEY = {
     ("algorithm.adv_estimator=turn_gae", "critic.enable=null"): "critic.enable",
     (DAPO, ADAPTIVE): "horizon.adaptive",
     (PARTIAL, ADAPTIVE): "horizon.adaptive",
+    (PPO, DISTILL): "algorithm.adv_estimator",
 }
 
 
@@ -161,8 +227,8 @@ def test_every_condition_has_a_case_that_it_refuses():
 
 
 def refuses(condition: Condition, config: DictConfig) -> bool:
-    with suppress(TypeError, ConfigError):  # of a value that an earlier condition refuses
-        return bool(condition.message(lambda key: plain_value(config, key)))
+    with suppress(TypeError, ZeroDivisionError, ConfigError):  # of a value that an earlier condition refuses
+        return bool(condition.message(partial(value_at, OmegaConf.to_container(config))))
     return False
 
 
@@ -173,14 +239,14 @@ def test_a_replay_of_experts_that_was_not_tried_is_refused(changes):
     key = changes[-1].partition("=")[0]
     replay = [one for one in CONDITIONS if one.key == key and "router_replay" in str(one.when)]
     with pytest.raises(ConfigError, match=r"is not allowed with .*router_replay\.mode=.*Allowed: "):
-        check_conditions(config, replay)
+        check_conditions(OmegaConf.to_container(config), replay)
 
 
 def test_engines_on_devices_of_their_own_need_gpus():
     config = merged(GPU, *ON_CPU)
     OmegaConf.resolve(config)
     with pytest.raises(ConfigError, match=r"trainer_mode='verl_agent_separate' is not allowed with trainer.device"):
-        check_conditions(config, CONDITIONS)
+        check_conditions(OmegaConf.to_container(config), CONDITIONS)
 
 
 WITHOUT_EFFECT = [
@@ -240,8 +306,15 @@ WITHOUT_EFFECT = [
     (PPO, "critic.fsdp.pad_to_length_bucket=64"),
     (DAPO, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"),
     ("reward.reward_manager.name=dapo",),
-    ("distillation.enabled=true",),
+    ("distillation.distillation_loss.use_task_rewards=true",),
+    (DISTILL, "distillation.distillation_loss.distillation_loss_coef=0.5"),
+    (DISTILL, "distillation.distillation_loss.topk=8"),
+    (DISTILL, "distillation.nnodes=1"),
+    (DISTILL, "distillation.teacher_models.teacher_model.inference.tensor_model_parallel_size=1"),
     ("data.tokenizer=gpt2",),
+    ("judge.mode=replace",),
+    ("judge.weight=2.0",),
+    (JUDGE, "judge.success_score=0.9"),
     (f"{ACTOR}.grad_clip=0.5",),
     (f"{ROLLOUT}.multi_turn.max_user_turns=3",),
     ("data.return_raw_chat=false",),
@@ -286,6 +359,13 @@ def test_a_setting_without_effect_raises_config_error_with_the_reason_and_its_de
         (PPO, "critic.model.lora_rank=8", "critic.model.lora_alpha=8"),
         (PARTIAL,),
         (SEPARATE,),
+        (DISTILL, f"{LOSS_OF_TEACHER}.use_task_rewards=true", f"{LOSS_OF_TEACHER}.distillation_loss_coef=0.5"),
+        (DISTILL, f"{MODEL}.lora_rank=8", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4"),
+        (DISTILL, PARTIAL, f"{LOSS_OF_TEACHER}.loss_max_clamp=5.0"),
+        (DISTILL, ADAPTIVE),
+        (DISTILL, "horizon={max_turns: [2, 4], per_task: {rule: signal}}"),
+        (DISTILL, "horizon={max_turns: [2, 4], deepen: true}"),
+        (JUDGE, "judge.mode=replace", "judge.success_score=0.9", "judge.api.retries=2"),
         ("trainer.max_restarts=0", f"{ACTOR}.checkpoint.save_contents=[model]"),
         ("env.mixture=[{name: textcraft, agent: {context: {keep: last, turns: 9}}}, {name: guess_number}]",),
     ],

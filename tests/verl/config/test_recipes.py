@@ -16,6 +16,9 @@ from zlib import crc32
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from tests.support import training_runs
 from tests.support.composing import (
@@ -32,16 +35,17 @@ from tests.support.composing import (
 )
 from tests.support.environments import skip_without_packages
 from tests.support.episodes import talk
+from tests.support.serving import serving_app
 from verl_agent.config.checks import FIELDS, check_effects, check_keys
 from verl_agent.config.keys import FREE
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.plan import OfflinePlan, RunPlan
 from verl_agent.config.settings import read_env
 from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import evaluation_config
 from verl_agent.sections import section
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.offline.dpo import plan_pairs as preference_plan
+from verl_agent.training.offline.dpo import pair_rows
 from verl_agent.training.offline.preferences import PreferenceSettings
 from verl_agent.training.offline.selection import EpisodeSource
 from verl_agent.training.preflight.condition_table import CONDITIONS
@@ -177,9 +181,9 @@ def test_every_key_of_a_recipe_exists(path):
 )
 def test_every_key_of_a_shared_file_exists_upstream(shared, upstream, tmp_path):
     (tmp_path / "only.yaml").write_text(f"defaults:\n  - {upstream}\n  - _self_\n")
-    ours = ("env.", "agent.", "horizon.", "episode.", "episodes.", "preference.", "credit.")
+    ours = ("env.", "agent.", "horizon.", "episode.", "episodes.", "preference.", "credit.", "judge.")
     ours += ("data.agent", "data.episodes", "data.model_type", "data.preference", "data.overlong_prompt")
-    ours += tuple(f"trainer.{name}" for name in ("check_memory", "max_restarts", "hang_timeout_s", "test_best"))
+    ours += tuple(f"trainer.{name}" for name in ("check_memory", "max_restarts", "hang_timeout_s", "test_best", "play"))
     ours += ("actor_rollout_ref.rollout.agent.agent_loop_manager_class",)  # verl reads it, its YAML lacks it
     ours += ("trainer.v1.sampler.sampler_kwargs.", "ray_kwargs.ray_init.")  # verl passes both on unchanged
     base = recipe(tmp_path / "only.yaml")
@@ -206,18 +210,29 @@ def test_verl_accepts_a_training_recipe(path):
     accepted_by_verl(resolved(path))
 
 
+@pytest.fixture(scope="module")
+def openenv_url():
+    """URL of a server that describes the actions of an OpenEnv environment."""
+    schema = {"action": {"properties": {"text": {"type": "string"}}, "required": ["text"]}}
+    app = Starlette(routes=[Route("/schema", lambda request: JSONResponse(schema))])
+    with serving_app(app) as running:
+        yield running.url
+
+
 @pytest.mark.parametrize("path", of_kind("agent_base"))
-def test_a_training_recipe_passes_the_checks_before_a_run(path):
+def test_a_training_recipe_passes_the_checks_before_a_run(path, openenv_url):
     config = resolved(path)
-    parts = run_envs(OmegaConf.to_container(config))
-    for part in parts:
+    if config.env.name == "openenv":  # its actions are those that its server describes
+        config.env.options.url = openenv_url
+    plan = RunPlan.of(OmegaConf.to_container(config))
+    for part in plan.envs:
         skip_without_packages(part.env.name)
-    check_conditions(config, CONDITIONS)
-    check_micro_batches(config)
+    check_conditions(plan.values, CONDITIONS)
+    check_micro_batches(plan)
     with chdir(ROOT):
-        for part in parts:
+        for part in plan.envs:
             check_environment(part, [part])
-        check_shares(config, parts)
+        check_shares(plan.envs, plan.batch.tasks, plan.batch.most)
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))
@@ -269,8 +284,7 @@ def test_dpo_rejects_records_of_another_environment(tmp_path):
     with pytest.raises(
         ConfigError, match=r"preference.records=.* has episodes of talk, but .* env.name='guess_number'"
     ):
-        plain = OmegaConf.to_container(config)
-        preference_plan(plain, read_env(plain))
+        pair_rows(OfflinePlan.of(OmegaConf.to_container(config)))
 
 
 @pytest.mark.parametrize("path", of_kind("agent_eval"))

@@ -3,11 +3,18 @@
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers.masking_utils import (
+    and_masks,
+    causal_mask_function,
+    or_masks,
+    packed_sequence_mask_function,
+    sliding_window_causal_mask_function,
+)
 
 from tests.support.engines import batch_of, new_engine, policy_loss
 from tests.support.letters import LOST, SHORT, TRUNCATED, WON
 from tests.support.models import write_byte_model
-from verl_agent.platform.packed_attention import NAME, use_packed_attention
+from verl_agent.platform.packed_attention import NAME, mask_unless_rows, use_packed_attention
 from verl_agent.platform.resharding import ReshardingLanguageEngine
 
 LENGTHS = (5, 1, 9)
@@ -84,11 +91,16 @@ def test_attention_row_by_row_needs_whole_rows(folder):
         model(input_ids=rows["input_ids"].repeat(2, 1), use_cache=False)
 
 
-def test_a_model_with_layers_of_limited_range_keeps_its_masks(folder):
-    model = language_model(folder, "sdpa")
-    model.config.layer_types = ["full_attention", "sliding_attention"]
-    use_packed_attention(model)
-    assert model.config._attn_implementation == "sdpa"
+def test_only_layers_of_limited_range_have_a_mask():
+    """test_families.py compares the results."""
+    rows = packed_sequence_mask_function(torch.tensor([[0, 0, 1, 1]]))
+    sizes = {"batch_size": 1, "q_length": 4, "kv_length": 4}
+    assert mask_unless_rows(**sizes) is None
+    assert mask_unless_rows(**sizes, mask_function=and_masks(causal_mask_function, rows)) is None
+    window = and_masks(sliding_window_causal_mask_function(2), rows)
+    assert mask_unless_rows(**sizes, mask_function=window, local_size=2) is not None
+    other = or_masks(causal_mask_function, rows)
+    assert mask_unless_rows(**sizes, mask_function=other, allow_is_causal_skip=False) is not None
 
 
 def test_verls_engine_packs_rows_with_it_and_has_the_log_probs_of_padded_ones(tmp_path):

@@ -22,9 +22,8 @@ from verl_agent.platform.cpu_engine import (
     CpuLanguageEngine,
     CpuValueEngine,
     kept_casts,
-    returns_output_of,
 )
-from verl_agent.platform.log_prob_head import LogProbHead
+from verl_agent.platform.log_prob_head import LogProbHead, returns_output_of
 from verl_agent.platform.micro_batches import split_micro_batches
 from verl_agent.rollout.tokens import Segment
 

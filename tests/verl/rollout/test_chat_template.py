@@ -14,9 +14,11 @@ from tests.support.tokens import (
     load_model,
     play_tokens,
 )
-from verl_agent.agents.functions import CALL_FORMATS, FunctionCalls
+from verl_agent.agents.functions import FunctionCalls
 from verl_agent.envs.action_format import LineFormat
+from verl_agent.envs.call_formats import CALL_FORMATS
 from verl_agent.errors import ConfigError
+from verl_agent.messages import expanded
 from verl_agent.rollout.chat_template import check_tools, choose_builder, without_empty_thoughts
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.tokens import render_conversation
@@ -38,6 +40,19 @@ LLAMA = (  # as Llama 3.1: functions in the first user message, observations as 
     "{% for t in tools %}{{ t | tojson }}\n{% endfor %}{% endif %}{{ m.content }}{% if m.tool_calls %}"
     """{% set f = m.tool_calls[0].function %}{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}"""
     "{% endif %}{% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+QWEN_CODER = (  # functions, calls and results as in chat_template.jinja of Qwen/Qwen3-Coder-30B-A3B-Instruct
+    "{% for m in messages %}{% if m.role == 'tool' %}"
+    "{% if loop.first or loop.previtem.role != 'tool' %}<|im_start|>user\n{% endif %}"
+    "<tool_response>\n{{ m.content }}\n</tool_response>\n"
+    "{% if loop.last or loop.nextitem.role != 'tool' %}<|im_end|>\n{% endif %}"
+    "{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if loop.first and tools %}{% for t in tools %}"
+    "\n<function>\n<name>{{ t.function.name }}</name>\n</function>{% endfor %}{% endif %}"
+    "{% for c in m.tool_calls or [] %}\n<tool_call>\n<function={{ c.function.name }}>\n"
+    "{% for key, value in c.function.arguments | items %}<parameter={{ key }}>\n"
+    "{{ value | tojson if value is mapping or (value is sequence and value is not string) else value | string }}"
+    "\n</parameter>\n{% endfor %}</function>\n</tool_call>{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + NO_NEWLINE
 
@@ -81,18 +96,20 @@ def messages() -> list[Message]:
     ]
 
 
-def play_calls(model: Model, calls: str) -> tuple[str, str]:
+def play_calls(model: Model, calls: str, several: int = 1) -> tuple[str, str]:
     """Play three turns with function calls; return what the engine read last, and the template's own rendering."""
-    agent = FunctionCalls(LineFormat(), calls=calls)
+    agent = FunctionCalls(LineFormat(), calls=calls, max_calls=several)
     builder = choose_builder(model.tokenizer, model.model_type, model.options)
     check_tools(model.tokenizer, builder, agent, model.options)
-    engine = ScriptedEngine(model.tokenizer, [CALL_FORMATS[calls].write("act", {"action": "go"})] * 3)
+    engine = ScriptedEngine(
+        model.tokenizer, ["\n".join([CALL_FORMATS[calls].write("act", {"action": "go"})] * several)] * 3
+    )
     policy = model.policy(engine)
     policy.tokens.tools = agent.tools
-    episode = asyncio.run(play_episode(ITEM, Chatter(turns=3), agent, policy, EpisodeLimits(3)))
+    episode = asyncio.run(play_episode(ITEM, Chatter(turns=3 * several), agent, policy, EpisodeLimits(3)))
     assert [turn.action for turn in episode.turns] == ["go"] * 3
     rendered = model.tokenizer.apply_chat_template(
-        episode.messages[:-2], tools=agent.tools, tokenize=False, add_generation_prompt=True, **model.options
+        expanded(episode.messages[:-2]), tools=agent.tools, tokenize=False, add_generation_prompt=True, **model.options
     )
     return without_empty_thoughts(model.tokenizer.decode(engine.prompts[-1])), without_empty_thoughts(rendered)
 
@@ -110,9 +127,23 @@ def test_llamas_template_reads_and_writes_its_own_calls():
     assert '{"name": "act", "parameters": {"action": "go"}}<|im_end|>' in rendered and "<ipython>" in rendered
 
 
+@pytest.mark.parametrize("several", [1, 2])
+def test_qwen3_coders_template_reads_and_writes_its_own_calls(several):
+    read, rendered = play_calls(load_model(QWEN_CODER), "qwen3_coder", several)
+    assert read == rendered
+    assert "<function=act>\n<parameter=action>\ngo\n</parameter>" in rendered and "<name>act</name>" in rendered
+
+
+def test_several_answers_are_messages_of_their_own(model):
+    calls = "smollm2" if model.model_type == "llama" else "hermes"
+    read, rendered = play_calls(model, calls, 2)
+    assert read == rendered and rendered.count("<tool_response>") == 4
+
+
 @pytest.mark.parametrize(
     ("template", "message"),
     [
+        (QWEN_CODER, r"Set agent\.options\.calls=qwen3_coder\."),
         (LLAMA, r"writes the call of a function as .*\. Set agent\.options\.calls=llama3\."),
         (LLAMA.replace("parameters", "args"), r"does not read\. Set agent\.options\.calls=smollm2, whose prompt lists"),
         ("", r"does not list functions\. Set agent\.options\.calls=smollm2"),

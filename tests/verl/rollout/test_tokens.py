@@ -115,7 +115,7 @@ def test_a_reply_of_two_versions_keeps_both(smollm2):
         output = await engine.generate("r", prompt_ids=[1], sampling_params={"max_tokens": 99})
         output.extra_fields.update({"versions": [(3, 2), (4, len(output.token_ids) - 2)], "paused_s": 1.5})
         policy.tokens.add_messages(prompt)
-        assert policy._to_reply(output, 99).paused_s == 1.5
+        assert policy._to_reply(output, 99, {}).paused_s == 1.5
 
     asyncio.run(reply())
     (segment,) = policy.tokens.segments()
@@ -173,7 +173,7 @@ def test_segments_of_an_edited_context_train_each_token_after_its_sampled_prefix
     assert [p for s in play.segments for p, m in zip(s.response_log_probs, s.response_mask, strict=True) if m] == [
         one for reply in play.engine.log_probs for one in reply
     ]
-    assert len(play.segments) == context.segments(len(script)) > 1
+    assert len(play.segments) == context.sample_count([True] * len(script)) > 1
     assert all(segment.response_mask[-1] == 1 for segment in play.segments)
 
 

@@ -182,3 +182,7 @@ def test_a_run_that_fails_is_the_last_one(file, tmp_path):
     with pytest.raises(ConfigError, match=r"long, seed 1.*the next start resumes"):
         Execution(make_plan(file), out, 1, print).run()
     assert [path for path in out.glob("runs/small/*/*") if path != broken] == []
+    with pytest.raises(ConfigError, match=r"long, seed 1.*the next start resumes"):
+        Execution(make_plan(file), out, 1, print).run()
+    played = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in out.glob("runs/small/*/*/done.json"))
+    assert played == ["long/2", "short/1", "short/2"], "another start plays the run that failed last"

@@ -3,15 +3,18 @@
 import json
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
 
+from env_adapters.guess_number.adapter import GuessNumber
 from tests import ROOT
 from tests.support.packages import install_example
 from verl_agent.config.composing import compose_training
 from verl_agent.config.settings import read_run_env
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, EnvError
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import Study, TinySettings
@@ -20,7 +23,7 @@ from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Plays, TinyPlayer
 from verl_agent.study.tiny.training import TinyRun, Training, measurements
 from verl_agent.study.tiny.warm_start import WarmStart, save_at_once, warm_start
-from verl_agent.study.tiny.words import WordBuilder, Words
+from verl_agent.study.tiny.words import MARKS, WordBuilder, Words
 from verl_agent.types import Episode, StopReason, TaskItem
 
 RECIPE = ROOT / "recipes/studies/guess_number.yaml"
@@ -52,7 +55,7 @@ def played(config, started, policy=None):
     player = TinyPlayer(env, started.words, budget, 1)
     model = policy or started.new_policy(SETTINGS)
     items = env.tasks("small_train")[::9][:4]
-    return player.play(model, items, 4, EpisodeLimits(env.horizon.turns_at(1), None), 1)
+    return player.play(model, items, 4, [EpisodeLimits(env.horizon.stages[0], None)] * len(items), 1)
 
 
 def test_words_are_restored():
@@ -60,6 +63,13 @@ def test_words_are_restored():
     words = Words.of_texts([text])
     assert words.decode(words.encode(text)) == text
     assert words.encode("unseen") == [words.unknown_id]
+
+
+def test_texts_never_have_the_ids_of_marks():
+    text = "".join(MARKS)
+    words = Words.of_texts([text])
+    assert words.decode(words.encode(text)) == text
+    assert min(words.encode(text)) >= len(MARKS)
 
 
 def test_messages_are_rendered_with_a_mark_before_and_after_replies():
@@ -89,6 +99,39 @@ def test_the_same_seed_plays_the_same_episodes(started):
     config = composed()
     texts = [[turn.reply.text for one in played(config, started).episodes for turn in one.turns] for _ in range(2)]
     assert texts[0] == texts[1]
+
+
+class FailsOnce(GuessNumber):
+    """Game whose first session of each task fails at its first action."""
+
+    deterministic = False
+    actions: ClassVar[dict[int, list[str]]] = {}
+
+    async def step(self, action):
+        self.actions.setdefault(self.target, []).append(action)
+        if len(self.actions[self.target]) == 1:
+            raise EnvError("down")
+        return await super().step(action)
+
+
+def test_a_retry_draws_other_replies_than_the_attempt_that_failed_and_the_same_ones_in_each_run(started):
+    env = read_run_env(composed())
+    budget = TokenBudget.of(env.episode, composed()["data"]["max_prompt_length"], 400)
+    items = [item for item in env.tasks("small_train") if item.data["high"] == 12]
+
+    def first_actions():
+        FailsOnce.actions.clear()
+        flaky = SimpleNamespace(
+            live=FailsOnce(), new_agent=env.new_agent, credit=env.credit, label=env.label, horizon=env.horizon
+        )
+        limits = [EpisodeLimits(1, None, retries=1)] * len(items)
+        plays = TinyPlayer(flaky, started.words, budget, 1).play(started.new_policy(SETTINGS), items, 1, limits, 1)
+        assert len(plays.valid) == len(items)
+        return [tuple(actions) for actions in FailsOnce.actions.values() if len(actions) == 2]
+
+    drawn = first_actions()
+    assert len(drawn) >= 6 and any(first != second for first, second in drawn)
+    assert drawn == first_actions()
 
 
 @pytest.mark.parametrize(

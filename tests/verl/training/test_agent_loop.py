@@ -4,11 +4,15 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from tests.support.fakes import ScriptedEngine
+from tests.support.judged import CRITERIA, verdict
+from tests.support.model_server import ModelServer
 from verl_agent.models.resolve import prepare_smollm2
+from verl_agent.trace.record_files import read_records
 from verl_agent.training.agent_loop import EpisodeLoop, WorkerState
 from verl_agent.training.rollout_row import RolloutRow
 
@@ -35,7 +39,9 @@ def loop(engine_name: str = "vllm", prompt_length: int = 200, **changes: Any) ->
     """Return an agent loop as verl's worker creates it, with an engine that guesses 1, 3, 2."""
     made = EpisodeLoop.__new__(EpisodeLoop)
     made.config = OmegaConf.merge(OmegaConf.create(CONFIG), OmegaConf.create(changes))
-    made.rollout_config = SimpleNamespace(prompt_length=prompt_length, response_length=100, seed=7, name=engine_name)
+    made.rollout_config = SimpleNamespace(
+        prompt_length=prompt_length, response_length=100, seed=7, name=engine_name, n=2
+    )
     made.tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
     made.apply_chat_template_kwargs = {}
     made.server_manager = ScriptedEngine(made.tokenizer, ["1", "3", "2"])
@@ -88,3 +94,24 @@ def test_a_prompt_is_cut_to_its_budget_on_request():
 def test_a_row_carries_the_number_of_replays():
     (row,) = run(loop())
     assert row.extra_fields["episode"]["replays"] == 0
+
+
+@pytest.mark.parametrize("mode", ["add", "replace"])
+def test_the_reward_of_a_judge_reaches_the_row_and_the_record(tmp_path, mode):
+    def settings(server: ModelServer) -> dict[str, Any]:
+        api = {"name": "fake", "base_url": f"{server.url}/v1", "retries": 0}
+        return {
+            "judge": {"rubric": {"criteria": CRITERIA}, "api": api, "mode": mode, "weight": 0.4},
+            "trainer": {"default_local_dir": str(tmp_path)},
+            "episode": {"record_dir": str(tmp_path / "episodes")},
+        }
+
+    with ModelServer(lambda messages: verdict(10)).running() as server:
+        (row,) = run(loop(**settings(server)))
+        (tested,) = run(loop(**settings(server)), purpose="validation", max_turns=None)
+        assert len(server.bodies) == 1, "the cache of the run has the verdict"
+    first, second = read_records(tmp_path / "episodes")
+    own = second["reward"] if mode == "add" else first["judgements"][0]["replaced"]
+    assert row.reward_score == pytest.approx(0.4 + (own if mode == "add" else 0.0))
+    assert tested.reward_score == pytest.approx(own if mode == "add" else 0.4)
+    assert [one["score"] for record in (first, second) for one in record["judgements"]] == [1.0, 1.0]

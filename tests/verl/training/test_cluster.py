@@ -8,6 +8,7 @@ import io
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ray.cluster_utils import Cluster
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tqdm import tqdm  # type: ignore[import-untyped]
 
+from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
 from verl_agent.training.cluster import (
     DriverRunner,
@@ -25,11 +27,14 @@ from verl_agent.training.cluster import (
     check_own_cpus,
     forwarded,
     join_cluster,
-    joins,
     needed_cpus,
 )
 
 RUN = {
+    "env": {"name": "guess_number", "train_tasks": "small_train", "eval_tasks": "small_test"},
+    "horizon": {"max_turns": [1]},
+    "episode": {"max_tokens_per_turn": 8},
+    "agent": {"name": "raw"},
     "trainer": {"nnodes": 2, "n_gpus_per_node": 1, "default_local_dir": "", "device": "cpu"},
     "transfer_queue": {"enable": True, "backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
     "ray_kwargs": {"ray_init": {"num_cpus": 32, "include_dashboard": False, "runtime_env": {"env_vars": {"OWN": "1"}}}},
@@ -41,14 +46,19 @@ def run_config(folder: Path, **trainer: object):
     return OmegaConf.merge(OmegaConf.create(RUN), {"trainer": {"default_local_dir": str(folder), **trainer}})
 
 
+def run_plan(folder: Path, **trainer: object) -> RunPlan:
+    return RunPlan.of(OmegaConf.to_container(run_config(folder, **trainer)))
+
+
 @pytest.mark.parametrize("cpus", [6, 7])
 def test_own_ray_with_too_few_logical_cpus_is_refused(tmp_path, cpus):
     config = OmegaConf.merge(run_config(tmp_path, nnodes=1), {"ray_kwargs": {"ray_init": {"num_cpus": cpus}}})
+    plan = RunPlan.of(OmegaConf.to_container(config))
     if cpus == 7:
-        check_own_cpus(config)
+        check_own_cpus(plan)
         return
     with pytest.raises(ConfigError, match=r"ray_init\.num_cpus=6 gives Ray 6 logical CPUs, and the run needs 7"):
-        check_own_cpus(config)
+        check_own_cpus(plan)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +69,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     before = os.environ.get("HF_ENDPOINT"), os.environ.get("RAY_ADDRESS")
     os.environ |= {"HF_ENDPOINT": "http://mirror.test", "RAY_ADDRESS": started.address}
     try:
-        join_cluster(run_config(tmp_path_factory.mktemp("run")))
+        folder = tmp_path_factory.mktemp("run")
+        join_cluster(run_plan(folder), run_config(folder))
         yield started
     finally:
         for name, value in zip(("HF_ENDPOINT", "RAY_ADDRESS"), before, strict=True):
@@ -85,34 +96,36 @@ def test_variables_of_the_command_and_of_the_recipe_reach_every_machine(cluster)
 
 def test_only_variables_that_other_machines_need_are_passed_on():
     given = {"HF_TOKEN": "a", "MY_API_KEY": "b", "JAVA_HOME": "c", "WANDB_MODE": "d", "HOME": "e", "PATH": "f"}
-    assert forwarded(given) == {name: given[name] for name in ("HF_TOKEN", "MY_API_KEY", "JAVA_HOME", "WANDB_MODE")}
+    given |= {"http_proxy": "g", "HTTPS_PROXY": "h", "all_proxy": "i", "no_proxy": "j"}
+    left_out = ("HOME", "PATH")
+    assert forwarded(given) == {name: value for name, value in given.items() if name not in left_out}
 
 
 def test_run_on_one_machine_starts_its_own_ray(tmp_path):
-    assert joins(run_config(tmp_path))
-    assert joins(run_config(tmp_path, nnodes=1)) == bool(os.environ.get("RAY_ADDRESS"))
+    assert run_plan(tmp_path).layout.joins_ray
+    assert run_plan(tmp_path, nnodes=1).layout.joins_ray == bool(os.environ.get("RAY_ADDRESS"))
 
 
 def test_folder_that_another_machine_does_not_share_is_refused(cluster, tmp_path):
     """The path leads through an open file of this process, which others do not have."""
     descriptor = os.dup2(os.open(tmp_path, os.O_RDONLY), 900)
-    own = Path(f"/proc/self/fd/{descriptor}/run")
+    plan, own = run_plan(tmp_path), Path(f"/proc/self/fd/{descriptor}/run")
     try:
         with pytest.raises(ConfigError, match=r"does not see the folder of the run, /proc/self.*all machines share"):
-            check_cluster(run_config(own))
+            check_cluster(replace(plan, schedule=replace(plan.schedule, folder=own)))
     finally:
         os.close(descriptor)
     assert list((tmp_path / "run").iterdir()) == [], "the probe is removed"
 
 
 def test_too_few_free_cpus_are_refused_with_both_numbers(cluster, tmp_path):
-    config = run_config(tmp_path)
-    assert needed_cpus(config) == 10
+    plan = run_plan(tmp_path)
+    assert needed_cpus(plan) == 10
     holder = ray.remote(num_cpus=4)(type("Tenant", (), {"ready": lambda self: True})).remote()
     ray.get(holder.ready.remote())
     try:
         with pytest.raises(ConfigError, match="needs 10 CPUs of Ray, and 8 of 12 are free in the cluster"):
-            check_cluster(config)
+            check_cluster(plan)
     finally:
         ray.kill(holder)
         deadline = time.monotonic() + 60
@@ -122,21 +135,20 @@ def test_too_few_free_cpus_are_refused_with_both_numbers(cluster, tmp_path):
 
 def test_too_few_machines_are_refused_with_the_gpus_of_each(cluster, tmp_path):
     with pytest.raises(ConfigError, match=r"trainer\.nnodes=2 with trainer\.n_gpus_per_node=2 needs as many machines"):
-        check_cluster(run_config(tmp_path, n_gpus_per_node=2))
+        check_cluster(run_plan(tmp_path, n_gpus_per_node=2))
 
 
 def test_model_that_another_machine_does_not_see_is_refused(cluster, tmp_path):
-    config = run_config(tmp_path)
-    config.actor_rollout_ref.model.path = "/nowhere"
+    plan = run_plan(tmp_path)
     with pytest.raises(ConfigError, match="does not see the model at /nowhere"):
-        check_cluster(config)
+        check_cluster(replace(plan, actor=replace(plan.actor, path="/nowhere")))
 
 
 def test_cluster_that_does_not_run_is_refused(tmp_path):
     config = run_config(tmp_path)
     config.ray_kwargs.ray_init.address = "127.0.0.1:1"
     with pytest.raises(ConfigError, match=r"no Ray cluster answers at '127\.0\.0\.1:1'.*ray start --head"):
-        join_cluster(config)
+        join_cluster(run_plan(tmp_path), config)
 
 
 class Interrupted:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.bench.deepened_gradients import deepened
 from tests.bench.exact_gradients import DR_GRPO, ESTIMATES, FORMULAS, MODES, Estimate, expected
 from tests.support.decision_process import Process, direction_error
 
@@ -119,6 +120,33 @@ def test_formulas_of_other_implementations_have_the_biases_that_were_reported():
     for mode in MODES:
         assert torch.allclose(found["trl"][mode], found["grpo"][mode], rtol=2e-3, atol=1e-4)
     assert direction_error(found["turn_number"][SUM], process.policy_gradient) > 0.02
+
+
+def test_a_group_that_goes_on_until_a_success_is_between_the_limits():
+    """The gradient of its own return fits it best; that return depends on the group's own successes."""
+    process = Process(turns=3, dense=False)
+    found = deepened(process, limit=1, size=4, bar=0.6)
+    assert 0 < found.share < 1
+    own, high = (direction_error(found.estimated, exact) for exact in (found.own, found.high))
+    assert own < high < direction_error(found.low, found.high)
+
+
+def test_groups_none_of_which_can_succeed_early_have_the_gradient_of_the_high_limit():
+    process = Process(turns=3, seed=1, dense=False)
+    early = max(play.total for play in process.plays if len(play.replies) == 1)
+    found = deepened(process, limit=1, size=2, bar=early + 1e-9)
+    assert found.low.norm() == 0
+    goes_on = [any(len(process.plays[index].replies) > 1 for index in group) for _, group in process.batches(2)]
+    probabilities = [probability for probability, _ in process.batches(2)]
+    assert found.share == pytest.approx(sum(p for p, on in zip(probabilities, goes_on, strict=True) if on))
+    assert torch.allclose(found.estimated, 2 * found.high, rtol=0, atol=1e-9)
+
+
+def test_a_group_with_one_limit_has_the_policy_gradient():
+    process = Process(turns=2, dense=False)
+    found = deepened(process, limit=2, size=2, bar=0.3)
+    assert found.share == 0
+    assert torch.allclose(found.estimated, 2 * found.high, rtol=0, atol=1e-9)
 
 
 def test_the_table_has_each_estimator():

@@ -10,10 +10,10 @@ import pytest
 import ray
 import torch
 import transfer_queue as tq
-from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.utils.tensordict_utils import get_tensordict, list_of_dict_to_tensordict
 
+from tests.support.bare_trainers import configure
 from tests.support.partial import SAMPLES, sampler
 from tests.support.transfer_queue import empty_queue, running_queue
 from verl_agent.config.reward_shaping import TurnRewards
@@ -28,7 +28,7 @@ from verl_agent.training.invalid_episodes import PARTITION
 from verl_agent.training.partial import PartialEpisodeTrainer
 from verl_agent.training.sampler import EpisodeCrashError
 from verl_agent.training.turn_limits import TurnLimits
-from verl_agent.types import StopReason
+from verl_agent.types import StopReason, TaskItem
 
 REPORTS = PARTITION.format("train")
 
@@ -174,11 +174,14 @@ def trainer(step: int, folder: Path, total: int = 9) -> PartialEpisodeTrainer:
     """Return a trainer without worker processes; its horizon is 4 turns, and 8 from step 3 on."""
     made = PartialEpisodeTrainer.__new__(PartialEpisodeTrainer)
     data = {"train_batch_size": 4, "gen_batch_size": 1}
-    made.config = OmegaConf.create({"data": data, "trainer": {"default_local_dir": str(folder)}})
+    configure(made, {"data": data, "trainer": {"default_local_dir": str(folder)}})
     made.trainer_mode, made.global_steps, made.total_training_steps = "colocate_async", step, total
     made._prompt_numbers, made._draws, made.agent_loop_manager = itertools.count(), TaskDraws(), Loops()
     horizon = Horizon([4, 8], steps_per_stage=2)
-    made.turn_limits = TurnLimits([SimpleNamespace(label="numbers", horizon=horizon)])
+    items = [TaskItem("numbers", f"task-000000{step}-{number}") for step in range(9) for number in range(9)]
+    env = SimpleNamespace(train_tasks="train")
+    numbers = SimpleNamespace(label="numbers", horizon=horizon, env=env, tasks=lambda source: items)
+    made.turn_limits = TurnLimits([numbers])
     return made
 
 

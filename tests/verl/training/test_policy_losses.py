@@ -37,10 +37,11 @@ from tests.support.gradients import (
 )
 from tests.support.letters import SHORT
 from verl_agent.training.policy_losses import turn_means
-from verl_agent.training.preflight.condition_table import REJECTIONS
+from verl_agent.training.preflight.update_conditions import REJECTIONS
 from verl_agent.training.rejection import Rejection
 from verl_agent.training.turn_metrics import clip_fractions
 from verl_agent.training.turns import reply_spans
+from verl_agent.training.verl_config import for_trainer
 
 LOW, HIGH = 0.05, 0.06
 SETTINGS = AlgoConfig(adv_estimator="grpo")
@@ -231,9 +232,12 @@ def test_rejecting_the_last_token_keeps_the_outcome_of_an_episode(estimator):
 
 
 def test_a_rejection_is_taken_from_the_config_so_that_verl_does_not_apply_it_too():
-    section = OmegaConf.create({"bypass_mode": False, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"})
-    assert Rejection.taken_from(section) == Rejection("token_k1", "0.5_2.0")
-    assert (section.rollout_rs, Rejection.taken_from(section)) == (None, None)
+    section = {"bypass_mode": False, "rollout_rs": "token_k1", "rollout_rs_threshold": "0.5_2.0"}
+    assert Rejection.of(section) == Rejection("token_k1", "0.5_2.0")
+    config = OmegaConf.create({"algorithm": {"rollout_correction": section}, "trainer": {"v1": {"trainer_mode": "a"}}})
+    changed = for_trainer(config, "sync")
+    assert (changed.algorithm.rollout_correction.rollout_rs, changed.trainer.v1.trainer_mode) == (None, "sync")
+    assert Rejection.of(changed.algorithm.rollout_correction) is None
 
 
 def test_the_criteria_of_rejection_are_those_of_verl():

@@ -17,6 +17,8 @@ import psutil
 import pytest
 import ray
 
+from tests.support.attempts import play_until_valid
+from tests.support.escapes import WAYS, left
 from tests.support.fakes import ScriptedPolicy, plain
 from tests.support.hosted import ITEM, Obedient
 from tests.support.pool_process import begun
@@ -26,7 +28,7 @@ from verl_agent.envs.hosts.ray import RayPool, hosts_in_cluster, training_pool
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
-from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.training.actor_watch import find_death
 from verl_agent.types import Episode, StopReason
 
@@ -107,6 +109,23 @@ def test_all_workers_share_the_hosts():
         await validation.shutdown()
 
     asyncio.run(play())
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("end", ["shutdown", "kill"])
+def test_children_of_adapters_end_with_their_host(end):
+    async def play() -> list[int]:
+        pool = RayPool(Small(), SETTINGS)
+        session = await begun(pool)
+        ways = [way for way in WAYS if end == "shutdown" or "without environment" not in way]
+        spawned = [int((await pool.step(session, f"spawn {way}")).observation) for way in ways]
+        if end == "kill":
+            os.kill(await pid(pool, session), signal.SIGKILL)
+            assert left(spawned) == []
+        await pool.shutdown()
+        return spawned
+
+    assert left(asyncio.run(play())) == []
 
 
 @pytest.mark.usefixtures("cluster")

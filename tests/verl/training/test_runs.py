@@ -52,11 +52,12 @@ class Flaky(GuessNumber):
         return messages
 
     async def step(self, action):
-        try:
-            pathlib.Path(__file__).with_name("killed").touch(exist_ok=False)
-        except FileExistsError:
+        here = pathlib.Path(__file__).parent
+        try:  # once, and not while the checks before the run play
+            (here / ("killed" if (here.parent / "run/episodes").is_dir() else "none/killed")).touch(exist_ok=False)
+        except OSError:
             pass
-        else:  # once a run: the whole host with all its sessions
+        else:  # the whole host with all its sessions
             os.kill(os.getpid(), signal.SIGKILL)
         luck = random.random()
         if luck < 0.1:

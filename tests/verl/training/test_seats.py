@@ -29,6 +29,7 @@ from verl_agent.horizon import Horizon
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.matches import HeldSeat
+from verl_agent.rollout.player import Player
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import EpisodeSettings, TokenBudget
 from verl_agent.rollout.tokens import Segment
@@ -86,7 +87,7 @@ def loop(texts, worker=None, **options):
     """Return an agent loop as verl's worker creates it, with an engine that writes these texts."""
     made = EpisodeLoop.__new__(EpisodeLoop)
     made.config = OmegaConf.merge(OmegaConf.create(CONFIG), OmegaConf.create({"env": {"options": options}}))
-    made.rollout_config = SimpleNamespace(prompt_length=200, response_length=100, seed=7, name="vllm")
+    made.rollout_config = SimpleNamespace(prompt_length=200, response_length=100, seed=7, name="vllm", n=2)
     made.tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
     made.apply_chat_template_kwargs = {}
     made.server_manager = ScriptedEngine(made.tokenizer, texts)
@@ -152,8 +153,9 @@ def test_policies_of_other_seats_read_the_functions_and_options_of_the_prompt(tm
 def test_a_frozen_checkpoint_that_is_missing_is_named(register_duel, tmp_path):
     async def begin():
         one = loop(["12"], seats=["self", f"frozen:{tmp_path / 'none'}"])
-        env = one.worker.envs["duel"]
-        place = env.place(RolloutRow.from_columns(columns(0)), env.item("train", "train-1"))
+        env, row = one.worker.envs["duel"], RolloutRow.from_columns(columns(0))
+        player = Player(plain, env.new_session, lambda item, seed: ScriptedPolicy([]), env.limits(row))
+        place = env.place(row, env.item("train", "train-1"), player)
         await place.match.begin(0)
         await place.match.act(0, "12")
 

@@ -3,14 +3,14 @@
 import itertools
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 from tensordict import NonTensorStack
 from transfer_queue import KVBatchMeta
 from verl.trainer.main_ppo import TaskRunnerV1
@@ -20,17 +20,23 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
 
-from verl_agent.config.mixture import run_envs, running
+from tests.support.bare_trainers import configure
+from verl_agent.config.plan import RunPlan, running
+from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import find_damage, is_complete
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.hang_watch import PHASE_FILE
+from verl_agent.trace.episode_summary import EpisodeSummary
+from verl_agent.trace.metrics_log import MetricsTail, read_metrics
 from verl_agent.training.dataset import ENDLESS, TaskDataset
 from verl_agent.training.estimators import gigpo, turn_returns
 from verl_agent.training.partial import PartialEpisodeTrainer, SeparateEpisodeTrainer
 from verl_agent.training.phases import PHASE_OF_METHOD
-from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer, FinishingCallback
+from verl_agent.training.saving import FinishingCallback
+from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer
 from verl_agent.training.turn_limits import TurnLimits
+from verl_agent.types import StopReason
 
 MIXTURE = [
     {
@@ -52,15 +58,21 @@ CONFIG = {
 
 
 def dataset(purpose: str = "train") -> TaskDataset:
-    with running(run_envs(CONFIG)):
-        return TaskDataset(purpose, None, OmegaConf.create(CONFIG["data"]))
+    with running(RunPlan.of(CONFIG)):
+        return TaskDataset(purpose)
 
 
-def trainer(step: int = 1, **settings: object) -> EpisodeTrainer:
-    """Return a trainer with a data loader and turn limits, without worker processes."""
+def trainer(step: int = 1, more: Mapping[str, Any] | None = None, **settings: object) -> EpisodeTrainer:
+    """Return a trainer with a data loader and turn limits, without worker processes.
+
+    Args:
+        more: sections beside those of `CONFIG`.
+        settings: keys of section `trainer`.
+    """
     made = EpisodeTrainer.__new__(EpisodeTrainer)
-    made.config, made.global_steps = OmegaConf.create({**CONFIG, "trainer": {**CONFIG["trainer"], **settings}}), step
-    made.turn_limits, made._prompt_numbers = TurnLimits(run_envs(CONFIG)), itertools.count()
+    configure(made, CONFIG, {"trainer": settings}, more or {})
+    made.global_steps = step
+    made.turn_limits, made._prompt_numbers = TurnLimits(made.plan.envs), itertools.count()
     made._draws, made._drops, made._baselines = TaskDraws(), False, {}
     rows = dataset()
     made.train_dataloader_it = iter(collate_fn([rows[6 * n + i] for i in range(6)]) for n in range(9))
@@ -80,10 +92,10 @@ class Ranks:
     _dispatch_info: ClassVar = {"actor": [0, 0, 1, 1]}
 
 
-def balancing_trainer(mini_batch: int = 4) -> EpisodeTrainer:
+def balancing_trainer(mini_batch: int = 4, critic: Mapping[str, Any] | None = None) -> EpisodeTrainer:
     """Return a trainer of two ranks with four samples for each task."""
-    made = trainer(critic_warmup=0)
-    made.config.actor_rollout_ref = {"actor": {"ppo_mini_batch_size": mini_batch}, "rollout": {"n": 4}}
+    policy = {"actor": {"ppo_mini_batch_size": mini_batch}, "rollout": {"n": 4}}
+    made = trainer(more={"actor_rollout_ref": policy, "critic": critic or {}}, critic_warmup=0)
     made.use_critic, made.actor_rollout_wg, made.tokenizer = False, Ranks(), SimpleNamespace(eos_token_id=0)
     return made
 
@@ -118,8 +130,7 @@ def test_balance_of_the_ranks_is_that_of_the_final_order():
 
 @pytest.mark.parametrize(("actor", "critic", "rows"), [(4, 2, 8), (6, 4, 8), (4, 4, 16)])
 def test_mini_batches_of_actor_and_critic_consist_of_the_same_parts(actor, critic, rows):
-    made = balancing_trainer(actor)
-    made.use_critic, made.config.critic = True, {"ppo_mini_batch_size": critic}
+    made = balancing_trainer(actor, {"enable": True, "ppo_mini_batch_size": critic})
     assert made._mini_batch_rows() == rows
 
 
@@ -136,7 +147,9 @@ def test_names_of_groups_sort_in_the_order_of_tasks():
 def test_every_prompt_has_the_turn_limit_of_its_environment():
     """Workers of verl read tensors by index and other columns by `.data` (agent_loop_tq.py, `generate_sequences`)."""
     made = trainer(step=2)
-    made.turn_limits.observe({"env/guess_number/success_rate": 0.9, "env/guess_number/turn_limit": 0.0})
+    task = make_env("guess_number").tasks("small_train")[0].id
+    episode = EpisodeSummary(1.0, True, 2, 2, StopReason.TERMINATED, env_label="guess_number", task=task)
+    made.turn_limits.observe([episode])
     batch = made._next_train_batch()
     columns = dict(batch.items())
     assert isinstance(columns["env_label"], NonTensorStack) and isinstance(columns["max_turns"], torch.Tensor)
@@ -207,11 +220,12 @@ def test_checkpoint_without_the_horizons_state_raises_config_error(tmp_path):
     with pytest.raises(ConfigError, match=f"has no {STATE_FILE}"):
         made.turn_limits.restore(made._saved_state(STATE_FILE))
     (folder / STATE_FILE).write_text("{}")
-    with pytest.raises(ConfigError, match="no state of the adaptive horizon of 'guess_number'"):
+    with pytest.raises(ConfigError, match="no state of the schedule of 'guess_number'"):
         made.turn_limits.restore(made._saved_state(STATE_FILE))
     (folder / STATE_FILE).write_text(json.dumps({"guess_number": {"stage": 1, "measured": []}}))
     made.turn_limits.restore(made._saved_state(STATE_FILE))
-    assert made.turn_limits.max_turns("guess_number", 4) == 5
+    task = make_env("guess_number").tasks("small_train")[0]
+    assert made.turn_limits.max_turns("guess_number", 4, task) == 5
 
 
 def test_text_columns_are_object_arrays_after_collating():
@@ -241,6 +255,40 @@ class Uploading(CheckpointCallback):
     def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
         assert find_damage(Path(checkpoint_dir)) == ""
         (Path(checkpoint_dir).parent / "uploaded").write_text(str(global_step))
+
+
+class Logged:
+    """verl's tracking, with its logger of files only."""
+
+    def __init__(self, path: Path) -> None:
+        self.fp = path.open("wb", buffering=0)
+        self.logger = {"file": self}
+
+
+class Full(Saving):
+    """Worker group whose disk is full."""
+
+    def save_checkpoint(self, *given: object, **named: object) -> None:
+        raise OSError("the disk is full")
+
+
+def test_the_metrics_of_a_step_are_in_the_file_before_its_checkpoint_is_written(tmp_path):
+    made = trainer(step=3, default_local_dir=str(tmp_path), default_hdfs_dir=None)
+    made.logger, made.timing_raw, made.steps_per_epoch = Logged(tmp_path / "a.jsonl"), {"gen": 2.0}, 2
+    made.config.actor_rollout_ref, made.actor_rollout_wg = {"rollout": {}}, Full()
+
+    def compute(batch: object, metrics: dict[str, object], timing: dict[str, float], **where: int) -> None:
+        metrics.update({"rewards": batch, "timings": len(timing), **where})
+
+    made._compute_metrics = compute  # verl's needs a batch in its queue
+    made._stepped = (0.5, {"actor/loss": np.float32(0.25), "names": ["not a number"]}, 0.0)
+    with pytest.raises(OSError, match="the disk is full"):
+        made._save_checkpoint()
+    expected = {"actor/loss": 0.25, "rewards": 0.5, "timings": 2.0, "global_steps": 3.0, "epoch": 1.0}
+    assert read_metrics(tmp_path / "a.jsonl") == {3: expected}
+    assert read_metrics(tmp_path / "a.jsonl", ended=True) == {} and MetricsTail(tmp_path / "a.jsonl").read() == []
+    assert made._stepped[1] == {"actor/loss": 0.25, "names": ["not a number"]}, "verl logs its own later"
+    made.logger.fp.close()
 
 
 def test_a_checkpoint_gets_its_manifest_last_and_verl_removes_none(tmp_path):

@@ -4,7 +4,7 @@ import random
 from collections.abc import Container, Iterator
 from statistics import fmean, stdev
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +17,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from tests.support.bare_trainers import configure
 from tests.support.transfer_queue import running_queue
 from verl_agent.config.reward_shaping import RewardShaping, TurnRewards
 from verl_agent.errors import ConfigError
@@ -102,17 +103,18 @@ class Trainer(GroupedBatches, PPOTrainerSync):
     """Smallest trainer with batches of groups."""
 
 
-def trainer(estimator: str = "grpo", mini_batch: int = 1, kind: type[GroupedBatches] = Trainer) -> GroupedBatches:
+def trainer(
+    estimator: str = "grpo", mini_batch: int = 1, kind: type[GroupedBatches] = Trainer, **changes: Any
+) -> GroupedBatches:
     """Return a trainer without worker processes."""
     made = kind.__new__(kind)
-    made.config = OmegaConf.create(
-        {
-            "algorithm": {"adv_estimator": estimator, "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0},
-            "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": mini_batch}, "rollout": {"n": SAMPLES}},
-            "trainer": {"critic_warmup": 0},
-            "data": {"seed": 1},
-        }
-    )
+    settings = {
+        "algorithm": {"adv_estimator": estimator, "use_kl_in_reward": False, "gamma": 1.0, "lam": 1.0},
+        "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": mini_batch}, "rollout": {"n": SAMPLES}},
+        "trainer": {"critic_warmup": 0},
+        "data": {"seed": 1},
+    }
+    configure(made, settings, changes)
     made.global_steps, made.use_critic, made.actor_rollout_wg = 1, False, OneRank()
     made.tokenizer = SimpleNamespace(eos_token_id=0)
     return made
@@ -140,9 +142,8 @@ def test_an_episode_of_a_seat_is_compared_with_those_of_the_same_seat(tmp_path):
     returns = {0: [0.0, 1.0, 0.5, 0.25, 1.0, 0.0], 1: [1.0, 0.0, 0.0, 1.0, 0.0, 1.0]}
     finish_episodes(0, returns, arena=(0,))
     batch, _ = sampler(group_size=6).sample(1, "train", 2)
-    made = trainer(kind=EpisodeTrainer)
-    made.config.trainer.default_local_dir = str(tmp_path)
-    made.config.actor_rollout_ref.actor.policy_loss = {"loss_mode": "gspo"}
+    loss = {"actor": {"policy_loss": {"loss_mode": "gspo"}}}
+    made = trainer(kind=EpisodeTrainer, trainer={"default_local_dir": str(tmp_path)}, actor_rollout_ref=loss)
     made._shaping, made._baselines, made._empty_steps = RewardShaping(), {}, 0
     made._places_rewards = made._turn_critic = made._bypass = False
     made._rejection = made._token_recorder = None
@@ -203,8 +204,8 @@ def test_kl_in_reward_is_refused_where_an_episode_has_several_rows(tmp_path):
     turns = TurnRewards([1.0], ["state"], first=1).to_fields()
     later = {"response_mask": torch.ones(3, dtype=torch.int64), "extra_fields": {"turns": turns}}
     tq.kv_batch_put(keys=keys[1:], partition_id="train", fields=list_of_dict_to_tensordict([later]), tags=[{}])
-    made = trainer(kind=EpisodeTrainer)
-    made.config.algorithm.use_kl_in_reward, made.config.trainer.default_local_dir = True, str(tmp_path)
+    folder = {"default_local_dir": str(tmp_path)}
+    made = trainer(kind=EpisodeTrainer, trainer=folder, algorithm={"use_kl_in_reward": True})
     with pytest.raises(ConfigError, match=r"algorithm\.use_kl_in_reward=true is not allowed where an episode has"):
         made._compute_advantage(KVBatchMeta(partition_id="train", keys=keys, tags=[{}, {}]), {})
 

@@ -1,5 +1,6 @@
 """Tests of truncated episodes: left out of the loss, or continued by the critic's value of their last state."""
 
+from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
 
@@ -62,7 +63,7 @@ class Updates(EpisodeTrainer):
     """Trainer that only counts what it skips."""
 
     def __init__(self, turn_batch: TurnBatch) -> None:
-        self.config = SimpleNamespace(trainer=SimpleNamespace(default_local_dir=mkdtemp()))
+        self.plan = SimpleNamespace(schedule=SimpleNamespace(folder=Path(mkdtemp())))
         self._turn_batch, self._turn_critic, self._empty_steps, self.global_steps = turn_batch, False, 0, 1
 
 

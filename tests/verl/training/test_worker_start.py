@@ -8,9 +8,8 @@ from pathlib import Path
 PROGRAM = """
 import os, sys, time
 import ray
-from omegaconf import OmegaConf
 from verl_agent.training.actor_watch import WorkerStart
-from verl_agent.training.cluster import quote_executable
+from verl_agent.training.verl_config import quoted_python
 
 class Actor:
     def executable(self):
@@ -21,9 +20,7 @@ class SlowImport:  # imported for a time by the process of the actor
         return time.sleep, (float(sys.argv[2]),)
 
 Actor.needs = SlowImport()
-runtime_env = OmegaConf.create({"env_vars": {"SOME": "1"}})  # Ray needs no shell without any
-quote_executable(runtime_env)
-environment = OmegaConf.to_container(runtime_env)
+environment = {"env_vars": {"SOME": "1"}, "py_executable": quoted_python()}  # Ray needs no shell without variables
 ray.init(num_cpus=1, object_store_memory=10**8, include_dashboard=False, runtime_env=environment)
 start, actor = WorkerStart(limit_s=float(sys.argv[1])), ray.remote(Actor).remote()
 answer = actor.executable.remote()

@@ -8,13 +8,14 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar
 
 from verl_agent.envs import answers
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.loops import Call, EventLoopThread, InlineLoop
 from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError, env_failure
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem
 
 T = TypeVar("T")
 CLOSE_TIMEOUT_S = 60.0
@@ -32,13 +33,13 @@ class CallLimits:
 
     Attributes:
         timeout_s: most seconds of one reset or step, from its start in the thread.
-        idle_s: seconds without a call after which a session is closed.
+        idle_s: seconds without a call after which a session is closed; None for a session that ends with its episode.
         grace_s: seconds after which the thread of an abandoned call counts as stuck; also most seconds that a caller
             waits for `close`.
     """
 
     timeout_s: float = 60.0
-    idle_s: float = 3600.0
+    idle_s: float | None = None
     grace_s: float = 5.0
 
 
@@ -66,6 +67,7 @@ class _Session:
     thread: EventLoopThread
     used_at: float
     env: EnvAdapter | None = None
+    item: TaskItem | None = None
     calls: set[Call[Any]] = field(default_factory=set)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held by the running call, in its thread
 
@@ -77,6 +79,7 @@ class Host:
         self, env: EnvAdapter, hosting: Hosting, limits: CallLimits, memory_mb: Callable[[], float] = lambda: 0.0
     ) -> None:
         self._env, self._hosting, self._limits = env, hosting, limits
+        self._idle_s = inf if limits.idle_s is None else limits.idle_s
         self._memory_mb = memory_mb
         self._sessions: dict[int, _Session] = {}
         self._shared: list[EventLoopThread] = []
@@ -91,21 +94,16 @@ class Host:
             self._watcher = asyncio.create_task(self._watch())
         self._sessions[number] = _Session(self._choose_thread(), time.monotonic())
 
-    async def reset(self, number: int, item: TaskItem) -> list[Message]:
+    def reset(self, number: int, item: TaskItem) -> Coroutine[Any, Any, list[Message]]:
         """Begin an episode in a session."""
         session = self._find(number)
         self._episodes += 1
-        return await self._call(session, "reset", lambda: self._begin(session, item))
+        return self._call(session, "reset", lambda: self._begin(session, item))
 
-    async def step(self, number: int, action: str) -> StepResult:
+    def step(self, number: int, action: Action) -> Coroutine[Any, Any, StepResult]:
         """Play an action in a session."""
         session = self._find(number)
-        return await self._call(session, "step", lambda: self._act(session, action))
-
-    async def keep_alive(self, number: int) -> None:
-        """Tell the adapter of a session that its episode goes on."""
-        session = self._find(number)
-        await self._call(session, "keep_alive", lambda: self._keep(session))
+        return self._call(session, "step", lambda: self._act(session, action))
 
     async def close(self, number: int) -> None:
         """Remove a session and close its adapter; a stuck thread closes it when its call returns."""
@@ -147,10 +145,10 @@ class Host:
         return min(self._shared, key=threads.count)
 
     async def _call(self, session: _Session, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        call: Call[T] = Call(session.thread, name, self._limits.timeout_s)
+        call: Call[T] = Call(session.thread, name, self._limits.timeout_s, session.lock, self._failure)
         session.calls.add(call)
         self._calls.add(call)
-        call.start(lambda: self._guard(call, session.lock, work))
+        call.start(work)
         try:
             return await call.answer
         except asyncio.CancelledError:
@@ -166,37 +164,29 @@ class Host:
         if session.env is not None:  # an instance plays one episode
             previous, session.env = session.env, None
             await previous.close()
-        session.env = self._env.new_session()
+        session.env, session.item = self._env.new_session(), item
         return await answers.reset(session.env, item)
 
-    async def _act(self, session: _Session, action: str) -> StepResult:
+    def _act(self, session: _Session, action: Action) -> Coroutine[Any, Any, StepResult]:
         if session.env is None:
             raise EnvError("step came before the first reset.")
-        return await answers.step(session.env, action)
-
-    async def _keep(self, session: _Session) -> None:
-        if session.env is not None:
-            await session.env.keep_alive()
+        return answers.step(session.env, action, session.item)
 
     def _remove(self, number: int, error: EnvError) -> Call[None]:
         """Remove a session, end its calls with `error`, and start closing its adapter in its thread."""
         session = self._sessions.pop(number)
         for call in session.calls:
             call.end(error)
-        closing: Call[None] = Call(session.thread, "close", CLOSE_TIMEOUT_S)
+        closing: Call[None] = Call(session.thread, "close", CLOSE_TIMEOUT_S, session.lock, self._failure)
         self._calls.add(closing)
-        closing.start(lambda: self._close(closing, session))
+        closing.start(lambda: self._close(session))
         return closing
 
-    async def _close(self, closing: Call[None], session: _Session) -> None:
+    async def _close(self, session: _Session) -> None:
         """Close an adapter in its thread; a failure is only logged."""
-
-        async def end() -> None:
+        try:
             if session.env is not None:
                 await session.env.close()
-
-        try:
-            await self._guard(closing, session.lock, end)
         except AgentError as error:  # no caller awaits it
             self._log_once(error)
         finally:
@@ -205,7 +195,7 @@ class Host:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(min(TICK_S, self._limits.timeout_s / 4, self._limits.idle_s / 4))
+            await asyncio.sleep(min(TICK_S, self._limits.timeout_s / 4, self._idle_s / 4))
             self._check_calls(time.monotonic())
 
     def _check_calls(self, now: float) -> None:
@@ -220,29 +210,23 @@ class Host:
                 self._remove(number, EnvTimeoutError(f"an earlier call took more than {self._limits.timeout_s:g} s"))
             elif session.thread in blocked:
                 self._remove(number, EnvError("its shared thread is stuck in a call of another session."))
-            elif not session.calls and now - session.used_at > self._limits.idle_s:
-                self._remove(number, UnknownSessionError(f"it was idle for {self._limits.idle_s:g} s."))
+            elif not session.calls and now - session.used_at > self._idle_s:
+                self._remove(number, UnknownSessionError(f"it was idle for {self._idle_s:g} s."))
                 self._reaped += 1
 
     def _stuck(self, now: float) -> set[EventLoopThread]:
         """Return the threads that abandoned calls still occupy."""
         return {call.thread for call in self._calls if call.is_stuck(now, self._limits.grace_s)}
 
-    async def _guard(self, call: Call[Any], lock: asyncio.Lock, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` after the session's previous call; raise an `EnvError` for any exception but an `AgentError`."""
-        async with lock:
-            call.began_at = time.monotonic()
-            try:
-                return await work()
-            except AgentError as error:
-                raise _own(error) from error
-            except BaseException as error:  # boundary: adapters may raise anything; SystemExit would end the thread
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                failure = env_failure(call.name, error)
-                self._log_once(failure, error)
-                raise failure from error
+    def _failure(self, name: str, error: BaseException) -> AgentError:
+        """Return the error of a call for its caller: an `EnvError` for any exception but an `AgentError`."""
+        if isinstance(error, AgentError):
+            failure = _own(error)
+        else:
+            failure = env_failure(name, error)
+            self._log_once(failure, error)
+        failure.__cause__ = error
+        return failure
 
     def _log_once(self, failure: AgentError, cause: BaseException | None = None) -> None:
         """Log a failure, and the traceback of its cause, unless this host logged the same before."""

@@ -1,17 +1,16 @@
 """Main function of a host process: answers the calls of its pool over a socket until the socket is closed.
 
 The socket is one end of a pair that no other process can open. The operating system closes it when the pool's process
-ends for any reason, so a host never outlives its pool. A timer ends a host whose interpreter hangs.
+ends for any reason, so a host never outlives its pool. Its keeper (`ProcessTree`) ends what adapters have left. A timer
+ends a host whose interpreter hangs.
 """
 
 import asyncio
-import atexit
 import faulthandler
 import os
 import resource
 import signal
 import socket
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from verl_agent.envs.hosts.link import answer_call, encode, read_frame
 from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.session import in_background
 from verl_agent.errors import EnvError, describe_exception
+from verl_agent.terminal import guard_output
 
 EXIT_S = 20.0
 """Most seconds for closing the sessions and leaving the interpreter."""
@@ -43,14 +43,13 @@ class Setup:
 
 def main(descriptor: int) -> None:
     """Run a host."""
-    orphaned = threading.Event()
-    atexit.register(_kill_group, orphaned)  # registered first, so it runs last
+    guard_output()
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))  # a thread with an event loop takes three
-    asyncio.run(_serve(descriptor, orphaned))
+    asyncio.run(_serve(descriptor))
 
 
-async def _serve(descriptor: int, orphaned: threading.Event) -> None:
+async def _serve(descriptor: int) -> None:
     reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=descriptor))
     try:
         setup: Setup = await read_frame(reader)
@@ -59,9 +58,9 @@ async def _serve(descriptor: int, orphaned: threading.Event) -> None:
         writer.write(encode(EnvError(f"the environment does not start: {describe_exception(error)}")))
         await writer.drain()
         return
-    writer.write(encode(None))
+    writer.write(encode(os.getpid()))
     timer = asyncio.create_task(_reset_timer(setup.frozen_s))
-    answering = asyncio.create_task(_answer_all(host, reader, writer, orphaned))
+    answering = asyncio.create_task(_answer_all(host, reader, writer))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, answering.cancel)
     await asyncio.wait([answering])
     timer.cancel()
@@ -69,16 +68,13 @@ async def _serve(descriptor: int, orphaned: threading.Event) -> None:
     await host.shutdown()
 
 
-async def _answer_all(
-    host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, orphaned: threading.Event
-) -> None:
+async def _answer_all(host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer calls concurrently until the pool sends None or closes the socket."""
     running: set[asyncio.Task[None]] = set()
     while True:
         try:
             request = await read_frame(reader)
         except (asyncio.IncompleteReadError, OSError):
-            orphaned.set()
             return
         if request is None:
             return
@@ -90,7 +86,7 @@ async def _answer(
 ) -> None:
     try:
         reply = encode((number, await answer_call(host, method, arguments)))
-    except EnvError as error:  # the answer cannot be pickled
+    except EnvError as error:  # the answer is too large
         reply = encode((number, error))
     if not writer.is_closing():
         writer.write(reply)
@@ -101,9 +97,3 @@ async def _reset_timer(frozen_s: float) -> None:
     while True:
         faulthandler.dump_traceback_later(frozen_s, exit=True)
         await asyncio.sleep(frozen_s / 4)
-
-
-def _kill_group(orphaned: threading.Event) -> None:
-    """Kill the adapters' processes and this one if the pool's process has ended, which otherwise kills them."""
-    if orphaned.is_set():
-        os.killpg(os.getpgrp(), signal.SIGKILL)

@@ -30,9 +30,9 @@ def inline_pool(env: EnvAdapter, calls: CallLimits, limits: PoolLimits, hosting:
 
 
 def local_pool(env: EnvAdapter, settings: EnvSettings, count: int | None = None) -> HostPool:
-    """Return the pool that section `env` describes, on this machine."""
+    """Return the pool that section `env` describes, on this machine. A session ends with its episode or its host."""
     hosts = settings.hosts
     new_pool = inline_pool if hosts.where == "inline" else process_pool
     limits = PoolLimits(count=count or hosts.count or HOSTS, wait_s=hosts.wait_s)
     hosting = env.hosting.bounded(hosts.sessions, hosts.memory_mb)
-    return new_pool(env, CallLimits(settings.timeout_s, hosts.idle_s), limits, hosting)
+    return new_pool(env, CallLimits(settings.timeout_s), limits, hosting)

@@ -48,6 +48,10 @@ class InlineLoop(EventLoopThread):
 class Call(Generic[T]):
     """Coroutine that runs in another event loop, while the caller's loop continues.
 
+    Args:
+        lock: lock of the session, which the coroutine holds in its loop.
+        failed: returns the exception for the caller, from the name of the call and what the coroutine raised.
+
     Attributes:
         answer: future in the caller's loop with the result or the exception.
         began_at: monotonic time in seconds at which the coroutine started, None while it waits.
@@ -55,8 +59,16 @@ class Call(Generic[T]):
         over: True if the coroutine has finished.
     """
 
-    def __init__(self, thread: EventLoopThread, name: str, limit_s: float) -> None:
+    def __init__(
+        self,
+        thread: EventLoopThread,
+        name: str,
+        limit_s: float,
+        lock: asyncio.Lock,
+        failed: Callable[[str, BaseException], Exception],
+    ) -> None:
         self.thread, self.name, self.limit_s = thread, name, limit_s
+        self._lock, self._failed = lock, failed
         self.began_at: float | None = None
         self.ended_at: float | None = None
         self.over = False
@@ -104,10 +116,15 @@ class Call(Generic[T]):
     async def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
         """Run the coroutine and answer at once: callbacks of a task run after all ready ones, which may block."""
         try:
-            result = await work()
-        except Exception as error:
+            async with self._lock:
+                self.began_at = time.monotonic()
+                result = await work()
+        except BaseException as error:  # boundary: adapters may raise anything; SystemExit would end the thread
+            assert self._task is not None
+            if self._task.cancelling():
+                raise
             self.over = True
-            self._settle(self.answer.set_exception, error)
+            self._settle(self.answer.set_exception, self._failed(self.name, error))
         else:
             self.over = True
             self._settle(self.answer.set_result, result)

@@ -8,8 +8,8 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from typing_extensions import override
 
@@ -19,7 +19,7 @@ from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.slot import HostSlot, PoolLimits, retirement_reason
 from verl_agent.envs.session import SessionPool, in_background
 from verl_agent.errors import EnvError, EnvTimeoutError, HostLostError, PoolFullError, UnknownSessionError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem
 
 OPEN_ATTEMPTS = 3
 """Most hosts that `open` tries if they die meanwhile."""
@@ -72,17 +72,15 @@ class HostPool(SessionPool):
 
     @override
     async def reset(self, session: int, item: TaskItem) -> list[Message]:
-        messages: list[Message] = await self._call("reset", session, item)
+        with self._calling(session) as link:
+            messages: list[Message] = await link.call("reset", session, item)
         return messages
 
     @override
-    async def step(self, session: int, action: str) -> StepResult:
-        result: StepResult = await self._call("step", session, action)
+    async def step(self, session: int, action: Action) -> StepResult:
+        with self._calling(session) as link:
+            result: StepResult = await link.call("step", session, action)
         return result
-
-    @override
-    async def keep_alive(self, session: int) -> None:
-        await self._call("keep_alive", session)
 
     @override
     async def close(self, session: int) -> None:
@@ -122,10 +120,12 @@ class HostPool(SessionPool):
             watcher.cancel()
         await asyncio.gather(*self._watchers, *self._background, return_exceptions=True)
 
-    async def _call(self, method: str, session: int, *arguments: object) -> Any:
+    @contextmanager
+    def _calling(self, session: int) -> Iterator[HostLink]:
+        """Yield the connection to the host of a session; an error of the call may end the session, or the host."""
         link = self.link(session)
         try:
-            return await link.call(method, session, *arguments)
+            yield link
         except (EnvTimeoutError, UnknownSessionError):  # the host has removed the session
             self._counts["env_errors"] += 1
             self._release(self._slot_of.pop(session, None), session)

@@ -6,21 +6,20 @@ import json
 import logging
 import os
 import pickle
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-import psutil
 from typing_extensions import override
 
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
-from verl_agent.envs.hosts.host_main import Setup
+from verl_agent.envs.hosts.host_main import EXIT_S, Setup
 from verl_agent.envs.hosts.link import HostLink, encode, read_frame
+from verl_agent.envs.machine.processes import ProcessTree
+from verl_agent.envs.machine.proxies import child_environment
 from verl_agent.errors import AgentError, ConfigError, HostLostError
 
 BOOT = (
@@ -37,29 +36,27 @@ log = logging.getLogger(__name__)
 class ProcessLink(HostLink):
     """Connection to a host process; see `start_process`."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", stream: socket.socket) -> None:
-        self._process, self._stream = process, stream
+    def __init__(self, tree: ProcessTree, process: "subprocess.Popen[bytes]", stream: socket.socket) -> None:
+        self._tree, self._process, self._stream = tree, process, stream
+        self.pid = process.pid
+        """Id of the host's process, once it is ready."""
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._lost = ""
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    @property
-    def pid(self) -> int:
-        """Id of the process, which leads its own process group."""
-        return self._process.pid
-
     async def begin(self, setup: bytes) -> None:
         """Send the first message and wait until the host is ready."""
         reader, self._writer = await asyncio.open_connection(sock=self._stream)
         self._writer.write(setup)
         try:
-            failure = await read_frame(reader)
+            ready = await read_frame(reader)
         except (asyncio.IncompleteReadError, OSError) as error:
             raise HostLostError(f"the host process {self.pid} ended while it started; see the log.") from error
-        if failure is not None:
-            raise failure
+        if isinstance(ready, AgentError):
+            raise ready
+        self.pid = ready
         self._reading = asyncio.create_task(self._read(reader))
 
     @override
@@ -88,11 +85,8 @@ class ProcessLink(HostLink):
         (self._writer or self._stream).close()
         if self._process.returncode is not None:
             return
-        with suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
-            process = psutil.Process(self.pid)
-            await wait_until(lambda: process.status() == psutil.STATUS_ZOMBIE)
-            os.killpg(self.pid, signal.SIGKILL)  # its child processes too; the zombie keeps the id
         await wait_until(lambda: self._process.poll() is not None)
+        await asyncio.to_thread(self._tree.end_now, self._process)
         if self._process.returncode:
             log.warning("the host process %d ended with %d", self.pid, self._process.returncode)
 
@@ -137,14 +131,19 @@ async def start_process(env: EnvAdapter, hosting: Hosting, limits: CallLimits, f
     with child_end:
         path = json.dumps([entry or os.getcwd() for entry in sys.path])
         command = [sys.executable, "-c", BOOT, str(child_end.fileno()), path, type(env).__qualname__]
+        tree = ProcessTree(grace_s=EXIT_S)
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=[child_end.fileno()], start_new_session=True
+            tree.command(command),
+            env=tree.environment(child_environment(os.environ)),
+            stdin=subprocess.DEVNULL,
+            pass_fds=[child_end.fileno()],
+            start_new_session=True,
         )
-    link = ProcessLink(process, own_end)
+    link = ProcessLink(tree, process, own_end)
     try:
         await link.begin(setup)
     except BaseException:
-        process.kill()
+        tree.kill(process)
         await asyncio.shield(link.end("the host did not start."))
         raise
     return link

@@ -23,11 +23,13 @@ from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.machine.processes import end_descendants, guard_this_process
+from verl_agent.envs.machine.proxies import settle_proxies
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.session import SessionPool
 from verl_agent.envs.settings import EnvSettings, HostSettings
 from verl_agent.errors import AgentError, EnvError, HostLostError, UnknownSessionError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem
 
 RESOURCE_AMOUNT = 0.001
 """Amount of `env.hosts.resource` that a host reserves; small, because the resource only marks machines."""
@@ -73,13 +75,9 @@ class RayPool(SessionPool):
         return messages
 
     @override
-    async def step(self, session: int, action: str) -> StepResult:
+    async def step(self, session: int, action: Action) -> StepResult:
         result: StepResult = await self._link(session).call("step", session, action)
         return result
-
-    @override
-    async def keep_alive(self, session: int) -> None:
-        await self._link(session).call("keep_alive", session)
 
     @override
     async def close(self, session: int) -> None:
@@ -159,11 +157,16 @@ class HostActor:
     """A `Host` in a Ray actor."""
 
     def __init__(self, env: EnvAdapter, hosting: Hosting, limits: CallLimits) -> None:
+        settle_proxies()
+        guard_this_process()
         self._host = Host(env, hosting, limits, MemoryGauge())
 
     async def answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        """Call a method of the host."""
-        return await answer_call(self._host, method, arguments)
+        """Call a method of the host; after its shutdown, end what adapters have left."""
+        result = await answer_call(self._host, method, arguments)
+        if method == "shutdown":
+            await asyncio.to_thread(end_descendants, grace_s=0.0)
+        return result
 
     async def process(self) -> int:
         """Return the process id; the answer shows that the actor has started."""

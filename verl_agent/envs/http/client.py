@@ -1,32 +1,46 @@
-"""Environment `http`: sessions on servers of `verl-agent serve` or of AgentGym."""
+"""Environment `http`: sessions on servers of `verl-agent serve`, or of another protocol that a package registers.
+
+A package registers its protocol as a subclass of `HttpEnv`, with an entry point of the group `verl_agent.http_clients`.
+"""
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
-from functools import cache, cached_property
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import cache
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
+from verl_agent import registry
+from verl_agent.actions import action_to_json
 from verl_agent.envs.action_format import ActionFormat, action_format_from_json
 from verl_agent.envs.base import EnvAdapter, Hosting
-from verl_agent.envs.http.agentgym import DIALECTS, AgentGymProtocol
-from verl_agent.envs.http.protocols import ServerProtocol, read_field, read_number
+from verl_agent.envs.http.connection import Connection, RefusedActionError
 from verl_agent.envs.http.server_pool import get_from_all, server_pool
 from verl_agent.envs.http.settings import OWN, HttpSettings
-from verl_agent.envs.http.transport import UnreachableError, transport
+from verl_agent.envs.http.transport import transport
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.sections import section
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem
+from verl_agent.values import to_number
 
 T = TypeVar("T")
-CLOSE_TIMEOUT_S = 10.0
+CLIENTS = "verl_agent.http_clients"
+"""Group of entry points: subclasses of `HttpEnv`, by the values of `env.options.protocol`."""
 INFO_TIMEOUT_S = 30.0
 
 
 class HttpEnv(EnvAdapter):
     """Environment whose tasks and sessions are on one or several servers. See docs/guides/http.md."""
 
-    hosting = Hosting(threads=1, sessions=512, busy=512)  # sessions only wait and share connections
+    hosting = Hosting(threads=1, sessions=512, busy=512)  # sessions only wait
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Return an instance of the class that speaks `protocol`."""
+        protocol = options.get("protocol", args[2] if len(args) > 2 else OWN)
+        speaking: type[Any] = cls
+        if cls is HttpEnv and protocol != OWN:
+            speaking = registry.load_class(CLIENTS, str(protocol), "env.options.protocol", HttpEnv)
+        instance: Self = super().__new__(speaking, *args, **options)
+        return instance
 
     def __init__(
         self,
@@ -42,124 +56,111 @@ class HttpEnv(EnvAdapter):
         options = {"env": env, "urls": urls, "protocol": protocol, "items": items, "instructions": instructions}
         numbers = {"timeout_s": timeout_s, "success_reward": success_reward}
         self.settings = section("env.options", HttpSettings, options | numbers)
-        self.protocol = server_protocol(self.settings)
         self._url = ""
         self._session: Any = None
-        self._score = 0.0
 
-    @cached_property
+    @property
     def splits(self) -> Sequence[str]:  # type: ignore[override]  # first use calls the servers
         """Splits that the servers offer."""
-        if self.settings.protocol != OWN:
-            return tuple(self.settings.item_numbers)
-        return tuple(read_field(fetch_info(self.settings.env, self.settings.servers), "splits"))
+        return tuple(self._info("splits"))
 
-    @cached_property
+    @property
     def success_reward(self) -> float:  # type: ignore[override]  # first use calls the servers
         """Success threshold of the servers' environment."""
-        settings = self.settings
-        if settings.protocol == OWN:
-            return read_number(fetch_info(settings.env, settings.servers), "success_reward")
-        chosen = settings.success_reward
-        return DIALECTS[settings.env].success_reward if chosen is None else chosen
+        given = self._info("success_reward")
+        if (number := to_number(given)) is None:
+            raise ConfigError(f"env.options.urls: the server answered success_reward={given!r}, which is no number.")
+        return number
 
-    @cached_property
+    @property
     def deterministic(self) -> bool:  # type: ignore[override]  # first use calls the servers
-        """True if the servers declare it, which those of AgentGym and of earlier versions do not."""
-        return self._declared("deterministic", unknown=False)
+        """True if the servers declare it."""
+        return bool(self._info("deterministic"))
 
-    @cached_property
+    @property
     def seeded(self) -> bool:  # type: ignore[override]  # first use calls the servers
         """False if the servers declare that two episodes of one task may begin differently."""
-        return self._declared("seeded", unknown=True)
+        return bool(self._info("seeded"))
 
-    @cached_property
+    @property
     def ends_failed_tasks(self) -> bool:  # type: ignore[override]  # first use calls the servers
         """False if the servers declare that only success ends an episode."""
-        return self._declared("ends_failed_tasks", unknown=True)
+        return bool(self._info("ends_failed_tasks"))
 
-    @cached_property
+    @property
     def action_format(self) -> ActionFormat:  # type: ignore[override]  # first use calls the servers
         """Action format of the servers' environment."""
-        if self.settings.protocol != OWN:
-            return DIALECTS[self.settings.env].action_format
-        try:
-            return action_format_from_json(read_field(fetch_info(self.settings.env, self.settings.servers), "form"))
-        except EnvError as error:
-            raise ConfigError(f"env.options.urls: {error} Serve with the same version of verl-agent.") from error
-
-    def _declared(self, name: str, unknown: bool) -> bool:
-        """Return what the servers declare about their environment, or `unknown`."""
-        if self.settings.protocol != OWN:
-            return unknown
-        return bool(fetch_info(self.settings.env, self.settings.servers).get(name, unknown))
+        return _action_format(self.settings.env, self.settings.servers)
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
-        """Return the items of `split`: names from `verl-agent serve`, configured numbers for AgentGym's servers."""
-        settings = self.settings
-        if settings.protocol != OWN:
-            return [TaskItem(settings.env, f"{settings.env}_{number}") for number in settings.item_numbers[split]]
-        fetch_info(settings.env, settings.servers)  # rejects servers that offer different tasks
-        return fetch_tasks(settings.env, settings.servers, split)
+        """Return the items of `split` by their names on the servers."""
+        fetch_info(self.settings.env, self.settings.servers)  # rejects servers that offer different tasks
+        return fetch_tasks(self.settings.env, self.settings.servers, split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
         """Begin `item`; the first reset opens a session on a server."""
-        return await _in_transport_loop(self._reset(item.id))
+        return await in_transport_loop(self._reset(item))
 
-    async def step(self, action: str) -> StepResult:
+    async def step(self, action: Action) -> StepResult:
         """Send the action once, without a retry: the server may have carried it out even if its answer was lost."""
         if self._session is None:
             raise EnvError("step came before the first reset.")
-        valid = action.encode(errors="replace").decode()  # servers reject JSON with a lone surrogate
-        answer = await _in_transport_loop(self._post("/step", self.protocol.step_body(valid)))
-        result, self._score = self.protocol.read_step(answer, self._score)
-        return result
-
-    async def keep_alive(self) -> None:
-        """Ask for the last observation again, which restarts the server's time limit of idle sessions."""
-        if self._session is not None:
-            await _in_transport_loop(self._observe())
+        return await in_transport_loop(self._step(action))
 
     async def close(self) -> None:
         """Close the session on its server; a session that has ended is ignored."""
         if self._session is not None:
-            closing = transport().submit(self._close())
+            closing = transport().submit(self._release())
             await asyncio.shield(asyncio.wrap_future(closing))  # it completes even if the caller is cancelled
 
-    async def _reset(self, item: str) -> list[Message]:
-        protocol = self.protocol
+    async def _reset(self, item: TaskItem) -> list[Message]:
+        data: Mapping[str, Any] = {}
+
+        async def open_at(url: str, timeout_s: float) -> Connection:
+            nonlocal data
+            connection = Connection(url, self.settings.timeout_s)
+            data = await _ask(connection, "reset", {"task": item.id}, timeout_s)
+            return connection
+
         if self._session is None:
-            servers = server_pool(self.settings.servers)
-            self._url, answer = await servers.create("/create", protocol.create_body, self.settings.timeout_s)
-            try:
-                self._session = protocol.read_session(answer)
-            except EnvError:
-                servers.release(self._url)
-                raise
-        self._score = 0.0
-        answer, observation = await self._post("/reset", protocol.reset_body(item)), None
-        if protocol.needs_observation:
-            observation = await self._observe()
-        return protocol.read_prompt(answer, observation)
+            self._url, self._session = await self._place(open_at)
+        else:
+            data = await _ask(self._session, "reset", {"task": item.id})
+        messages = read_field(read_field(data["observation"], "metadata"), "messages")
+        return [{"role": message["role"], "content": message["content"]} for message in messages]
 
-    async def _observe(self) -> Any:
-        url = f"{self._url}/observation?{self.protocol.session_field}={quote(str(self._session))}"
-        return await transport().request("GET", url, timeout_s=self.settings.timeout_s)
+    async def _step(self, action: Action) -> StepResult:
+        data = await _ask(self._session, "step", {"action": action_to_json(action)})
+        observation = data["observation"]
+        info = read_field(observation, "metadata")
+        return StepResult(read_field(observation, "text"), read_field(data, "reward"), data["done"], info)
 
-    async def _post(self, path: str, body: dict[str, Any], timeout_s: float | None = None) -> Any:
-        body[self.protocol.session_field] = self._session
-        return await transport().request("POST", self._url + path, body, timeout_s or self.settings.timeout_s)
+    async def _end(self) -> None:
+        await self._session.close()
 
-    async def _close(self) -> None:
+    async def _place(self, open_at: Callable[[str, float], Coroutine[Any, Any, T]]) -> tuple[str, T]:
+        """Open a session on the server with the fewest sessions of this process."""
+        return await server_pool(self.settings.servers).place(open_at, self.settings.timeout_s)
+
+    async def _release(self) -> None:
         try:
-            with suppress(EnvError):  # the server closes idle sessions itself
-                try:
-                    await self._post("/close", {}, CLOSE_TIMEOUT_S)
-                except UnreachableError:
-                    await self._post("/close", {}, CLOSE_TIMEOUT_S)
+            await self._end()
         finally:
             server_pool(self.settings.servers).release(self._url)
             self._session = None
+
+    def _info(self, key: str) -> Any:
+        return read_field(fetch_info(self.settings.env, self.settings.servers), key)
+
+
+async def _ask(
+    connection: Connection, kind: str, data: Mapping[str, Any], timeout_s: float | None = None
+) -> Mapping[str, Any]:
+    """Ask a server of this package, to which no valid action has a wrong form."""
+    try:
+        return await connection.ask(kind, data, timeout_s)
+    except RefusedActionError as error:
+        raise EnvError(f"the server refuses {kind}: {error}") from error
 
 
 @cache
@@ -189,11 +190,12 @@ def fetch_info(env: str, servers: tuple[str, ...]) -> Mapping[str, Any]:
     return info
 
 
-def server_protocol(settings: HttpSettings) -> ServerProtocol:
-    """Return the protocol of the servers."""
-    if settings.protocol == OWN:
-        return ServerProtocol()
-    return AgentGymProtocol(settings.env, settings.instructions)
+@cache
+def _action_format(env: str, servers: tuple[str, ...]) -> ActionFormat:
+    try:
+        return action_format_from_json(read_field(fetch_info(env, servers), "form"))
+    except EnvError as error:
+        raise ConfigError(f"env.options.urls: {error} Serve with the same version of verl-agent.") from error
 
 
 def _get(env: str, servers: tuple[str, ...], path: str) -> dict[str, Any]:
@@ -206,6 +208,20 @@ def _get(env: str, servers: tuple[str, ...], path: str) -> dict[str, Any]:
         ) from error
 
 
-async def _in_transport_loop(work: Coroutine[Any, Any, T]) -> T:
+def read_field(answer: Any, key: str) -> Any:
+    """Return one field of an answer.
+
+    Raises:
+        EnvError: the field is missing, or the answer is not an object.
+    """
+    if not isinstance(answer, Mapping):
+        raise EnvError(f"the server's answer must be an object with {key!r}, got {type(answer).__name__}.")
+    if key not in answer:
+        fields = ", ".join(map(str, answer)) or "no field"
+        raise EnvError(f"the server's answer has no {key!r}. It has: {fields}. Check env.options.protocol.")
+    return answer[key]
+
+
+async def in_transport_loop(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine in the loop of all requests; cancelling the caller cancels it."""
     return await asyncio.wrap_future(transport().submit(work))

@@ -30,15 +30,15 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._registry.register(Gauges(read))
         self._requests = Counter(
-            "verl_agent_requests", "Requests by call and HTTP status", ["call", "status"], registry=self._registry
+            "verl_agent_requests", "Requests by call and status", ["call", "status"], registry=self._registry
         )
         self._seconds = Histogram(
             "verl_agent_request_seconds", "Seconds by call", ["call"], registry=self._registry, buckets=SECONDS
         )
 
-    def count(self, call: str, status: int, seconds: float) -> None:
-        """Count one request."""
-        self._requests.labels(call, str(status)).inc()
+    def count(self, call: str, status: str, seconds: float) -> None:
+        """Count one request; `status` is that of HTTP, or `OK` or the code of an error in a session."""
+        self._requests.labels(call, status).inc()
         self._seconds.labels(call).observe(seconds)
 
     def render(self) -> bytes:

@@ -83,8 +83,10 @@ class DrainingServer(uvicorn.Server):
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=SHUTDOWN_S,
-            ws="auto" if server.openenv else "none",
+            # Some clients answer pings only while they wait for an observation. The system ends lost connections.
+            ws_ping_timeout=None,
             ws_max_size=server.limits.body_bytes,
+            ws_per_message_deflate=False,  # it takes memory for each connection
         )
         super().__init__(config)
         self._server, self._listener = server, listener

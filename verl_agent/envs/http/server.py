@@ -1,223 +1,139 @@
-"""HTTP server of one environment. It implements AgentGym's protocol, so AgentGym's clients can use it too.
+"""Server of one environment. Its protocol is OpenEnv's: a connection to `/ws` is a session.
 
-| call | body | answer |
-|---|---|---|
-| `POST /create` | none | `id` of a new session |
-| `POST /reset` | `id`, `data_idx` or `item` | `observation`, `messages`, ... |
-| `POST /step` | `id`, `action` or `bare_action` | `observation`, `reward`, `score`, `done`, `info`, ... |
-| `GET /observation?id=` | | the last observation |
-| `POST /close` | `id` | `closed` |
-| `GET /info`, `/tasks?split=` | | the environment and its tasks |
-| `GET /health`, `/stats`, `/metrics` | | state and counters of the server |
-| `/ws`, `GET /schema` | | OpenEnv's protocol, if the server speaks it |
+| call | answer |
+|---|---|
+| `/ws` | a session; see `protocol` |
+| `GET /schema`, `/metadata`, `/openapi.json`, `POST /mcp` | descriptions for OpenEnv's clients and `openenv validate` |
+| `GET /info`, `/tasks?split=` | the environment and its tasks |
+| `GET /health`, `/stats`, `/metrics` | state and counters of the server |
 
-Every error has an HTTP error status and a reason: `{"error": "..."}`.
+Other dialects add calls of their own, by entry points of the group `verl_agent.dialects`. Every error has an HTTP error
+status and a reason: `{"error": "..."}`.
 """
 
 import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
-from verl_agent.envs.http import wire
+from verl_agent import registry
 from verl_agent.envs.http.auth import RefuseWebPages, RequireToken
 from verl_agent.envs.http.metrics import MEDIA_TYPE, Metrics
-from verl_agent.envs.http.openenv import openenv_routes
-from verl_agent.envs.http.session_table import RETRY_AFTER_S, SessionTable
-from verl_agent.envs.http.settings import ServerLimits
+from verl_agent.envs.http.protocol import MAX_REASON, SocketSession, answer_mcp, schemas
+from verl_agent.envs.http.requests import Body, RequestError, quote, read_object
+from verl_agent.envs.http.session import Sessions
+from verl_agent.envs.http.settings import RETRY_AFTER_S, ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
-from verl_agent.envs.http.wire import RequestError
 from verl_agent.envs.parsing import shorten
-from verl_agent.envs.session import SessionPool, in_background
-from verl_agent.errors import AgentError, EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.envs.session import SessionPool
+from verl_agent.errors import (
+    AgentError,
+    ConfigError,
+    EnvCrashError,
+    EnvError,
+    EnvTimeoutError,
+    PoolFullError,
+    UnknownSessionError,
+)
 
 log = logging.getLogger(__name__)
-
+DIALECTS = "verl_agent.dialects"
+"""Group of entry points: functions that take the server and return routes, which sessions of this server answer."""
 STATUS: tuple[tuple[type[AgentError], int], ...] = (
     (UnknownSessionError, 404),
     (PoolFullError, 503),
     (EnvTimeoutError, 504),
     (EnvCrashError, 500),
     (EnvError, 502),
+    (ConfigError, 501),
     (AgentError, 500),
 )
 """HTTP status of each error class of a pool; the first matching row applies."""
-MAX_REASON = 500
-"""Most characters of a reason that comes from an environment."""
-
-T = TypeVar("T")
 Call = Callable[[Request], Awaitable[Any]]
 
 
 class EnvServer:
-    """HTTP server of one environment.
+    """Server of one environment.
 
     Args:
         pool: pool that runs the sessions; the server shuts it down when the app ends.
-        openenv: speak OpenEnv's protocol too.
+        token: token that clients must send, or None.
+        dialects: names of the dialects that it speaks besides its protocol; None for all that are installed.
     """
 
     def __init__(
-        self, tasks: TaskIndex, pool: SessionPool, limits: ServerLimits, token: str | None = None, openenv: bool = False
+        self,
+        tasks: TaskIndex,
+        pool: SessionPool,
+        limits: ServerLimits,
+        token: str | None = None,
+        dialects: Sequence[str] | None = None,
     ) -> None:
-        self.tasks, self.limits, self.openenv = tasks, limits, openenv
-        self.sessions = SessionTable(limits)
-        self.pool = pool
-        self._closing: set[asyncio.Task[None]] = set()
+        self.tasks, self.limits, self.pool = tasks, limits, pool
+        self.sessions = Sessions(pool, limits)
         self._started = time.monotonic()
-        self._metrics = Metrics(self._numbers)
+        self.metrics = Metrics(self._numbers)
+        own: list[BaseRoute] = [
+            WebSocketRoute("/ws", self._connect),
+            self.route("/schema", self._schema),
+            self.route("/metadata", self._metadata),
+            self.route("/mcp", self._mcp, "POST"),
+            self.route("/openapi.json", self._openapi),
+            self.route("/info", self._info),
+            self.route("/tasks", self._tasks),
+            self.route("/health", self._health),
+            self.route("/stats", self._stats),
+            self.route("/metrics", self._metrics),
+        ]
+        self._paths = {one.path: one.methods or () for one in own if isinstance(one, Route)}
+        for name in known_dialects() if dialects is None else dialects:
+            add = registry.load_registered(DIALECTS, name, "--protocol", callable, "a function that returns routes")
+            own += add(self)
         self.app = Starlette(
-            routes=[
-                self._route("/", self.hello),
-                self._route("/create", self.create, "POST"),
-                self._route("/reset", self.reset, "POST"),
-                self._route("/step", self.step, "POST"),
-                self._route("/close", self.close, "POST"),
-                self._route("/observation", self.observation),
-                self._route("/info", self.info),
-                self._route("/tasks", self.list_tasks),
-                self._route("/health", self.health),
-                self._route("/stats", self.stats),
-                self._route("/metrics", self.metrics),
-                *(openenv_routes(self) if openenv else []),
-            ],
+            routes=own,
             middleware=[Middleware(RefuseWebPages), *([Middleware(RequireToken, token)] if token is not None else [])],
             exception_handlers={HTTPException: _not_found},
             lifespan=self._lifespan,
         )
         self.app.router.redirect_slashes = False  # a redirect would go to the host that the client names
 
-    async def hello(self, request: Request) -> Any:
-        """Return AgentGym's greeting with the name of the environment."""
-        return f"This is environment {self.tasks.env}."
+    def route(self, path: str, call: Call, method: str = "GET") -> Route:
+        """Return the route of a call: it answers JSON, measures the time and maps errors to statuses."""
+        name = path.strip("/") or "hello"
 
-    async def create(self, request: Request) -> Any:
-        """Open a session."""
-        body = await self._body(request)
-        wire.check_create(body)
-        with self.sessions.reserve_slot():
-            session = await self.pool.open()
-            if await request.is_disconnected():  # the client gave up while it waited for a slot
-                await self.pool.close(session)
-                raise RequestError(503, "the client disconnected.")
-            self.sessions.add(session)
-        # the client may also leave without having read the answer
-        getattr(request.state, "on_reset", []).append(partial(self._abandon, session))
-        return wire.create_answer(session, body)
+        async def endpoint(request: Request) -> Response:
+            started = time.perf_counter()
+            try:
+                answer = await call(request)
+                response = answer if isinstance(answer, Response) else _json(answer)
+            except RequestError as error:
+                response = _json({"error": error.reason}, error.status)
+            except AgentError as error:
+                response = _failure(name, error)
+            except ClientDisconnect:
+                response = _json({"error": "the client disconnected."}, 400)
+            except Exception as error:  # boundary of the process: a raised error would close the connection
+                log.exception("/%s: bug in the server", name)
+                response = _json({"error": f"internal error, see the log of the server: {type(error).__name__}."}, 500)
+            self.metrics.count(name, str(response.status_code), time.perf_counter() - started)
+            return response
 
-    def _abandon(self, session: int) -> None:
-        """Close a session that no call has used since it was opened."""
-        if self.sessions.unused(session):
-            self.sessions.remove(session)
-            in_background(self.pool.close(session), self._closing)
+        return Route(path, endpoint, methods=[method])
 
-    async def reset(self, request: Request) -> Any:
-        """Begin a task in a session; an unfinished episode of the session is dropped."""
-        body = await self._body(request)
-        session = wire.read_session(body)
-        messages = await self.begin(session, lambda: self.tasks.find(wire.read_item(body)))
-        return wire.reset_answer(session, messages)
-
-    async def begin(self, session: int, find_item: Callable[[], TaskItem]) -> list[Message]:
-        """Begin a task in a session and return its prompt."""
-        with self.sessions.call(session) as state:
-            item = find_item()
-            if self.sessions.draining and state.observation is not None:
-                raise RequestError(503, "this server is stopping and begins no further episode. Use another one.")
-            state.observation, state.score, state.done = None, 0.0, False
-            messages = await self._call_pool(session, self.pool.reset(session, item))
-            state.observation = messages[-1]["content"]
-        return messages
-
-    async def step(self, request: Request) -> Any:
-        """Carry out one action."""
-        body = await self._body(request)
-        session = wire.read_session(body)
-        action = wire.read_action(body, self.tasks.action_format, self.limits.action_chars)
-        return wire.step_answer(*await self.act(session, action))
-
-    async def act(self, session: int, action: str) -> tuple[StepResult, float]:
-        """Carry out one action of a session; return the result and the sum of rewards so far."""
-        with self.sessions.call(session) as state:
-            if state.observation is None:
-                raise _no_task(session)
-            result = await self._call_pool(session, self.pool.step(session, action))
-            state.observation, state.done = result.observation, result.terminated
-            state.score += result.reward
-        return result, state.score
-
-    async def close(self, request: Request) -> Any:
-        """Close a session, even while another call of it is running."""
-        session = wire.read_session(await self._body(request))
-        self.sessions.get(session)
-        self.sessions.remove(session)
-        await self.pool.close(session)
-        return {"closed": True}
-
-    async def observation(self, request: Request) -> Any:
-        """Return the last observation again; the session counts as used."""
-        session = wire.read_query_session(request.query_params)
-        state = self.sessions.get(session)
-        if state.observation is None:
-            raise _no_task(session)
-        if not state.busy:
-            with self.sessions.call(session):
-                await self._call_pool(session, self.pool.keep_alive(session))
-        return state.observation
-
-    async def info(self, request: Request) -> Any:
-        """Return a description of the environment and its splits."""
-        return self.tasks.describe()
-
-    async def list_tasks(self, request: Request) -> Any:
-        """Return names and categories of the tasks of a split."""
-        return self.tasks.list_split(request.query_params.get("split", self.tasks.split))
-
-    async def health(self, request: Request) -> Any:
-        """Answer 200, or 503 while the server stops, so that load balancers send no new sessions."""
-        if self.sessions.draining:
-            raise RequestError(503, "this server is stopping.")
-        return {"status": "ok", "env": self.tasks.env}
-
-    async def stats(self, request: Request) -> Any:
-        """Return counts and sizes as JSON."""
-        return {"env": self.tasks.env, "split": self.tasks.split, **self._numbers()}
-
-    async def metrics(self, request: Request) -> Any:
-        """Return the metrics in the text format of Prometheus."""
-        return Response(self._metrics.render(), media_type=MEDIA_TYPE)
-
-    def _numbers(self) -> Mapping[str, float]:
-        own = {
-            "uptime_s": round(time.monotonic() - self._started, 3),
-            "draining": int(self.sessions.draining),
-            "open_sessions": len(self.sessions),
-            "running_sessions": self.sessions.running,
-        }
-        return own | {f"pool_{name}": value for name, value in self.pool.stats().items()}
-
-    async def _call_pool(self, session: int, call: Awaitable[T]) -> T:
-        """Await a call of the pool, and remove the session from the table if the pool has closed it."""
-        try:
-            return await call
-        except (UnknownSessionError, EnvTimeoutError):
-            self.sessions.remove(session)
-            raise
-
-    async def _body(self, request: Request) -> wire.Body:
-        """Return the body of a request; reading stops as soon as it is too large."""
+    async def read_body(self, request: Request) -> Body:
+        """Return the JSON object in a request's body, empty without one; reading stops once it is too large."""
         raw = bytearray()
         declared = request.headers.get("content-length", "")
         too_large = declared.isdigit() and int(declared[:18]) > self.limits.body_bytes
@@ -228,58 +144,74 @@ class EnvServer:
                     break
         if too_large:
             raise RequestError(413, f"the body is too large. Allowed: at most {self.limits.body_bytes} bytes.")
-        return wire.read_body(bytes(raw), request.headers.get("content-type", ""))
+        kind = request.headers.get("content-type", "")
+        if raw and kind.partition(";")[0].strip().lower() != "application/json":
+            raise RequestError(415, f"Content-Type must be application/json, got {quote(kind)}.")
+        return read_object(bytes(raw)) if raw else {}
 
-    def _route(self, path: str, call: Call, method: str = "GET") -> Route:
-        """Return the route of a call: it answers JSON, measures the time and maps errors to statuses."""
-        name = path.strip("/") or "hello"
+    async def _connect(self, socket: WebSocket) -> None:
+        await SocketSession(self, socket).run()
 
-        async def endpoint(request: Request) -> Response:
-            started = time.perf_counter()
-            try:
-                answer = await call(request)
-                response = answer if isinstance(answer, Response) else _json(answer)
-            except RequestError as error:
-                response = _json({"error": error.reason}, error.status, error.headers)
-            except AgentError as error:
-                response = _failure(name, error)
-            except ClientDisconnect:
-                response = _json({"error": "the client disconnected."}, 400)
-            except Exception as error:  # boundary of the process: a raised error would close the connection
-                log.exception("/%s: bug in the server", name)
-                response = _json({"error": f"internal error, see the log of the server: {type(error).__name__}."}, 500)
-            self._metrics.count(name, response.status_code, time.perf_counter() - started)
-            return response
+    async def _schema(self, request: Request) -> Any:
+        return schemas(self.tasks.action_format)
 
-        return Route(path, endpoint, methods=[method])
+    async def _metadata(self, request: Request) -> Any:
+        described = f"{self.tasks.env} of verl-agent: {len(self.tasks)} tasks. reset takes task or seed."
+        return {"name": self.tasks.env, "description": described, "version": version("verl-agent")}
+
+    async def _mcp(self, request: Request) -> Any:
+        return answer_mcp(await self.read_body(request), self.tasks.action_format)
+
+    async def _openapi(self, request: Request) -> Any:
+        """Describe the calls besides `/ws`: sessions have no others, which OpenEnv names production mode."""
+        answers = {"responses": {"200": {"description": "JSON"}}}
+        paths = {path: {method.lower(): answers for method in methods} for path, methods in self._paths.items()}
+        info = {"title": f"{self.tasks.env} of verl-agent", "version": "1.0.0"}
+        return {"openapi": "3.1.0", "info": info, "paths": paths}
+
+    async def _info(self, request: Request) -> Any:
+        return self.tasks.describe()
+
+    async def _tasks(self, request: Request) -> Any:
+        return self.tasks.list_split(request.query_params.get("split", self.tasks.split))
+
+    async def _health(self, request: Request) -> Any:
+        """Answer 200, or 503 while the server stops, so that load balancers send no new sessions."""
+        if self.sessions.draining:
+            raise PoolFullError("this server is stopping.")
+        return {"status": "healthy", "env": self.tasks.env}
+
+    async def _stats(self, request: Request) -> Any:
+        return {"env": self.tasks.env, "split": self.tasks.split, **self._numbers()}
+
+    async def _metrics(self, request: Request) -> Any:
+        return Response(self.metrics.render(), media_type=MEDIA_TYPE)
+
+    def _numbers(self) -> Mapping[str, float]:
+        own = {
+            "uptime_s": round(time.monotonic() - self._started, 3),
+            "draining": int(self.sessions.draining),
+            "open_sessions": len(self.sessions),
+            "running_sessions": self.sessions.running,
+        }
+        return own | {f"pool_{name}": value for name, value in self.pool.stats().items()}
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        cleaner = asyncio.create_task(self._close_idle_sessions())
         try:
             yield
         finally:
-            cleaner.cancel()
-            with suppress(asyncio.CancelledError):
-                await cleaner
+            await asyncio.gather(*self.sessions.closing, return_exceptions=True)
             await self.pool.shutdown()
 
-    async def _close_idle_sessions(self) -> None:
-        """Close idle sessions; the period is a tenth of the idle time."""
-        while True:
-            await asyncio.sleep(self.limits.idle_s / 10)
-            expired = self.sessions.expired()
-            for session in expired:
-                self.sessions.remove(session)
-            await asyncio.gather(*map(self.pool.close, expired), return_exceptions=True)
+
+def known_dialects() -> Sequence[str]:
+    """Return the names of the dialects that are installed."""
+    return list(registry.registered_packages(DIALECTS))
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(json.dumps(content), status, headers, "application/json")
-
-
-def _no_task(session: int) -> RequestError:
-    return RequestError(409, f"session {session} has no task yet. Begin one with reset.")
 
 
 def _failure(call: str, error: AgentError) -> Response:

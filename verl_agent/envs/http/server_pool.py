@@ -4,15 +4,15 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from verl_agent.envs.http.transport import Transport, UnreachableError, transport
 from verl_agent.errors import EnvError, EnvTimeoutError, PoolFullError
 
 log = logging.getLogger(__name__)
-
+T = TypeVar("T")
 UNREACHABLE_S = 10.0
 """Seconds for which an unreachable server is tried last."""
 FULL_S = 1.0
@@ -34,10 +34,13 @@ class ServerPool:
         now = asyncio.get_running_loop().time()
         return sorted(self.load, key=lambda url: (self._last_until[url] > now, self.load[url], random.random()))
 
-    async def create(self, path: str, body: Any, timeout_s: float) -> tuple[str, Any]:
-        """Open a session on the best server with a free slot; return its URL and its answer.
+    async def place(self, open_at: Callable[[str, float], Awaitable[T]], timeout_s: float) -> tuple[str, T]:
+        """Open a session on the best server with a free slot; return its URL and what `open_at` returned.
 
         Full and unreachable servers are tried again until the time limit.
+
+        Args:
+            open_at: opens a session at a URL within a number of seconds.
 
         Raises:
             PoolFullError: no server had a free slot in time.
@@ -50,30 +53,29 @@ class ServerPool:
         for pause in _pauses():
             failure: EnvError | None = None
             for url in self.order():
+                self.load[url] += 1  # before the call, so that concurrent calls choose different servers
                 try:
-                    answer = await self._try(url, path, body, max(deadline - loop.time(), 0.1))
+                    return url, await open_at(url, max(deadline - loop.time(), 0.1))
                 except UnreachableError as error:
                     log.warning("%s", error)
-                    self._last_until[url] = loop.time() + UNREACHABLE_S
+                    self._give_back(url, UNREACHABLE_S)
                     failure = failure or error
                 except PoolFullError as error:
-                    self._last_until[url] = loop.time() + FULL_S
+                    self._give_back(url, FULL_S)
                     failure = error
-                else:
-                    return url, answer
+                except BaseException:
+                    self.release(url)
+                    raise
             assert failure is not None  # urls is not empty
             if loop.time() + pause > deadline:
                 raise failure
             await asyncio.sleep(pause)
         raise AssertionError("the pauses never end")
 
-    async def _try(self, url: str, path: str, body: Any, timeout_s: float) -> Any:
-        self.load[url] += 1  # before the request, so that concurrent calls choose different servers
-        try:
-            return await transport().request("POST", url + path, body, timeout_s)
-        except BaseException:
-            self.load[url] -= 1
-            raise
+    def _give_back(self, url: str, last_s: float) -> None:
+        """Count no session on this server, and try it last for some seconds."""
+        self.release(url)
+        self._last_until[url] = asyncio.get_running_loop().time() + last_s
 
     def release(self, url: str) -> None:
         """Count the end of a session on this server."""

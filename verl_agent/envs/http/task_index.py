@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verl_agent.envs.action_format import action_format_to_json
-from verl_agent.envs.http.wire import RequestError
+from verl_agent.envs.base import read_success_reward
+from verl_agent.envs.http.requests import RequestError
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.registry import list_tasks, make_env
 from verl_agent.errors import ConfigError, did_you_mean
@@ -25,9 +26,9 @@ class TaskIndex:
         if split not in adapter.splits:
             raise ConfigError(f"env {env!r} has no split {split!r}. {did_you_mean(split, adapter.splits)}")
         self.env, self.split = env, split
-        self.success_reward, self.action_format = adapter.success_reward, adapter.action_format
-        self.deterministic, self.seeded = adapter.deterministic, adapter.seeded
-        self.ends_failed_tasks = adapter.ends_failed_tasks
+        self.success_reward, self.action_format = read_success_reward(adapter), adapter.action_format
+        self.deterministic, self.seeded = bool(adapter.deterministic), bool(adapter.seeded)
+        self.ends_failed_tasks = bool(adapter.ends_failed_tasks)
         self.splits: Mapping[str, Sequence[TaskItem]] = {
             name: list(list_tasks(adapter, name).values()) for name in adapter.splits
         }
@@ -41,15 +42,17 @@ class TaskIndex:
         """Items of the split to which numbers refer, counted from 0."""
         return self.splits[self.split]
 
-    def find(self, key: int | str) -> TaskItem:
+    def find(self, key: object) -> TaskItem:
         """Return the item with this number or name."""
-        if isinstance(key, int):
+        if isinstance(key, int) and not isinstance(key, bool):
             if not 0 <= key < len(self.numbered):
                 allowed = f"0 to {len(self.numbered) - 1}, the items of split {self.split!r}"
                 raise RequestError(422, f"there is no item {shorten(str(key), 30)}. Allowed: {allowed}.")
             return self.numbered[key]
-        if key not in self._by_name:
-            raise RequestError(422, f"there is no item {shorten(key, 60)!r}. GET /tasks?split={self.split} lists them.")
+        if not isinstance(key, str) or key not in self._by_name:
+            raise RequestError(
+                422, f"there is no item {shorten(repr(key), 60)}. GET /tasks?split={self.split} lists them."
+            )
         return self._by_name[key]
 
     def describe(self) -> dict[str, Any]:

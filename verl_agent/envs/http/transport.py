@@ -18,8 +18,17 @@ from typing import Any, TypeVar
 import aiohttp
 
 from verl_agent.envs.http.settings import TOKEN_VARIABLE
+from verl_agent.envs.machine.proxies import proxy_of
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError, EnvCrashError, EnvError, EnvTimeoutError, PoolFullError, UnknownSessionError
+from verl_agent.errors import (
+    AgentError,
+    ConfigError,
+    EnvCrashError,
+    EnvError,
+    EnvTimeoutError,
+    PoolFullError,
+    UnknownSessionError,
+)
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5.0
@@ -57,14 +66,13 @@ class Transport:
             UnknownSessionError: the server does not know the session.
             PoolFullError: the server has no free slot.
             EnvError: any other error of the server or of the connection.
-            ConfigError: the token is missing or wrong, or the URL is invalid.
+            ConfigError: the token is missing or wrong, the URL is invalid, or the environment of the server does not
+                keep its contract.
         """
-        token = os.environ.get(TOKEN_VARIABLE)
-        headers = {"Authorization": f"Bearer {token}"} if token else None
         timeout = aiohttp.ClientTimeout(timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         try:
             async with self._connection_pool().request(
-                method, url, json=body, headers=headers, timeout=timeout
+                method, url, json=body, headers=_headers(), timeout=timeout, proxy=proxy_of(url)
             ) as response:
                 return read_answer(url, response.status, await response.read())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
@@ -76,11 +84,22 @@ class Transport:
         except aiohttp.ClientError as error:
             raise EnvError(f"{url} ended the connection: {type(error).__name__} {error}".rstrip()) from error
 
+    async def connect(self, url: str, **options: Any) -> aiohttp.ClientWebSocketResponse:
+        """Open a WebSocket at `url`; `options` are those of aiohttp. Runs in the loop of all requests."""
+        pool = self._connection_pool()
+        opened: aiohttp.ClientWebSocketResponse = await pool.ws_connect(
+            url, headers=_headers(), proxy=proxy_of(url), **options
+        )
+        return opened
+
     def _connection_pool(self) -> aiohttp.ClientSession:
         # A session has one call at a time, so the number of sessions limits the connections.
         if self._connections is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
-            self._connections = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+            self._connections = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(None, sock_connect=CONNECT_TIMEOUT_S),
+            )
         return self._connections
 
     def _close(self) -> None:
@@ -99,6 +118,11 @@ def transport() -> Transport:
     return _transport(os.getpid())
 
 
+def _headers() -> dict[str, str]:
+    token = os.environ.get(TOKEN_VARIABLE)
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
 def read_answer(url: str, status: int, raw: bytes) -> Any:
     """Return the JSON of an answer, or raise the error that it reports; see `Transport.request`."""
     try:
@@ -107,21 +131,25 @@ def read_answer(url: str, status: int, raw: bytes) -> Any:
         answer = None
     fields = answer if isinstance(answer, Mapping) else {}
     text = raw.decode(errors="replace").strip()
-    message = f"{url} answered {status}: {shorten(str(fields.get('error') or fields.get('detail') or text), 500)}"
-    if status == 401:
-        raise ConfigError(f"{message} Set {TOKEN_VARIABLE} to the token that the server was started with.")
-    if status in ERRORS:
-        raise ERRORS[status](message)
     if status >= 300 or "error" in fields:  # AgentGym's servers answer errors with status 200
-        raise EnvError(message)
+        raise refusal(url, status, shorten(str(fields.get("error") or fields.get("detail") or text), 500))
     if answer is None and text != "null":
         raise EnvError(f"{url} did not answer JSON: {shorten(text)}")
     return answer
 
 
-ERRORS: Mapping[int, type[EnvError]] = {
+def refusal(url: str, status: int, reason: str) -> AgentError:
+    """Return the error that an HTTP status stands for."""
+    message = f"{url} answered {status}: {reason}"
+    if status == 401:
+        return ConfigError(f"{message} Set {TOKEN_VARIABLE} to the token that the server was started with.")
+    return ERRORS.get(status, EnvError)(message)
+
+
+ERRORS: Mapping[int, type[AgentError]] = {
     404: UnknownSessionError,
     500: EnvCrashError,
+    501: ConfigError,
     503: PoolFullError,
     504: EnvTimeoutError,
 }

@@ -36,8 +36,9 @@ def plan_venv(env: str) -> list[str]:
     assert owner is not None  # an installed entry point belongs to a package
     if canonicalize_name(owner.name) != PACKAGE:
         return [*source(own, "serve"), *source(owner)]
-    has_extra = env in (own.metadata.get_all("Provides-Extra") or [])
-    return source(own, "serve", *([env] if has_extra else []))
+    extra = canonicalize_name(env)
+    has_extra = extra in map(canonicalize_name, own.metadata.get_all("Provides-Extra") or [])
+    return source(own, "serve", *([extra] if has_extra else []))
 
 
 def source(package: Distribution, *extras: str) -> list[str]:

@@ -27,6 +27,7 @@ from verifiers.v1.utils import loaders
 from verifiers.v1.utils.generic import concrete_type
 
 from verl_agent.envs.program import verifiers_harness
+from verl_agent.returns import sum_rewards
 
 TESTED = 10
 """One task of `TESTED` belongs to the split `test`."""
@@ -64,7 +65,7 @@ async def play_taskset(env: Env, index: int) -> float:
     failed = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
     if failed:
         raise RuntimeError(f"{failed[0].type}: {failed[0].message}")
-    return float(sum(trace.reward for trace in episode.traces))
+    return sum_rewards(trace.reward for trace in episode.traces)
 
 
 def main() -> None:

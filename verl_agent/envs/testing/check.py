@@ -5,11 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.testing import contract, task_checks
+from verl_agent.envs.action_format import ToolFormat
+from verl_agent.envs.base import EnvAdapter, read_success_reward
+from verl_agent.envs.testing import contract, task_checks, tool_checks
 from verl_agent.envs.testing.harness import Harness, configure
 from verl_agent.envs.testing.resources import check_leftovers, check_session_memory
-from verl_agent.envs.testing.violation import ContractViolation, Violation
+from verl_agent.envs.testing.success import search_success
+from verl_agent.envs.testing.violation import ContractViolation, Violation, boundary
 from verl_agent.types import TaskItem
 
 ACTIONS_KEPT = "actions survive their format"
@@ -96,6 +98,8 @@ def check_adapter(  # noqa: PLR0913 - one parameter for each way in which enviro
 
     def list_tasks() -> None:
         envs.append(configure(adapter, options or {}))
+        with boundary("success_reward", "Set it to the return from which a task counts as solved."):
+            read_success_reward(envs[0])
         listed.update(task_checks.list_all(envs[0]))
 
     if not report.run("tasks are listed", list_tasks):
@@ -103,13 +107,14 @@ def check_adapter(  # noqa: PLR0913 - one parameter for each way in which enviro
     env = envs[0]
     report.run("items carry their environment's name", lambda: task_checks.check_names(listed, name))
     report.run("ids are unique and splits apart", lambda: task_checks.check_ids(listed))
-    report.run("items are JSON", lambda: task_checks.check_json(listed))
     report.run("tasks are the same twice", lambda: task_checks.check_repeat(env, listed))
     chosen = {item.id: item for split in listed.values() for item in spread(split, items)}
     exact = env.deterministic if replay_exact is None else replay_exact
     harness = Harness(env, list(chosen.values()), timeout_s, budget_s, exact)
     try:
         report.run(ACTIONS_KEPT, lambda: check_format(report, env))
+        if env.action_format.tools:
+            report.run("tools are described", lambda: tool_checks.check_descriptions(env))
         check_sessions(report, harness)
         if not report.violations:
             check_processes(report, harness, listed)
@@ -136,6 +141,10 @@ def check_sessions(report: Report, harness: Harness) -> None:
     solvable: list[TaskItem] = []
     if not report.run("demonstrations are lists of actions", lambda: find_solvable(report, harness, solvable)):
         return
+    if harness.env.action_format.tools:
+        report.run("demonstrations are calls of tools", lambda: tool_checks.check_demonstrated(harness))
+    if isinstance(harness.env.action_format, ToolFormat):
+        report.run("tools answer every call", lambda: tool_checks.check_calls(harness))
     counted: list[int] = []
     report.run("bad actions are answered", lambda: counted.append(contract.check_bad_actions(harness)))
     if counted == [0]:
@@ -149,6 +158,15 @@ def check_sessions(report: Report, harness: Harness) -> None:
         report.note("sessions are not compared with each other until episodes replay.")
     if solvable:
         report.run(contract.SOLVED, lambda: contract.check_demonstrations(harness, solvable))
+    if not harness.solved and not report.violations:
+        report.run("other episodes keep the contract", lambda: search_success(harness))
+    if harness.replay_exact and not report.violations:
+        report.run(contract.LUCK, lambda: contract.check_luck(harness))
+    if not harness.solved:
+        report.note(
+            "no success was reached, by a demonstration, an oracle or random actions: the values that the environment "
+            "returns at success are not checked. Add demonstration() or oracle()."
+        )
     report.run("sessions leave nothing behind", lambda: check_leftovers(harness))
 
 

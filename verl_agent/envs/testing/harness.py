@@ -1,6 +1,7 @@
 """Harness that plays an adapter as a host process does: each session in its own thread, or several in one thread."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait
@@ -8,12 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.action_format import ToolFormat
+from verl_agent.envs.base import EnvAdapter, read_success_reward
 from verl_agent.envs.hosts.loops import EventLoopThread
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.testing import violation
 from verl_agent.envs.testing.violation import ContractViolation, boundary
-from verl_agent.types import DemoAction, Message, StepResult, TaskItem
+from verl_agent.returns import reaches
+from verl_agent.types import Action, DemoAction, Message, StepResult, TaskItem, ToolCall
 
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
@@ -54,9 +57,13 @@ class Harness:
         self.timeout_s, self.budget_s, self.replay_exact = timeout_s, budget_s, replay_exact
         self.skipped: dict[str, int] = {}
         self._shared: list[EventLoopThread] = []
-        self._demonstrations: dict[str, list[str] | None] = {}
+        self._demonstrations: dict[str, list[Action] | None] = {}
         self._references: dict[str, Transcript] = {}
         self._answered_at = 0.0
+        self._steps: dict[int, Action] = {}
+        self._rewards: dict[int, list[float]] = {}
+        self.solved = False
+        """True if an episode has reached `success_reward`."""
 
     def new_session(self) -> EnvAdapter:
         """Return a fresh session."""
@@ -73,13 +80,13 @@ class Harness:
                 return
             yield item
 
-    def demonstration(self, item: TaskItem) -> list[str] | None:
+    def demonstration(self, item: TaskItem) -> list[Action] | None:
         """Return the actions of the demonstration of `item`, or None if it has none."""
         if item.id not in self._demonstrations:
             self._demonstrations[item.id] = self._demonstrate(item)
         return self._demonstrations[item.id]
 
-    def _demonstrate(self, item: TaskItem) -> list[str] | None:
+    def _demonstrate(self, item: TaskItem) -> list[Action] | None:
         session, call = self.new_session(), f"demonstration({item.id!r})"
         action_format = self.env.action_format
         with boundary(call, "Without an oracle raise NotImplementedError, else return actions."):
@@ -91,7 +98,7 @@ class Harness:
                 raise ContractViolation(call, "returned no actions", "Return a list of DemoAction.")
             for demo in demos:
                 parsed = action_format.parse(action_format.format(demo.action))
-                if parsed != demo.action:
+                if parsed != demo.action and not isinstance(action_format, ToolFormat):  # `tool_checks` explains it
                     got = f"has the action {shorten(repr(demo.action))}, which `action_format` parses as {parsed!r}"
                     advice = "Return bare actions, as step() takes them, or choose another action format."
                     raise ContractViolation(call, got, advice)
@@ -102,11 +109,11 @@ class Harness:
                 raise ContractViolation(call, f"is {turns!r}, but {len(demos)} actions are demonstrated", advice)
         return [demo.action for demo in demos]
 
-    def script(self, item: TaskItem) -> list[str]:
+    def script(self, item: TaskItem) -> list[Action]:
         """Return actions for episodes that are compared: an invalid one, then those of the demonstration."""
         return ["no such action", *(self.demonstration(item) or UNGUIDED)][:SCRIPT_TURNS]
 
-    def play(self, item: TaskItem, actions: Sequence[str]) -> Transcript:
+    def play(self, item: TaskItem, actions: Sequence[Action]) -> Transcript:
         """Play `item` in a fresh session until the actions or the episode end."""
         return self.play_all([partial(self.converse, item, actions)])[0]
 
@@ -116,7 +123,7 @@ class Harness:
             self._references[item.id] = self.play(item, self.script(item))
         return self._references[item.id]
 
-    async def converse(self, item: TaskItem, actions: Sequence[str]) -> Transcript:
+    async def converse(self, item: TaskItem, actions: Sequence[Action]) -> Transcript:
         """Play `item` in a fresh session of the current thread until the actions or the episode end."""
         session = self.new_session()
         prompt = await self.reset(session, item)
@@ -131,12 +138,23 @@ class Harness:
     async def reset(self, session: EnvAdapter, item: TaskItem) -> list[Message]:
         """Begin an episode; reset the time of the last answer."""
         messages = await violation.reset(session, item)
-        self._answered_at = time.monotonic()
+        self._rewards[id(session)] = []
+        self.answered()
         return messages
 
-    async def step(self, session: EnvAdapter, action: str) -> StepResult:
+    def answered(self) -> None:
+        """Reset the time of the last answer."""
+        self._answered_at = time.monotonic()
+
+    async def step(self, session: EnvAdapter, action: Action) -> StepResult:
         """Play an action; reset the time of the last answer."""
-        result = await violation.step(session, action)
+        self._steps[id(session)] = action
+        try:
+            result = await violation.step(session, action)
+        finally:
+            self._steps.pop(id(session), None)
+        self._rewards[id(session)].append(result.reward)
+        self.solved = self.solved or reaches(self._rewards[id(session)], read_success_reward(self.env))
         self._answered_at = time.monotonic()
         return result
 
@@ -145,11 +163,11 @@ class Harness:
         await violation.close(session)
         self._answered_at = time.monotonic()
 
-    def play_all(self, works: Sequence[Work[T]]) -> list[T]:
+    def play_all(self, works: Sequence[Work[T]], limit_s: float = math.inf) -> list[T]:
         """Run the coroutines concurrently, each in the thread in which a host would call its session."""
         threads = self.threads(len(works))
         try:
-            return self.run(works, threads)
+            return self.run(works, threads, limit_s)
         finally:
             self.end(threads)
 
@@ -162,23 +180,22 @@ class Harness:
         self._shared += [EventLoopThread() for _ in range(min(limit, count) - len(self._shared))]
         return [self._shared[number % limit] for number in range(count)]
 
-    def run(self, works: Sequence[Work[T]], threads: Sequence[EventLoopThread]) -> list[T]:
+    def run(self, works: Sequence[Work[T]], threads: Sequence[EventLoopThread], limit_s: float = math.inf) -> list[T]:
         """Run each coroutine in its thread; the time limit applies to the wait between two answers."""
-        self._answered_at = time.monotonic()
+        self._answered_at, limit_s = time.monotonic(), min(limit_s, self.timeout_s)
+        self._steps.clear()
         futures = [
             asyncio.run_coroutine_threadsafe(work(), thread.loop) for work, thread in zip(works, threads, strict=True)
         ]
         waiting = set(futures)
         while waiting:
-            left = self._answered_at + self.timeout_s - time.monotonic()
+            left = self._answered_at + limit_s - time.monotonic()
             if left <= 0:
                 self._shared, stuck = [], self._shared
                 self.end([*threads, *stuck])
-                raise ContractViolation(
-                    "a call", f"took over {self.timeout_s:g} s", "Limit the time that it waits and computes."
-                )
+                raise _too_slow(next(iter(self._steps.values()), None), limit_s)
             waiting = wait(waiting, timeout=left).not_done
-        with boundary("playing an item", "A session must not disturb the event loop or its thread."):
+        with boundary("playing an item", "A session must not disturb the event loop or its thread.", settings=True):
             return [future.result() for future in futures]
 
     def end(self, threads: Sequence[EventLoopThread]) -> None:
@@ -201,3 +218,12 @@ class Harness:
         differing = next(((a, b) for a, b in pairs if a != b), (first.prompt, second.prompt))
         got = f"gave {shorten(repr(differing[0]), 150)} alone and {shorten(repr(differing[1]), 150)} {when}"
         raise ContractViolation(f"playing {item.id!r}", got, advice)
+
+
+def _too_slow(action: Action | None, limit_s: float) -> ContractViolation:
+    """Return the violation of a step, or of another call, that took too long."""
+    advice = "Limit the time that it waits and computes."
+    if isinstance(action, ToolCall):
+        advice += " Often the cause is an integer without bounds: use Annotated[int, Field(ge=1, le=100)]."
+    call = "a call" if action is None else f"step({shorten(str(action), 200)})"
+    return ContractViolation(call, f"took over {limit_s:g} s", advice)

@@ -1,4 +1,4 @@
-"""Checks of `tasks()`: ids are unique, items survive JSON, and every process lists the same items."""
+"""Checks of `tasks()`: ids are unique, and every process lists the same items."""
 
 import hashlib
 import json
@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.parsing import shorten
+from verl_agent.envs.registry import item_fault
 from verl_agent.envs.testing.violation import ContractViolation, boundary
+from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
 Listed = Mapping[str, Sequence[TaskItem]]
@@ -31,15 +33,17 @@ def list_all(env: EnvAdapter) -> dict[str, list[TaskItem]]:
     listed: dict[str, list[TaskItem]] = {}
     for split in env.splits:
         call = f"tasks({split!r})"
-        with boundary(call, "Every name in `splits` must list its items."):
-            listed[split] = list(env.tasks(split))
+        try:
+            with boundary(call, "Every name in `splits` must list its items.", settings=True):
+                listed[split] = list(env.tasks(split))
+        except ConfigError as error:  # such as data that JSON does not keep: its message has the remedy
+            got, _, remedy = str(error).rpartition(". ")
+            raise ContractViolation(call, f"raised ConfigError: {got}", remedy) from error
         if not listed[split]:
             raise ContractViolation(call, "returned no items", "List at least one, or remove the name from `splits`.")
         for item in listed[split]:
-            if not isinstance(item, TaskItem) or not isinstance(item.id, str) or not item.id:
-                raise ContractViolation(
-                    call, f"listed {shorten(repr(item))}", "List TaskItems whose id is a non-empty text."
-                )
+            if fault := item_fault(item):
+                raise ContractViolation(call, f"listed {fault[0]}", fault[1])
     if not listed:
         raise ContractViolation("splits", "is empty", "Name at least one split.")
     return listed
@@ -73,18 +77,6 @@ def check_ids(listed: Listed) -> None:
                 raise ContractViolation(
                     call, f"reuses the id {item.id!r} for another item", "Give each item its own id."
                 )
-
-
-def check_json(listed: Listed) -> None:
-    """Check that the data of items survives JSON; items travel between processes."""
-    advice = "Use only texts, finite numbers, booleans, None, lists and dicts of those."
-    for split, items in listed.items():
-        for item in items:
-            call = f"tasks({split!r})"
-            with boundary(f"{call} has item {item.id!r}, whose data", advice):
-                data = dict(item.data)
-                if json.loads(json.dumps(data, allow_nan=False)) != data:
-                    raise ContractViolation(call, f"has data that JSON changes in item {item.id!r}", advice)
 
 
 def check_repeat(env: EnvAdapter, listed: Listed) -> None:

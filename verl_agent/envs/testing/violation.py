@@ -9,7 +9,7 @@ from verl_agent.envs import answers
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, describe_exception
-from verl_agent.types import Message, StepResult, TaskItem
+from verl_agent.types import Action, Message, StepResult, TaskItem
 
 MAX_MESSAGE = 20_000
 """Most characters in one message of an environment."""
@@ -82,7 +82,7 @@ async def reset(session: EnvAdapter, item: TaskItem) -> list[Message]:
         return messages
 
 
-async def step(session: EnvAdapter, action: str) -> StepResult:
+async def step(session: EnvAdapter, action: Action) -> StepResult:
     """Take one action and check the result."""
     call = f"step({shorten(repr(action), 60)})"
     advice = "Answer an action that is not possible with an observation that explains it."

@@ -1,12 +1,10 @@
 """Report of a suite, with the outcomes of earlier runs: a row for each category and model, means, and transfer."""
 
-import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
 
 from verl_agent.evaluation.report import plain_table
@@ -20,7 +18,8 @@ from verl_agent.results.markdown import escaped, markdown_table
 from verl_agent.results.results import ALL, CategoryResult, summarize
 from verl_agent.results.statistics import MIN_TASKS, Estimate, macro_mean
 from verl_agent.runs.identity import read_settings
-from verl_agent.trace.provenance import write_result
+from verl_agent.terminal import styled
+from verl_agent.trace.provenance import read_json, write_result
 
 SUITE_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
@@ -120,23 +119,25 @@ def write_suite_report(suite: Suite, outcomes: Sequence[SuiteOutcome], folder: P
 def suite_table(suite: Suite, rows: Sequence[SuiteRow]) -> Table:
     """Return the table of a suite for the terminal: a row for each category, a column for each model."""
     names = list(dict.fromkeys(row.model for row in rows))
-    table = plain_table(suite.file.stem)
+    table = plain_table(styled((suite.file.stem, "table.title")))
     for heading in ("evaluation", "category"):
         table.add_column(heading, no_wrap=True)
     for name in names:
-        table.add_column(escape(name), justify="right")
+        table.add_column(styled(name), justify="right")
     cells = {(row.evaluation, row.category, row.model): row for row in rows}
     for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in rows):
         found = (cells.get((evaluation, category, name)) for name in names)
-        table.add_row(*map(escape, (evaluation, category, *map(_text, found))))
+        table.add_row(*map(styled, (evaluation, category, *map(_text, found))))
     return table
 
 
 def _text(row: SuiteRow | None) -> str:
-    """Return success with its interval and number of tasks, or the status; empty for an evaluation not played."""
+    """Return success and, below it, the return, each with interval and number of tasks; or the status, or nothing."""
     if row is None:
         return ""
-    return row.status if row.success is None else f"{row.success} ({row.success.tasks})"
+    if row.result is None or row.success is None:
+        return row.status
+    return f"{row.success} ({row.success.tasks})\n{row.result.mean_return} return"
 
 
 def suite_markdown(
@@ -149,20 +150,29 @@ def suite_markdown(
         chosen = [row for row in rows if row.substitute is substitute]
         if not chosen:
             continue
-        cells = {(row.evaluation, row.category, row.model): _cell(row) for row in chosen}
-        table = [
-            [evaluation, category, *(cells.get((evaluation, category, name), "") for name in names)]
-            for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in chosen)
-        ]
+        table = _by_model(chosen, names, lambda row: to_cell(row.success) or row.status)
         if not substitute:
             table.append(["", "mean", *(to_cell(model.mean) for model in models)])
             table.append(["", "measured", *(f"{one.measured} of {one.categories} categories" for one in models)])
         lines += [f"## {title}\n", *markdown_table(["evaluation", "category", *names], table)]
+    returns = _by_model(rows, names, lambda row: to_cell(row.result.mean_return if row.result else None))
+    if any(any(cells[2:]) for cells in returns):
+        lines += ["## Mean return\n", "In the units of each evaluation, with 95 % intervals over tasks.\n"]
+        lines += markdown_table(["evaluation", "category", *names], returns)
     if any(row.success and row.success.too_few for row in rows):
         lines.append(f"{escaped(FEW)} fewer than {MIN_TASKS} tasks: too few for a reliable interval.\n")
     if incomplete := _incomplete(outcomes):
         lines += ["## Skipped or not complete\n", *incomplete, ""]
     return "\n".join([*lines, *_transfer(models, outcomes)])
+
+
+def _by_model(rows: Sequence[SuiteRow], names: Sequence[str], cell: Callable[[SuiteRow], str]) -> list[list[str]]:
+    """Return a line for each evaluation and category, with a cell for each model."""
+    cells = {(row.evaluation, row.category, row.model): cell(row) for row in rows}
+    return [
+        [evaluation, category, *(cells.get((evaluation, category, name), "") for name in names)]
+        for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in rows)
+    ]
 
 
 def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[SuiteOutcome]) -> list[str]:
@@ -200,10 +210,6 @@ def _incomplete(outcomes: Sequence[SuiteOutcome]) -> list[str]:
         f"* {', '.join([name, *(found if len(found) < every else ()), status])}: {reason}"
         for (name, status, reason), found in models.items()
     ]
-
-
-def _cell(row: SuiteRow) -> str:
-    return to_cell(row.success) or row.status
 
 
 def _results(outcome: SuiteOutcome) -> list[CategoryResult]:
@@ -253,7 +259,7 @@ def _without_result(into: Path) -> dict[tuple[str, str], SuiteOutcome]:
     """Return the skipped and failed outcomes of the last run, by the names of model and evaluation."""
     if not (into / JSON).is_file():
         return {}
-    rows = json.loads((into / JSON).read_text(encoding="utf-8"))["rows"]
+    rows = read_json(into / JSON, "Delete it; the command writes it again.", ["rows"])["rows"]
     return {
         (row["model"], row["evaluation"]): SuiteOutcome(
             row["model"], row["evaluation"], "", into / row["model"] / row["evaluation"], row["status"], row["reason"]

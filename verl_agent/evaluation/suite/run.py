@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-
 from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.evaluation.policies import start_sessions
@@ -17,6 +15,7 @@ from verl_agent.results.folder import REPORT, model_name, read_report
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.subprocess_run import run_command
 from verl_agent.system.resources import make_folder
+from verl_agent.terminal import Console, say
 
 PROGRAM = (sys.executable, "-m", "verl_agent.commands.evaluate")
 Status = Literal["played", "partial", "skipped", "failed"]
@@ -112,7 +111,7 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
             reason = missing.get(name)
         if reason is not None:
             text = f"needs {needs}. {reason}"
-            console.print(f"{name} is skipped: {text}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"{name} is skipped: {text}")
             outcomes.append(SuiteOutcome(model, name, env, folder, "skipped", text))
             continue
         recipe, overrides = suite.recipe(name), [*suite.common, *models[model]]

@@ -9,17 +9,19 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from yaml import MarkedYAMLError
+from yaml import YAMLError
 
 import verl_agent.config
 from verl_agent.config.composing import read_yaml
 from verl_agent.config.explanation import explain_failure
-from verl_agent.config.keys import add_free_keys, leaves
+from verl_agent.config.keys import add_free_keys, leaves, value_at
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.evaluation.settings import BASE, EvaluationConfig, UnresolvedError, read_evaluation
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.sections import STRICT, section
+
+CONFIG = Path(verl_agent.config.__file__).parent
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -62,9 +64,11 @@ class Suite:
     def overrides(self, name: str) -> list[str]:
         """Return the overrides of an evaluation; later ones take precedence.
 
-        On a machine without an accelerator these begin with the settings of `cpu_eval.yaml`.
+        On a machine without an accelerator these begin with the settings of `cpu_eval.yaml`: those of the engine, and
+        the others unless the recipe sets them or the model is behind an API.
         """
-        return [*_cpu_overrides(), *self.entries[name].overrides, *self.common, *self.own.get(name, ())]
+        given = [*self.entries[name].overrides, *self.common, *self.own.get(name, ())]
+        return [*_cpu_overrides(self.recipe(name), given), *given]
 
 
 def read_suite(file: Path, overrides: Sequence[str], only: Sequence[str] = ()) -> Suite:
@@ -130,7 +134,7 @@ def _compose(recipe: Path, overrides: Sequence[str]) -> EvaluationConfig:
     try:
         with initialize_config_dir(str(recipe.parent), version_base=None):
             config = compose(recipe.stem, [add_free_keys(override) for override in overrides])
-    except (HydraException, MarkedYAMLError, ValueError) as error:
+    except (HydraException, YAMLError, ValueError) as error:
         arguments = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem, *overrides]
         if (message := explain_failure(error, arguments, BASE)) is None:
             raise
@@ -138,8 +142,26 @@ def _compose(recipe: Path, overrides: Sequence[str]) -> EvaluationConfig:
     return read_evaluation(config)
 
 
-def _cpu_overrides() -> list[str]:
+def _cpu_overrides(recipe: Path, given: Sequence[str]) -> list[str]:
     if not use_cpu_device():
         return []
-    values = OmegaConf.load(Path(verl_agent.config.__file__).with_name("cpu_eval.yaml"))
-    return [f"{key}={value}" for key, value in leaves(OmegaConf.to_container(values, resolve=False))]
+    keys = {override.lstrip("+").partition("=")[0] for override in given}
+    api = "model.api.kind" in keys or _sets(recipe, "model.api.kind")
+    values = OmegaConf.load(CONFIG / "cpu_eval.yaml")
+    return [
+        f"{key}={value}"
+        for key, value in leaves(OmegaConf.to_container(values, resolve=False))
+        if key.startswith("engine.") or not (api or _sets(recipe, key))
+    ]
+
+
+def _sets(recipe: Path, key: str) -> bool:
+    """Return True if a recipe, or another one beside it or of this package that it builds on, sets a key."""
+    values = read_yaml(recipe, "Give a suite whose recipes are YAML files.")
+    if not isinstance(values, dict):
+        return False
+    if value_at(values, key) is not None:
+        return True
+    named = [one for one in values.get("defaults") or () if isinstance(one, str) and one not in ("_self_", BASE)]
+    files = (folder / f"{one.lstrip('/')}.yaml" for one in named for folder in (recipe.parent, CONFIG))
+    return any(_sets(file, key) for file in files if file.is_file())

@@ -2,20 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 from typing_extensions import override
 
 from verl_agent.agents.base import Agent
-from verl_agent.envs.session import Session
-from verl_agent.envs.settings import OnActionError
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, RequestRefusedError
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
-from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
-from verl_agent.rollout.oversight import Decision, Overseer, Proposal
+from verl_agent.oversight.base import Decision, Overseer, Proposal
+from verl_agent.rollout.player import Player
 from verl_agent.rollout.policy import Policy
-from verl_agent.types import DemoAction, Episode, Message, Reply
+from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
 
 SHOWN = 60
 """Characters on either side of a difference that an error shows."""
@@ -41,25 +40,21 @@ class TokenPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Players:
-    """Factories of what plays an episode, with the settings of the recorded run.
+    """Player with the settings of the recorded run, which plays several samples at once.
 
     Attributes:
-        new_policy: factory of policies, from the index of the sample.
-        retries: retries after an environment error, see `EpisodeLimits`.
-        on_action_error: see `EnvSettings`.
-        timeout_s: most seconds of one call into the environment; None if sessions limit their calls themselves.
+        player: player whose overseer decides on the actions after the turn, as in the recorded run.
+        seed: seed of the first sample. Both actions of a comparison have the same seeds.
         concurrency: episodes and replies at once, >= 1.
-        overseer: decides on the actions after the turn, as in the recorded run; None to carry all out.
     """
 
-    new_agent: Callable[[], Agent]
-    new_policy: Callable[[int], Policy]
-    new_session: Callable[[], Session]
-    retries: int = 0
-    on_action_error: OnActionError = "count"
-    timeout_s: float | None = None
+    player: Player[Any]
+    seed: EpisodeSeed
     concurrency: int = 32
-    overseer: Overseer | None = None
+
+    def seed_of(self, sample: int) -> EpisodeSeed:
+        """Return the seed of a sample by its index."""
+        return replace(self.seed, sample=sample)
 
 
 class RecordedReviews(Overseer):
@@ -74,12 +69,14 @@ class RecordedReviews(Overseer):
         self._then = then or Overseer()
 
     @override
-    async def review(self, proposal: Proposal) -> Decision | None:
+    async def decide(self, proposal: Proposal) -> Decision | None:
         turn = len(proposal.episode.turns)
         if turn >= len(self._reviews):
-            return await self._then.review(proposal)
+            return await self._then.decide(proposal)
         review = self._reviews[turn]
-        return Decision(review) if review is not None and review.decision == "rejected" else None
+        if proposal.reply is None or review is None or review.decision != "rejected":
+            return None
+        return Decision("reject", reason=review.reason, by=review.by)
 
 
 class BranchPolicy:
@@ -152,8 +149,9 @@ def reply_with(recorded: RecordedEpisode, turn: int, agent: Agent, action: str) 
         ConfigError: the agent reads another action in it, since its format cannot hold the action.
     """
     earlier = [DemoAction(played.action) for played in recorded.episode.turns[: turn - 1] if played.action]
-    text = agent.render_demo([*earlier, DemoAction(action)], len(earlier))
-    if (read := agent.parse_reply(text)) != action:
+    wanted = agent.action_format.from_text(action)
+    text = agent.render_demo([*earlier, DemoAction(wanted)], len(earlier))
+    if (read := agent.parse_reply(text)) != wanted:
         raise ConfigError(
             f"the action {action!r} cannot be written in this agent's format: it reads {read!r} in {text!r}. Give the "
             f"action as the environment takes it. The format is: {agent.action_format.template}"
@@ -163,8 +161,10 @@ def reply_with(recorded: RecordedEpisode, turn: int, agent: Agent, action: str) 
 
 async def sample_replies(
     recorded: RecordedEpisode, turn: int, players: Players, samples: Iterable[int], with_thought: bool = True
-) -> list[Reply]:
+) -> list[Reply | RequestRefusedError]:
     """Return replies of a policy at the place of a recorded turn; no environment is played.
+
+    A sample whose request a server refuses is the error, so that the others are kept.
 
     Args:
         with_thought: False to begin each reply with the mark of the action, so that no thought precedes it (zero
@@ -174,12 +174,19 @@ async def sample_replies(
         ConfigError: replies without a thought are asked of a policy that is no model, or of an agent whose replies are
             the action; or no room is left for a reply.
     """
-    beginning = "" if with_thought else players.new_agent().action_mark
+    player = players.player
+    beginning = "" if with_thought else player.new_agent().action_mark
     if not with_thought and not beginning:
         raise ConfigError("--without-thought: this agent passes the whole reply as the action, so it has no thought.")
 
-    async def sample(index: int) -> Reply:
-        agent, policy = players.new_agent(), players.new_policy(index)
+    async def sample(index: int) -> Reply | RequestRefusedError:
+        try:
+            return await draw(index)
+        except RequestRefusedError as error:
+            return error
+
+    async def draw(index: int) -> Reply:
+        agent, policy = player.new_agent(), player.new_policy(recorded.episode.item, players.seed_of(index))
         if not with_thought and not isinstance(policy, TokenPolicy):
             raise ConfigError(
                 "--without-thought begins the reply for a model, and this policy is not a model. Set model.path."
@@ -215,23 +222,27 @@ async def play_on(
     Raises:
         ConfigError: the environment declares that it is not deterministic, or a replay differs from the record.
     """
-    if not players.new_session().deterministic:
+    player = players.player
+    if not player.new_session().deterministic:
         raise ConfigError(
             f"env {recorded.record['env']!r} is not deterministic (`deterministic = False`), so an episode cannot be "
             "played up to a turn again. Ask for other replies at the turn instead: leave out --action and --oracle."
         )
-    limits = EpisodeLimits(max_turns, players.timeout_s, players.retries, players.on_action_error)
-    overseer = RecordedReviews(recorded, turn, players.overseer)
+
+    def new_policy(item: TaskItem, seed: EpisodeSeed) -> Policy:
+        return BranchPolicy(recorded, turn, player.new_agent(), given, player.new_policy(item, seed))
+
+    branching = replace(
+        player,
+        new_policy=new_policy,
+        limits=replace(player.limits, max_turns=max_turns),
+        overseer=RecordedReviews(recorded, turn, cast(Overseer | None, player.overseer)),
+    )
 
     async def play(index: int) -> Episode:
-        def new_policy() -> Policy:
-            return BranchPolicy(recorded, turn, players.new_agent(), given, players.new_policy(index))
-
-        attempts = await play_until_valid(
-            recorded.episode.item, players.new_session, players.new_agent, new_policy, limits, overseer
-        )
-        check_replayed(recorded, turn, attempts[-1])
-        return attempts[-1]
+        played = await branching.play(recorded.episode.item, players.seed_of(index))
+        check_replayed(recorded, turn, played.episode)
+        return played.episode
 
     return await _gather(play, samples, players.concurrency)
 

@@ -44,4 +44,5 @@ class TurnQuestion:
     @property
     def recorded_action(self) -> str | None:
         """Action of the recorded turn."""
-        return self.recorded.episode.turns[self.turn - 1].action
+        action = self.recorded.episode.turns[self.turn - 1].action
+        return None if action is None else str(action)

@@ -14,6 +14,9 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from verl_agent.agents.base import Agent
+from verl_agent.config.keys import as_text
+from verl_agent.envs.parsing import thought_marks
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.branch import visible_messages
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
@@ -22,6 +25,7 @@ from verl_agent.models.checkpoints import HUGGINGFACE
 from verl_agent.models.hf import load_tokenizer
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2
 from verl_agent.results.folder import SETTINGS as EVALUATION_SETTINGS
+from verl_agent.rollout.control_tokens import ContentTokenizer, show
 from verl_agent.runs.identity import read_settings
 from verl_agent.types import Message
 
@@ -37,27 +41,26 @@ def raw_prompts(recorded: RecordedEpisode, turns: Iterable[int]) -> list[str]:
             refuses the messages.
     """
     name = _tokenizer_of(settings_folder(recorded))
-    config = settings_of(recorded, [f"model.path={name}"]).config
+    config = settings_of(recorded, [f"model.path={json.dumps(as_text(name))}"]).config
     agent = config.run.new_agent()
     tokenizer, options = load_tokenizer(_at(name), "model.path"), dict(config.data.apply_chat_template_kwargs)
-    return [render_messages(tokenizer, visible_messages(recorded, turn, agent), agent.tools, options) for turn in turns]
+    return [render_messages(tokenizer, visible_messages(recorded, turn, agent), agent, options) for turn in turns]
 
 
-def render_messages(
-    tokenizer: Any, messages: Sequence[Message], tools: list[dict[str, Any]] | None, options: Mapping[str, Any]
-) -> str:
+def render_messages(tokenizer: Any, messages: Sequence[Message], agent: Agent, options: Mapping[str, Any]) -> str:
     """Return messages as text, with the beginning of the reply.
 
     Raises:
         ConfigError: the template refuses the messages, or is missing.
     """
+    content = ContentTokenizer(tokenizer)
+    shown = content.hide_messages(messages, lambda reply: [*thought_marks(reply), *agent.marks(reply)])
+    tools = content.control.hide_values(agent.tools)
     try:
-        text = tokenizer.apply_chat_template(
-            list(messages), tools=tools, add_generation_prompt=True, tokenize=False, **options
-        )
+        text = content.apply_chat_template(shown, tools=tools, add_generation_prompt=True, tokenize=False, **options)
     except (TemplateError, ValueError) as error:
         raise ConfigError(f"the chat template of this model does not render these messages: {error}") from error
-    return str(text)
+    return show(text)
 
 
 def _tokenizer_of(folder: Path) -> str:

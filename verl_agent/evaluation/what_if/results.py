@@ -1,6 +1,5 @@
 """File of results beside a file of records. It has samples only; `summary` computes the shares."""
 
-import fcntl
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
+from verl_agent.envs.machine.locks import locked
 from verl_agent.errors import ConfigError
 from verl_agent.trace.turn_record import StopName
 
@@ -121,8 +121,7 @@ def append_results(file: Path, results: Iterable[Result]) -> None:
     """
     lines = "".join(json.dumps(result) + "\n" for result in results).encode()
     try:
-        with file.open("ab") as out:
-            fcntl.flock(out, fcntl.LOCK_EX)
+        with locked(file), file.open("ab") as out:
             if out.tell() and not _ends_with_newline(file):
                 lines = b"\n" + lines  # a killed writer left an unfinished line
             out.write(lines)

@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.session import Session
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.evaluation.api.policy import check_api
+from verl_agent.evaluation.api_policy import check_api
 from verl_agent.evaluation.job import playable_policy
-from verl_agent.evaluation.policies import start_policies, start_sessions
+from verl_agent.evaluation.policies import is_model, start_policies, start_sessions
+from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.evaluation.what_if.branch import Players
 from verl_agent.evaluation.what_if.question import TurnQuestion
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
@@ -17,10 +19,13 @@ from verl_agent.evaluation.what_if.results import Result, check_writable, read_r
 from verl_agent.evaluation.what_if.samples import Sampling, draw_continuations, draw_replies
 from verl_agent.evaluation.what_if.settings import Settings
 from verl_agent.evaluation.what_if.summary import comparable, of_turn
+from verl_agent.oversight.approval import Approval
+from verl_agent.oversight.rules import asks_person
 from verl_agent.platform.worker_environment import worker_environment
-from verl_agent.rollout.approval import Approval, asks_person
+from verl_agent.returns import reaches
 from verl_agent.rollout.oracle import ORACLE, demonstration_actions
-from verl_agent.rollout.sessions import GuardedSession
+from verl_agent.rollout.player import Player
+from verl_agent.rollout.sessions import ReplayingSession
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.types import DemoAction
 
@@ -86,22 +91,23 @@ async def draw_samples(question: TurnQuestion, settings: Settings, model: str, r
             report(f"the oracle takes: {action}")
         report(estimate_effort(question, config.run.horizon.turns_for_evaluation(), config.evaluation.concurrency))
         report(f"starting {model}")
-        async with start_policies(
-            model, config, [item], results_file(question.recorded.file).parent / REPLIES
-        ) as new_policy:
-            players = Players(
-                new_agent=run.new_agent,
-                new_policy=lambda sample: new_policy(item, sampling.episode_seed(item, sample)),
-                new_session=new_session,
-                retries=run.env.retries,
-                on_action_error=run.env.on_action_error,
-                concurrency=config.evaluation.concurrency,
-                overseer=Approval(settings.rules, run.live.describe_action) if settings.rules else None,
-            )
+        replies = results_file(question.recorded.file).parent / REPLIES
+        async with start_policies(model, config, [item], replies, _policy_class(config, model)) as new_policy:
+            approval = Approval(settings.rules, run.live.describe_action) if settings.rules else None
+            player = Player(run.new_agent, new_session, new_policy, run.limits(), approval)
+            players = Players(player, sampling.episode_seed(item), config.evaluation.concurrency)
             if action is None:
                 await draw_replies(question, sampling, players, report)
             else:
                 await draw_continuations(question, sampling, players, action, report)
+
+
+def _policy_class(config: EvaluationConfig, model: str) -> Any:
+    if config.api is not None or not is_model(model):
+        return None
+    from verl_agent.evaluation.what_if.given_replies import ContinuingPolicy
+
+    return ContinuingPolicy
 
 
 def estimate_effort(question: TurnQuestion, max_turns: int, concurrency: int) -> str:
@@ -155,12 +161,12 @@ async def oracle_action(
     if follow := env.oracle(episode.item):
         before = range(episode.prompt_length - 1, episode.prompt_length + 2 * turn - 2, 2)
         texts = [agent.without_turns_left(episode.messages[index]["content"]) for index in before]
-        return [follow(text) for text in texts][-1].action
+        return str([follow(text) for text in texts][-1].action)
     actions = demonstration_actions(env, episode.item)
     left = max_turns - turn + 1
     for length in range(1, min(len(actions), left) + 1):
         if await _solves(recorded, turn, actions[len(actions) - length :], new_session):
-            return actions[len(actions) - length].action
+            return str(actions[len(actions) - length].action)
     raise ConfigError(
         f"no end of the oracle's {len(actions)} actions solves {episode.item.id!r} from turn {turn} in the {left} "
         "turns left: the earlier turns left the oracle's path. Name an action with --action, or choose an earlier turn."
@@ -171,16 +177,16 @@ async def _solves(
     recorded: RecordedEpisode, turn: int, rest: Sequence[DemoAction], new_session: Callable[[], Session]
 ) -> bool:
     """Return True if the actions solve the task after the recorded turns before `turn`."""
-    session = GuardedSession(new_session(), None)
-    earlier = [played.action for played in recorded.episode.turns[: turn - 1] if played.action is not None]
-    reward = 0.0
+    session = ReplayingSession(new_session)
+    earlier = [action for played in recorded.episode.turns[: turn - 1] for action in played.actions]
+    rewards: list[float] = []
     try:
         await session.reset(recorded.episode.item)
         for action in [*earlier, *(demo.action for demo in rest)]:
             result = await session.step(action)
-            reward += result.reward
+            rewards.append(result.reward)
             if result.terminated:
                 break
     finally:
         await session.close()
-    return reward >= session.success_reward
+    return reaches(rewards, session.success_reward)

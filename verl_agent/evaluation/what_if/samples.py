@@ -41,9 +41,9 @@ class Sampling:
     max_turns: int
     others: str = ""
 
-    def episode_seed(self, item: TaskItem, sample: int) -> EpisodeSeed:
-        """Return the seed of one sample. Both actions of a comparison have the same seeds."""
-        return EpisodeSeed(self.settings.seed, "what_if", item.env, item.id, step=0, sample=sample)
+    def episode_seed(self, item: TaskItem) -> EpisodeSeed:
+        """Return the seed of the first sample."""
+        return EpisodeSeed(self.settings.seed, "what_if", item.env, item.id, step=0, sample=0)
 
 
 async def draw_replies(
@@ -54,14 +54,19 @@ async def draw_replies(
     Raises:
         ConfigError: see `verl_agent.evaluation.what_if.branch.sample_replies`; or the results cannot be written.
     """
-    agent = players.new_agent()
+    agent = players.player.new_agent()
     for with_thought in (True, False) if question.without_thought else (True,):
         result: Replies = {**_place(question, sampling), "kind": "replies", "with_thought": with_thought, "replies": []}
         samples = _new_samples(question, result)
-        result["indexes"] = samples
         report(f"drawing {len(samples)} replies" + ("" if with_thought else " without a thought"))
-        replies = await sample_replies(question.recorded, question.turn, players, samples, with_thought)
-        result["replies"] = [_sampled(reply, agent) for reply in replies]
+        drawn = await sample_replies(question.recorded, question.turn, players, samples, with_thought)
+        replies = {at: one for at, one in zip(samples, drawn, strict=True) if isinstance(one, Reply)}
+        refused = [one for one in drawn if not isinstance(one, Reply)]
+        if not replies:
+            raise ConfigError(f"no reply could be drawn: {refused[-1]}")
+        if refused:
+            report(f"left out: {len(refused)} of {len(drawn)} replies. {refused[-1]}")
+        result["indexes"], result["replies"] = [*replies], [_sampled(reply, agent) for reply in replies.values()]
         append_results(results_file(question.recorded.file), [result])
 
 
@@ -77,7 +82,7 @@ async def draw_continuations(
     Raises:
         ConfigError: see `play_on` in `branch`; all episodes failed; or the results cannot be written.
     """
-    agent, recorded = players.new_agent(), question.recorded_action
+    agent, recorded = players.player.new_agent(), question.recorded_action
     turn = question.recorded.episode.turns[question.turn - 1]
     before = turn.reply if recorded is None else reply_with(question.recorded, question.turn, agent, recorded)
     after = reply_with(question.recorded, question.turn, agent, action)
@@ -148,7 +153,8 @@ def _new_samples(question: TurnQuestion, like: Result) -> list[int]:
 
 
 def _sampled(reply: Reply, agent: Agent) -> SampledReply:
-    action = None if reply.truncated_by else agent.parse_reply(reply.text)
+    read = [] if reply.truncated_by else [one.action for one in agent.read_reply(reply.text)]
+    action = "\n".join(str(one) for one in read if one is not None) or None
     return {"text": reply.text, "action": action, "tokens": reply.tokens}
 
 
@@ -157,5 +163,5 @@ def _played(episode: Episode, turn: int) -> PlayedEpisode:
         "success": episode.success,
         "reward": float(episode.reward),
         "stop": str(episode.stop),
-        "actions": [played.action for played in episode.turns[turn - 1 :]],
+        "actions": [None if one.action is None else str(one.action) for one in episode.turns[turn - 1 :]],
     }

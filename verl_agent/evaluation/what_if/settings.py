@@ -13,20 +13,21 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 import verl_agent.config
-from verl_agent.config.keys import reference
+from verl_agent.config.keys import as_text, reference
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import BASE, EvaluationConfig, read_evaluation
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
 from verl_agent.models.checkpoints import checkpoints
+from verl_agent.oversight.rules import Rule
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.results.folder import REPORT
 from verl_agent.results.folder import SETTINGS as EVALUATION_SETTINGS
-from verl_agent.rollout.approval import Rule
 from verl_agent.runs.identity import SETTINGS_FILE, read_settings
 from verl_agent.sections import section
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.provenance import read_json
+from verl_agent.trace.record import EpisodeRecord, env_label
 
 SECTIONS = ("env", "agent", "horizon", "episode", "data", "evaluation")
 """Sections of an evaluation's settings that are taken from its record."""
@@ -77,7 +78,7 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
     else:
         assert folder is not None
         has_model = OmegaConf.select(given, "model.path") is not None
-        config = OmegaConf.merge(evaluation_base(), _recorded_values(folder, recorded, has_model))
+        config = OmegaConf.merge(evaluation_base(), as_text(_recorded_values(folder, recorded, has_model)))
     config = OmegaConf.merge(config, {"horizon": {"eval_max_turns": recorded.record["max_turns"]}})
     try:
         config = OmegaConf.merge(config, given)
@@ -120,7 +121,7 @@ def _compose(recipe: Path) -> DictConfig:
         raise ConfigError(f"--recipe {str(recipe)!r} does not exist. Give the YAML file of an evaluation recipe.")
     try:
         with initialize_config_dir(str(recipe.resolve().parent), version_base=None):
-            config = compose(recipe.stem)
+            config = compose(recipe.resolve().stem)
     except Exception as error:  # boundary: Hydra and the YAML parser raise many kinds
         raise ConfigError(f"--recipe {str(recipe)!r} does not compose: {error}") from error
     OmegaConf.set_struct(config, False)
@@ -159,9 +160,9 @@ def _evaluation_values(folder: Path, has_model: bool) -> dict[str, Any]:
 def _report_engine(folder: Path) -> dict[str, Any]:
     """Return section `engine` of an evaluation; only its report has it, which may be missing."""
     try:
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        report = read_json(folder / REPORT, "Restore it, or delete it to ask with the default engine.")
         return dict(report["config"]["engine"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, KeyError, TypeError):
         return {}
 
 
@@ -171,11 +172,11 @@ def _training_values(folder: Path, recorded: RecordedEpisode, has_model: bool) -
         raise ConfigError(
             f"{folder / SETTINGS_FILE} is not of a run of `verl-agent train`. Give an evaluation recipe: --recipe."
         )
-    envs = [one for one in run_envs(settings) if one.env.name == record["env"]]
+    envs = [one for one in run_envs(settings) if one.label == env_label(record)]
     if len(envs) != 1:
         raise ConfigError(
-            f"{folder / SETTINGS_FILE} has {len(envs)} environments {record['env']!r}, so the settings of the episode "
-            "are not known. Give an evaluation recipe: --recipe."
+            f"{folder / SETTINGS_FILE} has {len(envs)} environments {env_label(record)!r}, so the settings of the "
+            "episode are not known. Give an evaluation recipe: --recipe."
         )
     run, data = envs[0], settings["data"]
     values = {

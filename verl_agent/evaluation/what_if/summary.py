@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import TypeVar
 
 from verl_agent.evaluation.what_if.results import Continuations, PlayedEpisode, Replies, Result, SampledReply, Source
-from verl_agent.results.statistics import Estimate, difference_of_shares, wilson_interval
+from verl_agent.results.significance import difference_of_shares
+from verl_agent.results.statistics import Estimate, mean_return, wilson_interval
 
 Key = tuple[str, float, float, str]
 """Policy of some results: model, temperature, top-p, and the checksum of the other settings."""
@@ -72,6 +73,7 @@ class ActionEffect:
         action: the action; None for a recorded reply without one.
         episodes: number of valid episodes.
         env_errors: number of episodes that are left out.
+        returns: mean return, with an interval over episodes.
         turns: mean number of turns from the action on.
         difference: success minus that after the recorded action; None for the recorded action itself.
     """
@@ -83,7 +85,7 @@ class ActionEffect:
     episodes: int
     env_errors: int
     success: Estimate
-    reward: float
+    returns: Estimate
     turns: float
     difference: Estimate | None
 
@@ -185,7 +187,7 @@ def summarize_continuations(results: Iterable[Result], recorded: str | None) -> 
                         len(episodes),
                         _failed(by_action[action]),
                         wilson_interval(_solved(episodes), len(episodes)),
-                        fmean(episode["reward"] for episode in episodes),
+                        mean_return({str(number): [one["reward"]] for number, one in enumerate(episodes)}),
                         fmean(len(episode["actions"]) for episode in episodes),
                         None if is_recorded or not baseline else _difference(episodes, baseline),
                     )

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from verl_agent.envs.parsing import shorten
 from verl_agent.evaluation.report import plain_table
@@ -18,6 +16,8 @@ from verl_agent.evaluation.what_if.summary import (
     summarize_replies,
     thought_effect,
 )
+from verl_agent.terminal import styled
+from verl_agent.visible import one_line
 
 SHOWN = 60
 """Characters of an action in a table."""
@@ -34,7 +34,7 @@ def result_tables(results: Sequence[Result], recorded: str | None) -> list[Rende
     for policy in dict.fromkeys(one.policy for one in replies):
         if effect := thought_effect(replies, policy):
             tables.append(
-                Text(
+                styled(
                     f"{policy_name(policy)}: share of actions other than the recorded one: {effect.ordinary} with the "
                     f"thought, {effect.without} without it; difference {effect.difference}\n"
                 )
@@ -49,29 +49,29 @@ def _replies_table(summary: ReplySummary) -> RenderableType:
     kind = "" if summary.with_thought else " without a thought"
     table = _table("replies", "share [95 %]")
     for one in summary.actions:
-        name = _action(one.action) + (" (recorded)" if one.recorded else "")
-        table.add_row(name, str(one.replies), escape(str(one.share)))
-    return Group(Text(f"{summary.replies} replies{kind} of {policy_name(summary.policy)}", "bold"), table, "")
+        name = styled(_action(one.action) + (" (recorded)" if one.recorded else ""))
+        table.add_row(name, str(one.replies), styled(str(one.share)))
+    return Group(styled((f"{summary.replies} replies{kind} of {policy_name(summary.policy)}", "bold")), table, "")
 
 
 def _effects_table(effects: Sequence[ActionEffect]) -> RenderableType:
-    table = _table("episodes", "success [95 %]", "return", "difference [95 %]")
+    table = _table("episodes", "success [95 %]", "return [95 %]", "difference [95 %]")
     for one in effects:
-        difference = "" if one.difference is None else escape(str(one.difference))
+        difference = "" if one.difference is None else str(one.difference)
         left_out = f" ({one.env_errors} failed)" if one.env_errors else ""
-        name = f"{_action(one.action)} ({one.source})"
-        table.add_row(name, f"{one.episodes}{left_out}", escape(str(one.success)), f"{one.reward:.3g}", difference)
+        name = styled(f"{_action(one.action)} ({one.source})")
+        table.add_row(name, f"{one.episodes}{left_out}", styled(str(one.success)), str(one.returns), difference)
     title = f"after the action, {policy_name(effects[0].policy)} plays on, up to turn {effects[0].max_turns}"
-    return Group(Text(title, "bold"), table, "")
+    return Group(styled((title, "bold")), table, "")
 
 
 def _table(*headings: str) -> Table:
     table = plain_table()
     table.add_column("action", overflow="fold")
     for heading in headings:
-        table.add_column(escape(heading), justify="right", no_wrap=True)
+        table.add_column(styled(heading), justify="right", no_wrap=True)
     return table
 
 
 def _action(action: str | None) -> str:
-    return "no action" if action is None else escape(shorten(action, SHOWN))
+    return "no action" if action is None else one_line(shorten(action, SHOWN))

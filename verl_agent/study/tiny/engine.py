@@ -1,7 +1,8 @@
 """Engine that writes the replies of all running episodes together."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
@@ -75,6 +76,16 @@ class LockstepEngine:
         finally:
             self._running -= 1
             self._write_if_all_wait()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let the other episodes go on while the block runs, in which one of them waits for the others."""
+        self._running -= 1
+        self._write_if_all_wait()
+        try:
+            yield
+        finally:
+            self._running += 1
 
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TinyReply:
         """Return the reply of one episode; see `TokenEngine`. The parameters are `seed` and `max_tokens`."""

@@ -3,7 +3,7 @@
 Letters at the end of names: B rows, L tokens of a row, T = L - 1 its tokens after the first, V words.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +21,7 @@ import verl_agent.training.policy_losses  # noqa: F401 - registers what it defin
 from verl_agent.config.algorithms import GROUPED, TURN_CRITICS
 from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.horizon import Horizon
+from verl_agent.returns import is_uniform, sum_rewards
 from verl_agent.sections import section
 from verl_agent.study.tiny.playing import SegmentRow
 from verl_agent.training.batch_order import BatchRow, order_batch
@@ -278,11 +279,12 @@ class Learner:
 
 def share_with_signal(rows: Sequence[SegmentRow]) -> float:
     """Return the share of groups whose episodes differ in return."""
-    returns: dict[str, Counter[str]] = {}
+    rewards: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         group, sample, _ = row.key.split("_")
-        returns.setdefault(group, Counter())[sample] += sum(row.rewards["rewards"])
-    return sum(len(set(group.values())) > 1 for group in returns.values()) / max(1, len(returns))
+        rewards[group][sample] += row.rewards["rewards"]
+    differ = [not is_uniform(map(sum_rewards, of_group.values())) for of_group in rewards.values()]
+    return sum(differ) / max(1, len(differ))
 
 
 def minimize(model: PreTrainedModel, optimizer: torch.optim.Optimizer, clip: float) -> float:

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from verl_agent.agents.base import Agent
 from verl_agent.config.reward_shaping import turn_rewards
 from verl_agent.config.settings import RunEnv
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.deepening import GroupLimit
 from verl_agent.rollout.engine_policy import EnginePolicy
-from verl_agent.rollout.episode import EpisodeLimits, play_until_valid
+from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.rollout.player import Player
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.rollout.tokens import EpisodeTokens, Segment
@@ -83,15 +84,22 @@ class TinyPlayer:
         self._builder = WordBuilder(words)
 
     def play(
-        self, model: PreTrainedModel, items: Sequence[TaskItem], samples: int, limits: EpisodeLimits, step: int
+        self,
+        model: PreTrainedModel,
+        items: Sequence[TaskItem],
+        samples: int,
+        limits: Sequence[EpisodeLimits],
+        step: int,
     ) -> Plays:
-        """Play `samples` episodes of each task; step 0 is an evaluation."""
+        """Play `samples` episodes of each task within its limits; step 0 is an evaluation."""
         engine, label = LockstepEngine(model), self._env.label
+        deepens = step > 0 and self._env.horizon.deepen
         jobs = []
         for group, item in enumerate(items):
+            shared = GroupLimit(self._env.horizon.stages, samples) if deepens else None
             for sample in range(samples):
                 seed = EpisodeSeed(self._seed, "train" if step else "validation", label, item.id, step, sample, group)
-                jobs.append(partial(self._episode, engine, item, f"{group:05d}_{sample}", seed, limits))
+                jobs.append(partial(self._episode, engine, item, f"{group:05d}_{sample}", seed, limits[group], shared))
 
         async def together() -> list[tuple[Episode, list[SegmentRow]]]:
             asyncio.get_running_loop().set_default_executor(InThisThread(1))
@@ -101,28 +109,38 @@ class TinyPlayer:
         return Plays([episode for episode, _ in played], [row for _, rows in played for row in rows], engine.entropy)
 
     async def _episode(
-        self, engine: LockstepEngine, item: TaskItem, name: str, seed: EpisodeSeed, limits: EpisodeLimits
+        self,
+        engine: LockstepEngine,
+        item: TaskItem,
+        name: str,
+        seed: EpisodeSeed,
+        limits: EpisodeLimits,
+        group: GroupLimit | None,
     ) -> tuple[Episode, list[SegmentRow]]:
         """Play one episode, and return it with its rows; without any if it is not valid."""
-        agents: list[Agent] = []
-        policies: list[EnginePolicy] = []
 
-        def new_agent() -> Agent:
-            agents.append(self._env.new_agent())
-            return agents[-1]
-
-        def new_policy() -> EnginePolicy:
+        def new_policy(item: TaskItem, seed: EpisodeSeed) -> EnginePolicy:
             tokens, ends = EpisodeTokens(self._builder, Words.eos_token_id), frozenset({Words.eos_token_id})
-            policies.append(EnginePolicy(engine, self._words, tokens, self._budget, {}, ends, seed))
-            return policies[-1]
+            return EnginePolicy(engine, self._words, tokens, self._budget, {}, ends, seed)
 
-        *_, episode = await play_until_valid(item, self._env.live.new_session, new_agent, new_policy, limits)
+        async def at_limit(episode: Episode) -> int:
+            assert group is not None
+            with engine.waiting():
+                return await group.at_limit(episode)
+
+        player = Player(self._env.new_agent, self._env.live.new_session, new_policy, limits)
+        played = await player.play(item, seed, at_limit if group else None)
+        episode, tokens = played.episode, played.policy.tokens
+        if group:
+            group.end(episode.success)
+            with engine.waiting():
+                episode.max_turns = await group.final()
         if not episode.valid:
             return episode, []
-        segments, credit = policies[-1].tokens.segments(), self._env.credit
+        segments, credit = tokens.segments(), self._env.credit
         if credit.truncated == "bootstrap" and episode.truncated:
             most = self._budget.prompt + self._budget.episode
-            segments = add_last_state(segments, episode, agents[-1], policies[-1].tokens, most)
+            segments = add_last_state(segments, episode, played.agent, tokens, most)
         counts = [count_replies(segment.response_mask) for segment in segments]
         parts = zip(segments, turn_rewards(episode, credit).split(counts), strict=True)
         return episode, [

@@ -2,10 +2,11 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -13,13 +14,13 @@ import torch
 from verl_agent.config.algorithms import CRITICS
 from verl_agent.config.settings import read_run_env
 from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
 from verl_agent.study.settings import DONE, POINTS, Study
 from verl_agent.study.tiny.learner import Learner
 from verl_agent.study.tiny.model import new_model
 from verl_agent.study.tiny.playing import Plays, TinyPlayer
 from verl_agent.study.tiny.warm_start import WarmStart, save_at_once
+from verl_agent.trace.episode_summary import summarize_episode
 from verl_agent.training.turn_limits import TurnLimits
 from verl_agent.types import StopReason
 
@@ -93,22 +94,23 @@ class Training:
         config, counts = self._run.config, self._counts
         counts["step"] += 1
         step = int(counts["step"])
-        max_turns = self._turn_limits.max_turns(self._env.label, step)
+        tasks = self._train if 2 * counts["turns"] < self._run.study.budget_turns else self._later
+        items = self._luck.sample(tasks, config["data"]["train_batch_size"])
+        limits = [self._turn_limits.max_turns(self._env.label, step, item) for item in items]
+        max_turns = max(limits)
         if self._run.study.tiny.fresh_optimizer and max_turns != counts["limit"] > 0:
             self._learner.begin_stage()
         counts["limit"] = max_turns
-        tasks = self._train if 2 * counts["turns"] < self._run.study.budget_turns else self._later
-        items = self._luck.sample(tasks, config["data"]["train_batch_size"])
-        plays = self._play(items, config["actor_rollout_ref"]["rollout"]["n"], max_turns, step)
+        plays = self._play(items, config["actor_rollout_ref"]["rollout"]["n"], limits, step)
         measured = measurements(plays, config["episode"]["max_tokens_per_turn"])
-        metrics = {"episode/success_rate": measured["train_success"], "stop/turn_limit": measured["limited"]}
-        self._turn_limits.observe(metrics)
+        self._turn_limits.observe([summarize_episode(one) for one in plays.valid])
         counts["turns"] += plays.turns
         counts["tokens"] += measured.pop("tokens")
-        return {**measured, "max_turns": max_turns, **self._learner.update(plays.rows, step)}
+        measured["max_turns"] = fmean(one.max_turns for one in plays.valid)
+        return {**measured, **self._learner.update(plays.rows, step)}
 
-    def _play(self, items: list[Any], samples: int, max_turns: int, step: int) -> Plays:
-        limits = EpisodeLimits(max_turns, None, self._env.env.retries, self._env.env.on_action_error)
+    def _play(self, items: list[Any], samples: int, turns: Sequence[int], step: int) -> Plays:
+        limits = [self._env.limits(most) for most in turns]
         return self._player.play(self._policy, items, samples, limits, step)
 
     def _evaluate(self, measured: Mapping[str, float]) -> None:
@@ -116,7 +118,8 @@ class Training:
         counts, study, folder = self._counts, self._run.study, self._run.folder
         asked = self._env.horizon.turns_for_evaluation()
         beyond = study.tiny.beyond_turns if counts["turns"] >= study.budget_turns else None
-        plays = self._play(self._held_out, study.tiny.eval_samples, max(asked, beyond or 0), 0)
+        turns = [max(asked, beyond or 0)] * len(self._held_out)
+        plays = self._play(self._held_out, study.tiny.eval_samples, turns, 0)
         now = time.process_time()
         counts["cpu_s"], self._clock = round(counts["cpu_s"] + now - self._clock, 3), now
         solved = [len(one.turns) for one in plays.episodes if one.success and len(one.turns) <= asked]

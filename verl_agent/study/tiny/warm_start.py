@@ -1,7 +1,6 @@
 """Warm start of the small model: imitation of oracle episodes, once for each seed, for all arms."""
 
 import asyncio
-import fcntl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,8 +14,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from verl_agent.config.settings import RunEnv, read_run_env
-from verl_agent.rollout.episode import EpisodeLimits, play_episode
-from verl_agent.rollout.oracle import oracle_policy
+from verl_agent.envs.machine.locks import locked
+from verl_agent.rollout.oracle import play_oracle
 from verl_agent.rollout.tokens import EpisodeTokens, Segment, render_episode
 from verl_agent.study.settings import TinySettings
 from verl_agent.study.tiny.learner import Batch, minimize
@@ -78,8 +77,7 @@ def warm_start_once(file: Path, config: Callable[[], Mapping[str, Any]], setting
         seed: see `warm_start`.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(file.with_suffix(".lock")):
         if not file.is_file():
             torch.set_num_threads(1)
             warm_start(read_run_env(config()), settings, seed).write(file)
@@ -111,8 +109,7 @@ def warm_start(env: RunEnv, settings: TinySettings, seed: int) -> WarmStart:
 
 def demonstrated(item: TaskItem, env: RunEnv) -> Episode:
     """Play a task with the oracle."""
-    policy, limits = oracle_policy(item, env.live, env.new_agent()), EpisodeLimits(MOST_TURNS, None)
-    return asyncio.run(play_episode(item, env.live.new_session(), env.new_agent(), policy, limits))
+    return asyncio.run(play_oracle(item, env.live, env.live.new_session(), env.new_agent(), MOST_TURNS))
 
 
 def others(env: RunEnv) -> list[Episode]:

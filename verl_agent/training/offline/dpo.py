@@ -1,25 +1,25 @@
 """Preference learning (DPO) on pairs of recorded episodes."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from verl_agent.config.settings import AgentEnv
+from verl_agent.config.plan import OfflinePlan
 from verl_agent.errors import ConfigError
 from verl_agent.sections import section
-from verl_agent.training.offline.plan import RunPlan, check_files
+from verl_agent.training.offline.plan import Rows, check_files
 from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs, pairable_records, split_pairs
 from verl_agent.training.offline.run import Method
 from verl_agent.training.offline.selection import content_hash
 
 
-def plan_pairs(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
+def pair_rows(plan: OfflinePlan) -> Rows:
     """Check the environment and pair the recorded episodes.
 
     Raises:
         ConfigError: a setting is not allowed, or the records give no pair of this environment.
     """
-    settings, data, env = section("preference", PreferenceSettings, config["preference"]), config["data"], played.env
-    check_files(data, "train", "validation")
+    settings = section("preference", PreferenceSettings, plan.value("preference"))
+    played, env, batch, passes = plan.played, plan.played.env, plan.batch, plan.actor.passes
+    check_files(batch, "train", "validation")
     records = pairable_records(settings, frozenset((item.env, item.id) for item in played.tasks(env.eval_tasks)))
     recorded = {record["env"] for record in records}
     if env.name not in recorded:
@@ -28,23 +28,23 @@ def plan_pairs(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
             f"is for env.name={env.name!r}. Set preference.records to episodes of it, or choose another recipe."
         )
     train, validation = split_pairs(make_pairs(records, settings), settings.val_share)
-    if (most := data["train_max_samples"]) > 0:
+    if (most := batch.most) > 0:
         train = train[:most]
-    if (most := data["val_max_samples"]) > 0:
+    if (most := batch.most_val) > 0:
         validation = validation[:most]
     if played.new_agent().context.edits:
         raise ConfigError(
             f"agent.context.keep={played.agent.context.get('keep')!r} splits an episode into several samples, and a "
             "pair needs one of each side. Play and train with agent.context.keep=all."
         )
-    if data["use_dynamic_bsz"] and 2 * data["max_length"] > data["max_token_len_per_gpu"]:
+    if passes.packed and 2 * plan.lengths.row > passes.most_tokens(plan.lengths.row):
         raise ConfigError(
-            f"data.max_token_len_per_gpu={data['max_token_len_per_gpu']} must hold both episodes of a pair: at "
-            f"least twice data.max_length={data['max_length']}."
+            f"data.max_token_len_per_gpu={passes.tokens} must hold both episodes of a pair: at "
+            f"least twice data.max_length={plan.lengths.row}."
         )
-    if bool(data["val_files"]) != bool(settings.val_share):
+    if bool(batch.val_files) != bool(settings.val_share):
         raise ConfigError(
-            f"preference.val_share={settings.val_share:g} and data.val_files={data['val_files']!r} contradict each "
+            f"preference.val_share={settings.val_share:g} and data.val_files={batch.val_files!r} contradict each "
             "other. To validate, set a share above 0 and data.val_files=validation; otherwise set 0 and null."
         )
 
@@ -53,10 +53,9 @@ def plan_pairs(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
 
         return PairDataset(train, encoder), PairDataset(validation, encoder) if validation else None
 
-    return RunPlan(
-        rows=len(train),
-        val_rows=len(validation),
-        played=played,
+    return Rows(
+        count=len(train),
+        val_count=len(validation),
         datasets=datasets,
         facts={"pairs": content_hash([pair.fingerprint for pair in train])},
         summary=f"{len(train)} pairs of {len({pair.task for pair in train})} tasks of {', '.join(sorted(recorded))}, "
@@ -65,4 +64,4 @@ def plan_pairs(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
 
 
 TRAINER = "verl_agent.training.offline.dpo_trainer:PreferenceTrainer"
-DPO = Method("dpo", "agent_dpo", "preference learning", plan_pairs, TRAINER, ["loss", "margin"])
+DPO = Method("dpo", "agent_dpo", "preference learning", pair_rows, TRAINER, ["loss", "margin"])

@@ -1,6 +1,5 @@
 """verl's SFT trainer with the loss of DPO, on pairs of episodes."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
 from verl_agent.models.resolve import weights_on_disk
 from verl_agent.runs.identity import read_settings
-from verl_agent.trace.provenance import write_json_atomically
+from verl_agent.trace.provenance import read_json, write_json_atomically
 from verl_agent.training.offline.encoding import PairDataset, collate_pairs
 from verl_agent.training.offline.selection import content_hash
 from verl_agent.training.offline.sft_trainer import SupervisedTrainer
@@ -132,8 +131,8 @@ class PreferenceTrainer(SupervisedTrainer):
     """
 
     def _build_engine(self) -> None:
-        settings = self.config.preference
-        self.loss_fn = partial(preference_loss, float(settings.beta), float(settings.nll_coef))
+        preference = self.plan.value("preference")
+        self.loss_fn = partial(preference_loss, float(preference["beta"]), float(preference["nll_coef"]))
         self.training_client = PairWorker(
             TrainingWorkerConfig(
                 model_type="language_model",
@@ -155,10 +154,10 @@ class PreferenceTrainer(SupervisedTrainer):
 
     def _init_engine(self) -> None:
         super()._init_engine()
-        cache = Path(self.config.trainer.default_local_dir) / REFERENCE
+        cache = self.plan.schedule.folder / REFERENCE
         data = [dataset for dataset in (self.train_dataset, self.val_dataset) if dataset is not None]
         names = [name for dataset in data for name in dataset.fingerprints]
-        source = content_hash([names, read_settings(cache.parent), weights_on_disk(self.config.model.path)])
+        source = content_hash([names, read_settings(cache.parent), weights_on_disk(self.plan.actor.path)])
         scores_N2 = self._read_reference(cache, source)
         if scores_N2 is None:
             scores_N2 = torch.cat([self._score(dataset) for dataset in data])
@@ -170,7 +169,7 @@ class PreferenceTrainer(SupervisedTrainer):
 
     def _read_reference(self, cache: Path, source: str) -> torch.Tensor | None:
         """Return earlier scores of the same pairs by the same model; None unless every rank can read them."""
-        saved = json.loads(cache.read_text()) if cache.is_file() else {}
+        saved = read_json(cache, "Delete it; the scores are computed again.") if cache.is_file() else {}
         known = torch.tensor(int(saved.get("of") == source), device=get_device_name())
         all_reduce(known, op=ReduceOp.MIN)
         return torch.tensor(saved["log_probs"]) if known.item() else None
@@ -178,8 +177,7 @@ class PreferenceTrainer(SupervisedTrainer):
     def _score(self, dataset: PairDataset) -> torch.Tensor:
         """Return log-probs of the replies under the current weights, float `(N, 2)`; ranks share the work."""
         rank, size = self.engine.get_data_parallel_rank(), self.engine.get_data_parallel_size()
-        data = self.config.data
-        pairs_a_pass = int(data.micro_batch_size_per_gpu)
+        pairs_a_pass = int(self.plan.actor.passes.rows or 1)
         share = -(-len(dataset) // size)  # FSDP needs the same number of passes on every rank
         mine = [min(rank * share + offset, len(dataset) - 1) for offset in range(share)]
         scores: list[torch.Tensor] = []
@@ -188,11 +186,11 @@ class PreferenceTrainer(SupervisedTrainer):
             batch = tu.get_tensordict(
                 tensor_dict=collate_pairs(chunk),
                 non_tensor_dict={
-                    "use_remove_padding": self.config.model.use_remove_padding,
+                    "use_remove_padding": self.plan.actor.model["use_remove_padding"],
                     "use_dynamic_bsz": False,
                     "micro_batch_size_per_gpu": len(chunk),
                     "temperature": 1.0,
-                    "pad_mode": data.pad_mode,
+                    "pad_mode": self.plan.value("data.pad_mode"),
                     "pad_token_id": self.model_config.tokenizer.pad_token_id,
                     "compute_loss": False,
                 },

@@ -83,7 +83,7 @@ class EpisodeEncoder:
             ConfigError: a row is longer than `max_length`, or the environment is not registered.
         """
         agent, rows = self._agent(episode.item.env), []
-        tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools)
+        tokens = EpisodeTokens(self._builder, self._tokenizer.eos_token_id, agent.tools, agent.marks)
         for segment in render_episode(tokens, self._tokenizer, agent, episode, trained):
             ids = torch.tensor(segment.prompt_ids + segment.response_ids)
             if len(ids) > self._max_length:

@@ -1,82 +1,87 @@
-"""Plan of supervised training or DPO: its rows, and the batches and steps in which they are trained on."""
+"""Rows of supervised training or DPO, and the batches and steps in which they are trained on."""
 
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from verl_agent.config.settings import AgentEnv
+from verl_agent.config.plan import OfflinePlan
+from verl_agent.config.plan_parts import Batch
 from verl_agent.errors import ConfigError
+from verl_agent.training.preflight.update_conditions import optimizer_conditions
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlan:
-    """Result of a method's checks before the start.
+class Rows:
+    """Rows to train on, the result of a method's checks before the start.
 
     Attributes:
-        rows: number of rows to train on: episodes, parts of episodes, or pairs.
-        val_rows: number of rows to validate on.
+        count: number of rows to train on: episodes, parts of episodes, or pairs.
+        val_count: number of rows to validate on.
         datasets: encodes both as datasets of torch; the second may be None.
         facts: facts that identify the run beside its config (for example, a hash of its episodes).
         summary: one line about the data.
     """
 
-    rows: int
-    val_rows: int
-    played: AgentEnv
+    count: int
+    val_count: int
     datasets: Callable[[Any], tuple[Any, Any]]
     facts: Mapping[str, Any]
     summary: str
 
 
-def check_files(data: Mapping[str, Any], train: str, validation: str) -> None:
+def check_files(batch: Batch, train: str, validation: str) -> None:
     """Check the names of the data, which verl's own trainer would read as files.
 
     Raises:
         ConfigError: another name is given.
     """
-    for key, allowed in (("train_files", [train]), ("val_files", [None, validation])):
-        if data[key] not in allowed:
+    given = ("train_files", batch.train_files, [train]), ("val_files", batch.val_files, [None, validation])
+    for key, name, allowed in given:
+        if name not in allowed:
             names = ", ".join("null" if one is None else repr(one) for one in allowed)
-            raise ConfigError(f"data.{key}={data[key]!r} is not allowed. Allowed: {names}.")
+            raise ConfigError(f"data.{key}={name!r} is not allowed. Allowed: {names}.")
 
 
-def check_batches(config: Mapping[str, Any], plan: RunPlan) -> None:
-    """Check that the rows fill a batch, that batches divide evenly, and that a validation has data."""
-    data, batch, rate = config["data"], int(config["data"]["train_batch_size"]), config["optim"]["lr"]
-    if not isinstance(rate, int | float) or not rate > 0:
+def check_batches(plan: OfflinePlan, rows: Rows) -> None:
+    """Check the optimizer, that the rows fill a batch, that batches divide evenly, and that a validation has data."""
+    for condition in optimizer_conditions("optim"):
+        if message := condition.message(plan.value):
+            raise ConfigError(message)
+    batch, passes, rate = int(plan.batch.tasks), plan.actor.passes, plan.value("optim.lr")
+    if not rate > 0:
         raise ConfigError(f"optim.lr={rate!r} is not allowed. Allowed: a number above 0.")
-    if plan.rows < batch:
-        raise ConfigError(f"{plan.summary}. Fewer than data.train_batch_size={batch}: lower it, or add episodes.")
-    ranks = int(os.environ.get("WORLD_SIZE", "1")) // int(config["engine"]["ulysses_sequence_parallel_size"])
-    packed, each = data["use_dynamic_bsz"], data["micro_batch_size_per_gpu"]
-    if batch % (ranks if packed else ranks * int(each)):
-        micro = "" if packed else f"data.micro_batch_size_per_gpu={each}"
+    if rows.count < batch:
+        raise ConfigError(f"{rows.summary}. Fewer than data.train_batch_size={batch}: lower it, or add episodes.")
+    ranks = int(os.environ.get("WORLD_SIZE", "1")) // prod(plan.actor.ways.values())
+    if batch % (ranks if passes.packed else ranks * int(passes.rows or 1)):
+        micro = "" if passes.packed else f"{passes.key}={passes.rows}"
         several = f"the {ranks} processes of torchrun" if ranks > 1 else ""
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of {' times '.join(filter(None, (micro, several)))}."
         )
-    if data["val_files"] and plan.val_rows < batch:
+    if plan.batch.val_files and rows.val_count < batch:
         raise ConfigError(
-            f"the validation data has {plan.val_rows} rows, but verl drops batches smaller than data.train_batch_size="
+            f"the validation data has {rows.val_count} rows, but verl drops batches smaller than data.train_batch_size="
             f"{batch}. Hold out more episodes, lower data.train_batch_size, or set data.val_files=null."
         )
-    every = config["trainer"]["test_freq"]
-    if isinstance(every, int) and every > 0 and not data["val_files"]:
+    every = plan.schedule.test_every
+    if isinstance(every, int) and every > 0 and not plan.batch.val_files:
         raise ConfigError(
             f"trainer.test_freq={every} asks for validations, but data.val_files is null. Set "
             "data.val_files, or set trainer.test_freq=-1."
         )
 
 
-def total_steps(config: Mapping[str, Any], rows: int) -> int:
+def total_steps(plan: OfflinePlan, rows: int) -> int:
     """Return the number of optimizer steps of the whole run.
 
     Raises:
         ConfigError: `trainer.total_training_steps` exceeds the steps of all epochs.
     """
-    epochs, asked = config["trainer"]["total_epochs"], config["trainer"]["total_training_steps"]
-    most = rows // int(config["data"]["train_batch_size"]) * int(epochs)
+    epochs, asked = plan.schedule.epochs, plan.schedule.steps
+    most = rows // int(plan.batch.tasks) * int(epochs)
     if most < 1:
         raise ConfigError(f"trainer.total_epochs={epochs} leaves nothing to train. Allowed: >= 1.")
     if asked is not None and not 1 <= int(asked) <= most:

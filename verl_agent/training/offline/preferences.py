@@ -9,13 +9,14 @@ from pydantic import Field
 
 from verl_agent.envs.arena import SEAT
 from verl_agent.errors import ConfigError
+from verl_agent.returns import differs_by
 from verl_agent.sections import Needs, OnResume, settings
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record import EpisodeRecord, TaskKey, task_key
 from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.training.offline.selection import (
+    NamedTask,
     Paths,
     Tags,
-    TaskKey,
     content_hash,
     conversation,
     prompt,
@@ -40,7 +41,7 @@ def edited_replies(records: Iterable[EpisodeRecord]) -> list[tuple[EpisodeRecord
             better, worse = _until(record, number, turn["reply"]), _until(record, number, turn["proposed"])
             if turn["reply"] != turn["proposed"]:
                 pairs[content_hash([conversation(better), conversation(worse)])] = better, worse
-    return [pair for _, pair in sorted(pairs.items(), key=lambda one: (one[1][0]["env"], one[1][0]["task"], one[0]))]
+    return [pair for _, pair in sorted(pairs.items(), key=lambda one: (task_key(one[1][0]), one[0]))]
 
 
 def _until(record: EpisodeRecord, number: int, reply: str) -> EpisodeRecord:
@@ -101,8 +102,8 @@ class Pair:
 
     @property
     def task(self) -> TaskKey:
-        """Environment and id of the task."""
-        return self.better["env"], self.better["task"]
+        """Key of the task."""
+        return task_key(self.better)
 
     @property
     def fingerprint(self) -> str:
@@ -125,14 +126,14 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
         return _edit_pairs(records, settings)
     by_task: dict[tuple[TaskKey, str], dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
-        task, seat = (record["env"], record["task"]), str(record["data"].get(SEAT, ""))
+        task, seat = task_key(record), str(record["data"].get(SEAT, ""))
         by_task[task, seat].setdefault(content_hash(conversation(record)), record)
     pairs: list[Pair] = []
     for (task, _), episodes in sorted(by_task.items()):
         ranked = [episodes[name] for name in sorted(episodes, key=lambda name: (-episodes[name]["reward"], name))]
         require_equal_prompts(task, ranked)
         matched = zip(ranked[: len(ranked) // 2], reversed(ranked), strict=False)
-        wide = [Pair(high, low) for high, low in matched if high["reward"] - low["reward"] >= settings.min_gap]
+        wide = [Pair(high, low) for high, low in matched if differs_by(high["reward"], low["reward"], settings.min_gap)]
         pairs += wide[: settings.per_task]
     if not pairs:
         played = sum(map(len, by_task.values()))
@@ -144,7 +145,7 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
     return pairs
 
 
-def pairable_records(settings: PreferenceSettings, held_out: frozenset[TaskKey] | None = None) -> list[EpisodeRecord]:
+def pairable_records(settings: PreferenceSettings, held_out: frozenset[NamedTask] | None = None) -> list[EpisodeRecord]:
     """Return the records to pair; see `usable_records`."""
     edits = settings.pairs == "edits"
     return usable_records(settings.records, "preference.records", held_out, settings.labels, operated=edits)

@@ -1,30 +1,26 @@
-"""Runs of supervised training and DPO: checks before the start, claim of the folder, progress, and training."""
+"""Runs of supervised training and DPO: their checks, estimates, progress and training."""
 
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pkgutil import resolve_name
+from statistics import fmean
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
-from rich.markup import escape
+from typing_extensions import override
 
-from verl_agent.config.catalogue import may_change
-from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_complete
-from verl_agent.config.settings import AgentEnv, read_env
-from verl_agent.errors import ConfigError
-from verl_agent.models.hf import load_config
-from verl_agent.models.resolve import parameters, resolve_model
+from verl_agent.config.plan import OfflinePlan
+from verl_agent.errors import ConfigError, counted
+from verl_agent.models.hf import load_config, positions
+from verl_agent.models.portable import check_portable
+from verl_agent.models.resolve import parameters
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.runs.best_checkpoint import keep_best, read_best
-from verl_agent.runs.console import poll_in_background, progress_bar, redirect_output, report_failure
-from verl_agent.runs.folder import RunFolder, check_resume
+from verl_agent.runs.console import poll_in_background, progress_bar
+from verl_agent.runs.folder import RunFolder
 from verl_agent.runs.identity import is_first_rank
 from verl_agent.system.installation import require_attention
 from verl_agent.system.resources import (
@@ -35,14 +31,19 @@ from verl_agent.system.resources import (
     memory_needed,
     require_memory,
 )
+from verl_agent.terminal import Console, say
+from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
-from verl_agent.training.offline.plan import RunPlan, check_batches, total_steps
-from verl_agent.training.preflight.estimates import CORE_FLOPS, FLOPS, offline_estimate, shape_of, spell
-from verl_agent.training.preflight.loggers import check_loggers
+from verl_agent.training.job import TrainingJob
+from verl_agent.training.offline.estimate import computing_s, row_lengths
+from verl_agent.training.offline.plan import Rows, check_batches, total_steps
+from verl_agent.training.offline.play import check_play, player_of
+from verl_agent.training.preflight.computation import check_computation
+from verl_agent.training.preflight.estimates import FLOPS, offline_gb, shape_of, spell
+from verl_agent.training.preflight.machine import cpu_flops
 from verl_agent.training.preflight.ranks import check_torchrun_ranks
+from verl_agent.training.verl_config import to_verl_offline
 
-PLAIN_TEXT: Mapping[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-"""Options of the console for text that is no markup."""
 POLL_S = 0.5
 LINE_S = 10.0
 """Least seconds between two lines of progress where no bar can be drawn, such as in a file."""
@@ -54,7 +55,7 @@ class Method:
 
     Attributes:
         base: YAML that its recipes are built on.
-        plan: checks a resolved config, with its environment and agent, and counts its rows.
+        rows: checks a plan and its environment, and counts its rows.
         trainer: module and class of the trainer, as `pkgutil.resolve_name` reads them.
         shown: metrics of `train/` that the progress bar shows.
     """
@@ -62,7 +63,7 @@ class Method:
     command: str
     base: str
     title: str
-    plan: Callable[[Mapping[str, Any], AgentEnv], RunPlan]
+    rows: Callable[[OfflinePlan], Rows]
     trainer: str
     shown: Sequence[str]
 
@@ -71,94 +72,116 @@ class Method:
         return ", ".join(f"{name} {logged.values.get(f'train/{name}', 0.0):.3f}" for name in self.shown)
 
 
-def run(config: DictConfig, method: Method) -> None:
-    """Train to the last step of a composed recipe, or resume from its last checkpoint."""
-    check_keys(config, method.base)
-    try:
-        OmegaConf.resolve(config)
-        folder = RunFolder.create(config.trainer.default_local_dir)
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"the config does not resolve: {error}") from error
-    with redirect_output(folder.log) as console:
-        shown = console if is_first_rank() else Console(quiet=True)
-        check_complete(config)
-        check_loggers(config.trainer.logger)
-        check_resume(config.trainer, "model.path")
-        plain: Any = OmegaConf.to_container(config)
-        plan = method.plan(plain, read_env(plain))
-        check_batches(plain, plan)
-        steps = total_steps(plain, plan.rows)
-        with open_dict(config):
-            config.trainer.default_local_dir = str(folder.root)
-            config.model.path = resolve_model(config.model.path, key="model.path")
-        load_config(config.model.path, "model.path")
-        require_attention("model", plain["model"], plain["engine"], not use_cpu_device())
-        memory_gb = memory_needed(parameters(config.model.path), SFT_MEMORY_GB, SFT_BYTES)
-        require_memory(machine_memory(), memory_gb if use_cpu_device() else 0.0)
-        step = claim_run(config, folder, {"command": method.command, **plain, **plan.facts}, method, shown)
-        if step >= steps:
-            shown.print(f"All {steps} steps are done already: {folder.root}", soft_wrap=True)
+class OfflineTraining(TrainingJob):
+    """Supervised training or DPO with verl's SFT trainer, in this process."""
+
+    model_key = "model.path"
+
+    def __init__(self, plan: OfflinePlan, method: Method) -> None:
+        super().__init__(plan)
+        self.plan, self.method, self.command = plan, method, method.command
+
+    @override
+    def check(self) -> None:
+        super().check()
+        self.rows = rows = self.method.rows(self.plan)
+        check_batches(self.plan, rows)
+        self.steps = total_steps(self.plan, rows.count)
+        name, self.plan = self.plan.actor.path, self.plan.located()
+        model, on_cpu = self.plan.actor, use_cpu_device()
+        self._check_length(name)
+        may_be_random = self.command == "sft"
+        check_computation(
+            "model", {**model.model, "path": model.path}, int(self.plan.lengths.row), may_be_random=may_be_random
+        )
+        require_attention("model", model.model, model.layout, not on_cpu)
+        self._memory_gb = memory_needed(parameters(model.path), SFT_MEMORY_GB, SFT_BYTES)
+        require_memory(machine_memory(), self._memory_gb if on_cpu else 0.0)
+        self.settings = {"command": self.command, **self.plan.values, **rows.facts, **check_play(self.plan)}
+        self.checkpoint_gb = checkpoint_gb(parameters(model.path), list(model.checkpoint["save_contents"]))
+
+    def _check_length(self, name: str) -> None:
+        """Check that the model can be stored, and read an episode of `data.max_length` tokens.
+
+        Args:
+            name: name of the model in the recipe.
+
+        Raises:
+            ConfigError: the model has no config that can be read, is not portable, or its context is shorter.
+        """
+        path, length = self.plan.actor.path, int(self.plan.lengths.row)
+        model = load_config(path, self.model_key)
+        check_portable(model, f"model.path={path!r}")
+        longest = positions(model)
+        if longest is not None and length > longest:
+            raise ConfigError(
+                f"data.max_length={length} allows episodes that model.path={name!r} cannot read: it supports at most "
+                f"{longest} tokens. Lower data.max_length, or choose a model with a longer context."
+            )
+
+    @override
+    def require_room(self) -> None:
+        self.tell(f"{self.rows.summary}{self._describe_memory()}")
+        super().require_room()
+
+    def _describe_memory(self) -> str:
+        """Return the estimated memory as the end of a sentence; empty if the architecture is not known."""
+        if use_cpu_device():
+            return f"; estimated: {self._memory_gb:.0f} GB of memory"
+        shape, ranks = shape_of(self.plan.actor.path), int(os.environ.get("WORLD_SIZE", "1"))
+        return f"; estimated: {offline_gb(self.plan, shape, ranks):.0f} GB of each GPU" if shape else ""
+
+    @override
+    def resharded(self) -> list[str]:
+        line = check_torchrun_ranks(self.folder.root / f"global_step_{self.step}", self.plan.actor)
+        return [line] if line else []
+
+    @override
+    def work(self) -> None:
+        with showing_progress(self.folder, self.steps, self.method, self.console):
+            self._train()
+            if self.folder.last_step < self.steps:
+                raise RuntimeError(f"the training ended after step {self.folder.last_step} of {self.steps}.")
+
+    def _train(self) -> None:
+        self.folder.metrics.parent.mkdir(parents=True, exist_ok=True)
+        os.environ["VERL_FILE_LOGGER_PATH"] = str(self.folder.metrics)
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        from verl_agent.platform.plugin import require_plugin  # importing it imports verl
+
+        require_plugin()
+        from verl_agent.training.offline.sft_trainer import run_trainer
+
+        rows, config = replace(self.rows, datasets=self._datasets), to_verl_offline(self.plan, self.step)
+        with one_rank():
+            run_trainer(resolve_name(self.method.trainer), self.plan, config, rows)
+
+    def _datasets(self, encoder: Any) -> tuple[Any, Any]:
+        """Encode the rows, and print the estimated time, which their lengths decide."""
+        shape = shape_of(self.plan.actor.path)
+        train, validation = self.rows.datasets(encoder)
+        if shape is not None and is_first_rank():
+            lengths = row_lengths(train), row_lengths(validation)
+            rate = cpu_flops() if use_cpu_device() else FLOPS * int(os.environ.get("WORLD_SIZE", "1"))
+            training_s, validating_s = computing_s(self.plan, shape, lengths, self.steps - self.step, rate)
+            text = f"{counted(len(lengths[0]), 'row')} of {fmean(lengths[0]):.0f} tokens on average, at most "
+            text += f"{max(lengths[0])}; estimated: {spell(training_s)} of training"
+            self.tell(f"{text} and {spell(validating_s)} of validation" if validating_s else text)
+        return train, validation
+
+    @override
+    def report(self, ended: bool) -> None:
+        if not ended:
             return
-        shown.print(f"{plan.summary}{describe_need(config, plan)}", **PLAIN_TEXT)
-        if is_first_rank():  # the others would read while it removes
-            each_gb = checkpoint_gb(parameters(config.model.path), list(config.checkpoint.save_contents))
-            folder.require_room(each_gb, config.trainer.max_ckpt_to_keep)
-        if step:
-            resharded = check_torchrun_ranks(folder.root / f"global_step_{step}", plain)
-            shown.print("\n".join(filter(None, (resharded, f"resuming after step {step} of {steps}"))), **PLAIN_TEXT)
-        with report_failure(folder, console), showing_progress(folder, steps, method, console):
-            train_in_process(config, folder, method, plan)
-            if folder.last_step < steps:
-                raise RuntimeError(f"the training ended after step {folder.last_step} of {steps}.")
-        if best := read_best(folder.root):
-            shown.print(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {folder.root / 'best'}")
-        shown.print(f"{method.title}: {folder.root}   log: {folder.log}", soft_wrap=True)
-
-
-def claim_run(
-    config: DictConfig, folder: RunFolder, settings: Mapping[str, Any], method: Method, console: Console
-) -> int:
-    """Claim the folder of a run, and remove old checkpoints.
-
-    Returns:
-        The step to resume after; 0 for a new run.
-    """
-    step, warning = folder.claim(settings, may_change(method.command), config.trainer.resume_mode)
-    if warning:
-        console.print(f"[yellow]{escape(warning)}[/]", highlight=False, soft_wrap=True)
-    if step:
-        config.trainer.resume_mode = "auto"  # verl knows no other mode, and reads the tracker
-    if step and is_first_rank():
-        keep_best(folder.root)
-        folder.prune(config.trainer.max_ckpt_to_keep)
-    return step
-
-
-def describe_need(config: DictConfig, plan: RunPlan) -> str:
-    """Return the estimated memory and time as the end of a sentence; empty if the architecture is not known."""
-    shape, ranks = shape_of(config.model.path), int(os.environ.get("WORLD_SIZE", "1"))
-    if shape is None:
-        return ""
-    cores, rows = len(os.sched_getaffinity(0)), plan.rows * (2 if "preference" in config else 1)
-    rate = CORE_FLOPS * cores if use_cpu_device() else FLOPS * ranks
-    gpu_gb, seconds = offline_estimate(OmegaConf.to_container(config), shape, rows, rate, ranks)
-    memory_gb = memory_needed(parameters(config.model.path), SFT_MEMORY_GB, SFT_BYTES)
-    memory = f"{memory_gb:.0f} GB of memory" if use_cpu_device() else f"{gpu_gb:.0f} GB of each GPU"
-    return f"; estimated: {memory}, {spell(seconds)} of computing at most, without validation"
-
-
-def train_in_process(config: DictConfig, folder: RunFolder, method: Method, plan: RunPlan) -> None:
-    """Train with verl's trainer, in this process."""
-    folder.metrics.parent.mkdir(parents=True, exist_ok=True)
-    os.environ["VERL_FILE_LOGGER_PATH"] = str(folder.metrics)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from verl_agent.platform.plugin import require_plugin  # importing it imports verl
-
-    require_plugin()
-    from verl_agent.training.offline.sft_trainer import run_trainer
-
-    with one_rank():
-        run_trainer(resolve_name(method.trainer), config, plan)
+        if (player := player_of(self.plan)) and is_first_rank():  # a run that was killed may not have played the last
+            player.play(self.folder.last_step)
+            keep_best(self.folder.root)
+        with suppress(ConfigError):  # without a metric to plot
+            self.tell(f"curves: {plot_curves(self.folder.all_metrics, self.folder.curves, self.folder.root.name)}")
+        if best := read_best(self.folder.root):
+            where = self.folder.root / "best"
+            self.tell(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {where}")
+        self.tell(f"{self.method.title}: {self.folder.root}   log: {self.folder.log}")
 
 
 @contextmanager
@@ -202,7 +225,7 @@ def showing_progress(folder: RunFolder, steps: int, method: Method, console: Con
                 if plain and first_rank and (now_s - printed_s >= LINE_S or logged.step >= steps):
                     printed_s = now_s
                     line = f"step {logged.step}/{steps}  {method.state(logged)}"
-                    console.print(line, **PLAIN_TEXT)
+                    say(console, line)
 
         with poll_in_background(update, POLL_S):
             yield

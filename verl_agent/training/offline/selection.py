@@ -5,23 +5,21 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from verl_agent.errors import ConfigError
+from verl_agent.returns import reaches
 from verl_agent.sections import Needs, OnResume, settings
 from verl_agent.trace.labels import keep_labelled, read_labels
-from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.trace.record import EpisodeRecord, TaskKey, env_label, task_key, to_episode
 from verl_agent.trace.record_files import read_records
 from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import Author, Episode, Message, StopReason
 
 Weight = Literal["none", "reward", "task"]
 RECORDED = Needs("episodes.records", instead="It names recorded episodes, such as the output of `verl-agent eval`.")
-TaskKey = tuple[str, str]
-"""Environment and id of a task."""
 
 
 def _as_list(value: Any) -> Any:
@@ -34,6 +32,9 @@ Authors = Annotated[list[Author], BeforeValidator(_as_list)]
 """Authors of replies; a single one may be given without a list."""
 Tags = Annotated[list[str], BeforeValidator(_as_list)]
 """Tags of labelled episodes, those to leave out after a minus sign; a single one may be given without a list."""
+NamedTask = tuple[str, str]
+"""Name of an environment and id of a task. Unlike a `TaskKey` it is the same for all entries of a mixture, so that an
+episode of a held-out task is found under every label."""
 
 
 @settings("episodes", base="agent_sft")
@@ -58,9 +59,9 @@ class EpisodeSource:
     """Tags of recorded episodes (see `verl-agent view`): keep those with one of the tags, and leave those with a tag
     after a minus sign out (`-bad`). Empty to keep all."""
     authors: Annotated[Authors, RECORDED] = Field(default_factory=list)
-    """Authors of the replies of recorded episodes to train on: `policy`, `person`, `oracle`. Empty for all replies of
-    episodes in which no person intervened; others are only used if authors are named. A reply whose action was rejected
-    is never trained on."""
+    """Authors of the replies of recorded episodes to train on: `policy`, `person`, `oracle`, `overseer`. Empty for all
+    replies of episodes in which no person intervened; others are only used if authors are named. A reply whose action
+    was rejected is never trained on."""
 
     def __post_init__(self) -> None:
         if not self.oracle and not self.records:
@@ -85,7 +86,7 @@ class ChosenEpisode:
 def usable_records(
     paths: Sequence[str],
     key: str,
-    held_out: frozenset[TaskKey] | None = None,
+    held_out: frozenset[NamedTask] | None = None,
     labels: Sequence[str] = (),
     operated: bool = False,
 ) -> list[EpisodeRecord]:
@@ -100,13 +101,14 @@ def usable_records(
 
     Raises:
         ConfigError: a path does not exist, a line is no record, no episode is usable, no episode has one of the tags,
-            or an episode is of a held-out task. An evaluation of an environment whose held-out tasks are not known is
-            refused too.
+            or an episode is of a held-out task or has no reward. An evaluation of an environment whose held-out tasks
+            are not known is refused too.
     """
     try:
         recorded = list(read_records(paths))
     except ConfigError as error:
         raise ConfigError(f"{key}: {error}") from error
+    _check_rated(recorded, key)
     usable = [
         record
         for record in recorded
@@ -132,13 +134,23 @@ def usable_records(
     return keep_labelled(usable, labels, read_labels(paths), setting)
 
 
+def _check_rated(records: Sequence[EpisodeRecord], key: str) -> None:
+    """Refuse imported episodes whose source states no reward."""
+    if unrated := [record for record in records if record["stop"] == StopReason.UNRATED]:
+        raise ConfigError(
+            f"{key} holds {len(unrated)} episodes without a reward, such as one of task {unrated[0]['task']!r} of env "
+            f"{unrated[0]['env']!r}: their source states none. Import it again and say what they earned: verl-agent "
+            "records import ... --reward 1"
+        )
+
+
 def _usable(episode: Episode, operated: bool) -> bool:
     if episode.operated:
         return operated and (episode.valid or episode.stop is StopReason.OPERATOR)
     return episode.valid
 
 
-def _check_evaluated(records: Sequence[EpisodeRecord], key: str, held_out: frozenset[TaskKey] | None) -> None:
+def _check_evaluated(records: Sequence[EpisodeRecord], key: str, held_out: frozenset[NamedTask] | None) -> None:
     """Refuse an evaluation of an environment whose held-out tasks are not known."""
     known = {env for env, _ in held_out or ()}
     for record in records:
@@ -152,17 +164,21 @@ def _check_evaluated(records: Sequence[EpisodeRecord], key: str, held_out: froze
 def select_episodes(records: Iterable[EpisodeRecord], settings: EpisodeSource) -> list[ChosenEpisode]:
     """Keep rewarded episodes, each conversation once; the result does not depend on the order of the records.
 
+    Of several records of one conversation, which may differ in rewards or reviews, the best is kept.
+
     Returns:
         Episodes by environment and task, the best of each task first; may be empty.
     """
     by_task: dict[TaskKey, dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
         if _rewarded(record, settings.min_reward) and any(learned_turns(record["turns"], settings.authors)):
-            by_task[record["env"], record["task"]].setdefault(content_hash(record["messages"]), record)
+            equal, key = by_task[task_key(record)], content_hash(record["messages"])
+            other = equal.setdefault(key, record)
+            if other is not record:
+                equal[key] = min(other, record, key=lambda entry: (_rank(entry), content_hash(entry)))
     chosen: list[ChosenEpisode] = []
     for task in sorted(by_task):
-        ranked = sorted(by_task[task].items(), key=lambda pair: (-pair[1]["reward"], len(pair[1]["turns"]), pair[0]))
-        kept = [record for _, record in islice(ranked, settings.per_task)]
+        kept = sorted(by_task[task].values(), key=_rank)[: settings.per_task]
         chosen += [ChosenEpisode(record, _weight(record, settings.weight, len(kept))) for record in kept]
     return [episode for episode in chosen if episode.weight > 0]
 
@@ -178,7 +194,7 @@ def learned_turns(turns: Sequence[TurnRecord], authors: Sequence[Author]) -> lis
 
 def count_by_environment(episodes: Iterable[ChosenEpisode]) -> dict[str, int]:
     """Count the episodes of each environment."""
-    return dict(Counter(episode.record["env"] for episode in episodes))
+    return dict(Counter(env_label(episode.record) for episode in episodes))
 
 
 def conversation(record: EpisodeRecord) -> list[Message]:
@@ -201,7 +217,12 @@ def content_hash(content: object) -> str:
 
 
 def _rewarded(record: EpisodeRecord, min_reward: float | None) -> bool:
-    return record["success"] if min_reward is None else record["reward"] >= min_reward
+    return record["success"] if min_reward is None else reaches([record["reward"]], min_reward)
+
+
+def _rank(record: EpisodeRecord) -> tuple[float, int, str]:
+    """Return the key by which the best and then the shortest conversation comes first."""
+    return -record["reward"], len(record["turns"]), content_hash(record["messages"])
 
 
 def _weight(record: EpisodeRecord, kind: str, kept: int) -> float:

@@ -1,16 +1,16 @@
 """Supervised training on the oracle's episodes, on recorded ones, or on both."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from verl_agent.agents.base import Agent
+from verl_agent.config.plan import OfflinePlan
 from verl_agent.config.settings import AgentEnv
 from verl_agent.envs.tasks import check_disjoint, sample_tasks, task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.oracle import demonstration_actions
 from verl_agent.runs.identity import TASK_IDS
 from verl_agent.sections import section
-from verl_agent.training.offline.plan import RunPlan, check_files
+from verl_agent.training.offline.plan import Rows, check_files
 from verl_agent.training.offline.run import Method
 from verl_agent.training.offline.selection import (
     ChosenEpisode,
@@ -25,21 +25,21 @@ from verl_agent.training.offline.selection import (
 from verl_agent.types import TaskItem
 
 
-def plan_episodes(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
+def episode_rows(plan: OfflinePlan) -> Rows:
     """Check the environment, the tasks and the recorded episodes.
 
     Raises:
         ConfigError: a setting of `env`, `agent` or `episodes` is not allowed, or no episode is left.
     """
-    env, data = played.env, config["data"]
-    source = section("episodes", EpisodeSource, config["episodes"])
-    check_files(data, f"train:{env.train_tasks}", f"validation:{env.eval_tasks}")
+    played, env, batch = plan.played, plan.played.env, plan.batch
+    source = section("episodes", EpisodeSource, plan.value("episodes"))
+    check_files(batch, f"train:{env.train_tasks}", f"validation:{env.eval_tasks}")
     tasks, held_out = played.tasks(env.train_tasks), played.tasks(env.eval_tasks)
     check_disjoint(tasks, held_out, {"env.train_tasks": env.train_tasks, "env.eval_tasks": env.eval_tasks})
     agent = played.new_agent()
-    check_turn_limit(source, agent, demonstrates=source.oracle or bool(data["val_files"]))
-    demonstrated = sampled(tasks, data["train_max_samples"]) if source.oracle else []
-    validated = sampled(held_out, data["val_max_samples"]) if data["val_files"] else []
+    check_turn_limit(source, agent, demonstrates=source.oracle or bool(batch.val_files))
+    demonstrated = sampled(tasks, batch.most) if source.oracle else []
+    validated = sampled(held_out, batch.most_val) if batch.val_files else []
     chosen = recorded(source, held_out)
     if source.records and not chosen:
         raise ConfigError(
@@ -63,10 +63,9 @@ def plan_episodes(config: Mapping[str, Any], played: AgentEnv) -> RunPlan:
             train += weighted(encoder.encode(one.record, turns), one.weight)
         return train, validation or None
 
-    return RunPlan(
-        rows=oracle_rows(played, agent, demonstrated) + sum(agent.context.segments_of(turns) for turns in learned),
-        val_rows=oracle_rows(played, agent, validated),
-        played=played,
+    return Rows(
+        count=oracle_rows(played, agent, demonstrated) + sum(agent.context.sample_count(turns) for turns in learned),
+        val_count=oracle_rows(played, agent, validated),
         datasets=datasets,
         facts={TASK_IDS: task_ids(tasks), "recorded episodes": content_hash(content)},
         summary=f"{len(demonstrated)} episodes of the oracle" + (f", {counts}" if counts else ""),
@@ -115,8 +114,8 @@ def oracle_rows(played: AgentEnv, agent: Agent, tasks: list[TaskItem]) -> int:
     """Count the rows of the oracle's episodes: one an episode, or one a segment if the agent edits the context."""
     if not agent.context.edits:
         return len(tasks)
-    return sum(agent.context.segments(len(demonstration_actions(played.live, item))) for item in tasks)
+    return sum(agent.context.sample_count([True] * len(demonstration_actions(played.live, item))) for item in tasks)
 
 
 TRAINER = "verl_agent.training.offline.sft_trainer:SupervisedTrainer"
-SFT = Method("sft", "agent_sft", "supervised training", plan_episodes, TRAINER, ["loss"])
+SFT = Method("sft", "agent_sft", "supervised training", episode_rows, TRAINER, ["loss"])

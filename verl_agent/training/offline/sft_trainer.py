@@ -8,22 +8,24 @@ from verl.trainer.sft_trainer import SFTTrainer
 from verl.utils.checkpoint import CheckpointHandler
 from verl.utils.distributed import destroy_global_process_group, initialize_global_process_group
 
+from verl_agent.config.plan import OfflinePlan
 from verl_agent.models.checkpoints import begin_checkpoint, finish_checkpoint
 from verl_agent.runs.best_checkpoint import keep_best
 from verl_agent.runs.folder import RunFolder
 from verl_agent.training.offline.encoding import EpisodeEncoder
-from verl_agent.training.offline.plan import RunPlan
+from verl_agent.training.offline.plan import Rows
+from verl_agent.training.offline.play import CheckpointPlayer, player_of
 
 
 class BestCheckpointHandler:
     """Checkpoint handler of verl's trainer that adds manifests, and keeps the best checkpoint when it prunes others."""
 
-    def __init__(self, handler: CheckpointHandler) -> None:
-        self._handler = handler
+    def __init__(self, handler: CheckpointHandler, player: CheckpointPlayer | None = None) -> None:
+        self._handler, self._player = handler, player
         self._keep, handler.max_ckpt_to_keep = handler.max_ckpt_to_keep, None  # verl would remove before it saves
 
     def save_checkpoint(self, step: int) -> None:
-        """Save a checkpoint, then update the best one; verl has validated the step before."""
+        """Save a checkpoint, play it, and update the best one; verl has computed the validation loss before."""
         run = Path(self._handler.default_local_dir)
         checkpoint = run / f"global_step_{step}"
         if self._handler.rank == 0:
@@ -31,6 +33,8 @@ class BestCheckpointHandler:
         self._handler.save_checkpoint(step)
         if self._handler.rank == 0:
             finish_checkpoint(checkpoint)
+            if self._player is not None:
+                self._player.play(step)
             keep_best(run)
             RunFolder.at(run).prune(self._keep)
 
@@ -44,6 +48,9 @@ class BestCheckpointHandler:
         it counts rows of larger or smaller batches, so the state of rank 0 is used with rows counted anew.
         """
         step, loader = int(self._handler.load_checkpoint()), self._handler.train_dataloader
+        if step and self._player is not None and self._handler.rank == 0:  # a killed run may have saved without playing
+            self._player.play(step)
+            keep_best(Path(self._handler.default_local_dir))
         if step % len(loader) == 0:
             loader.next_iter_state = None
         else:
@@ -63,24 +70,30 @@ def count_rows(state: dict[str, Any], batch_size: int) -> None:
 class SupervisedTrainer(SFTTrainer):
     """SFT trainer of verl with `BestCheckpointHandler`."""
 
-    def __init__(self, config: Any, plan: RunPlan) -> None:
-        self._plan = plan
+    def __init__(self, plan: OfflinePlan, config: Any, rows: Rows) -> None:
+        self.plan, self._rows = plan, rows
         super().__init__(config)
 
     def _build_dataset(self) -> None:
-        model, data = self.model_config, self.config.data
-        options, kind = dict(data.apply_chat_template_kwargs), model.hf_config.model_type
-        encoder = EpisodeEncoder(model.tokenizer, kind, self._plan.played, int(data.max_length), options)
-        self.train_dataset, self.val_dataset = self._plan.datasets(encoder)
+        model, lengths = self.model_config, self.plan.lengths
+        kind, options = model.hf_config.model_type, dict(lengths.template_options)
+        encoder = EpisodeEncoder(model.tokenizer, kind, self.plan.played, int(lengths.row), options)
+        self.train_dataset, self.val_dataset = self._rows.datasets(encoder)
 
     def _build_ckpt_handler(self) -> None:
         super()._build_ckpt_handler()
         handler: CheckpointHandler = self.ckpt_handler
-        self.ckpt_handler: CheckpointHandler | BestCheckpointHandler = BestCheckpointHandler(handler)
+        self.ckpt_handler: CheckpointHandler | BestCheckpointHandler = BestCheckpointHandler(
+            handler, player_of(self.plan)
+        )
 
 
-def run_trainer(kind: type[SupervisedTrainer], config: Any, plan: RunPlan) -> None:
-    """Train to the end in this process, as `verl.trainer.sft_trainer.run_sft` does for verl's own class."""
+def run_trainer(kind: type[SupervisedTrainer], plan: OfflinePlan, config: Any, rows: Rows) -> None:
+    """Train to the end in this process, as `verl.trainer.sft_trainer.run_sft` does for verl's own class.
+
+    Args:
+        config: verl's config of the plan.
+    """
     initialize_global_process_group()
-    kind(config, plan).fit()
+    kind(plan, config, rows).fit()
     destroy_global_process_group()

@@ -15,8 +15,6 @@ from verl_agent.config.algorithms import (
     ESTIMATOR,
     GROUPED,
     KNOWN_ESTIMATORS,
-    KNOWN_LOSSES,
-    LOSS,
     SEVERAL_ROWS,
     SWITCHED_CRITICS,
     TURN_CRITICS,
@@ -28,61 +26,34 @@ from verl_agent.config.algorithms import (
     find_estimator,
 )
 from verl_agent.config.catalogue import SET
+from verl_agent.config.plan_parts import PARTIAL, SEPARATE, SYNC
 from verl_agent.platform.shard_files import KINDS
 from verl_agent.rollout.settings import OverlongPrompt
 from verl_agent.training.preflight.conditions import Condition, Get, Where, at_most, equal_to
-
-SYNC, PARTIAL, SEPARATE = "verl_agent", "verl_agent_partial", "verl_agent_separate"
-"""Values of `trainer.v1.trainer_mode`."""
-LOSS_MEANS = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"]
-"""Aggregations of a loss over tokens and rows in verl 0.9.1 (trainer/ppo/core_algos.py, `agg_loss`)."""
-KL_NAMES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
-"""Estimators of the KL loss there (`kl_penalty`) that need only the log-probs of sampled tokens; with `+` they take the
-gradient of k2."""
-REJECTIONS = (
-    *(f"token_k{k}" for k in (1, 2, 3)),
-    *(f"seq_{over}_k{k}" for over in ("sum", "mean") for k in (1, 2, 3)),
-    "seq_max_k2",
-    "seq_max_k3",
+from verl_agent.training.preflight.teacher import TEACHER_CONDITIONS
+from verl_agent.training.preflight.update_conditions import (
+    ACTOR,
+    CORRECTION,
+    CRITIC,
+    ROLLOUT,
+    UPDATE_CONDITIONS,
+    Off,
+    On,
+    Positive,
+    Weights,
 )
-"""Criteria of rejection (`rollout_rs`) in verl 0.9.1, trainer/ppo/rollout_corr_helper.py."""
+
 VERL_CRITIC = "~/models/deepseek-llm-7b-chat"
 """verl's default of critic.model.path (trainer/config/critic/critic.yaml)."""
 
-ROLLOUT, ACTOR, CORRECTION = "actor_rollout_ref.rollout", "actor_rollout_ref.actor", "algorithm.rollout_correction"
-V1, GROUPS, FILTER, CRITIC = "trainer.v1", "trainer.v1.sampler.sampler_kwargs", "algorithm.filter_groups", "critic"
+V1, GROUPS, FILTER = "trainer.v1", "trainer.v1.sampler.sampler_kwargs", "algorithm.filter_groups"
 MODE, KEEP = f"{V1}.trainer_mode", "agent.context.keep"
 BATCH, MINI, RESPONSE = "data.train_batch_size", f"{ACTOR}.ppo_mini_batch_size", "data.max_response_length"
 EDITS, ASYNCHRONOUS = ("last", "summary"), (PARTIAL, SEPARATE)
 
-Positive, Natural, Several = (Annotated[int, Field(ge=least)] for least in (1, 0, 2))
-NotNegative, AboveZero = Annotated[float, Field(ge=0)], Annotated[float, Field(gt=0)]
+Natural, Several = (Annotated[int, Field(ge=least)] for least in (0, 2))
 Discount, Warmup = Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(gt=0, le=1)]
-On, Off, Weights = Literal[True], Literal[False], Literal["token", "sequence"]
 OffOrNull: Any = Off | NoneType
-
-
-def _criteria(value: Any) -> list[str]:
-    return [] if value is None else [option.strip() for option in str(value).split(",")]
-
-
-def _bounds_fit(value: Any, get: Get) -> bool:
-    options, bounds = _criteria(get(f"{CORRECTION}.rollout_rs")), _criteria(value)
-    each = bounds * len(options) if len(bounds) == 1 else bounds
-    return len(each) == len(options) and all(
-        is_limit(bound, pair=option.endswith("k1")) for bound, option in zip(each, options, strict=True)
-    )
-
-
-def is_limit(value: Any, pair: bool = False) -> bool:
-    """Return True for a number above 0, and with `pair` also for a text `lower_upper` of two such numbers in order."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return False
-    try:
-        numbers = [float(part) for part in str(value).split("_")]
-    except ValueError:
-        return False
-    return len(numbers) <= (2 if pair else 1) and all(number > 0 for number in numbers) and numbers == sorted(numbers)
 
 
 def _group_size(value: Any, get: Get) -> bool:
@@ -101,7 +72,6 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("trainer.use_v1", On, "The episode sampler needs it."),
     Condition(f"{V1}.sampler.sync_refill_failed_groups", Off, "It does not suit the episode sampler."),
     *(Condition(key, Positive) for key in ("trainer.total_training_steps", "trainer.nnodes", BATCH, f"{ROLLOUT}.n")),
-    *(Condition(f"{model}.optim.lr", NotNegative) for model in (ACTOR, CRITIC)),
     Condition("trainer.total_epochs", Positive, "Set trainer.total_training_steps to choose when the run ends."),
     *(Condition(key, Natural)
       for key in ("data.seed", f"{ROLLOUT}.seed", "trainer.max_restarts", "trainer.hang_timeout_s")),
@@ -210,44 +180,8 @@ CONDITIONS: tuple[Condition, ...] = (
               "Metrics, token data and the bound of staleness count one transfer of the weights in each step.",
               {MODE: [SEPARATE]}),
     Condition(MINI, equal_to(BATCH), "A step makes one update.", {MODE: [SEPARATE]}),
-    # The update
-    *(Condition(f"{model}.loss_agg_mode", LOSS_MEANS) for model in (ACTOR, CRITIC)),
-    Condition(f"{ACTOR}.kl_loss_type", Literal[tuple(name + end for name in KL_NAMES for end in ("", "+"))]),
-    Condition(f"{ROLLOUT}.temperature", AboveZero,
-              f"Gradients would be 0. Validation has {ROLLOUT}.val_kwargs.temperature."),
-    Condition(LOSS, KNOWN_LOSSES, "Others of verl do not support several turns."),
-    Condition("algorithm.use_pf_ppo", Off,
-              "verl's trainer would draw rows anew and write their advantages to other rows."),
-    *(Condition(f"{ACTOR}.clip_ratio_{bound}", NotNegative) for bound in ("low", "high")),
-    Condition(f"{ROLLOUT}.full_determinism", Off,
-              "It gives all samples of a task the same seed, so that they are equal and nothing is learnt. data.seed "
-              "chooses the order of tasks and the random numbers."),
-    Condition(f"{ACTOR}.shuffle", Off,
-              "It would split the groups of a mini-batch. data.seed shuffles the groups of every step."),
-    # Off-policy correction
-    *(Condition(f"{CORRECTION}.{key}", NoneType,
-                f"It has no effect, because PPO's ratio starts from the engine's log-probs. Set {CORRECTION}."
-                "bypass_mode=false, or add +overlay/correction=none.", {f"{CORRECTION}.bypass_mode": [True]})
-      for key in ("rollout_is", "rollout_rs")),
-    *(Condition(f"{ROLLOUT}.calculate_log_probs", On, "The correction needs the engine's log-probs.",
-                {f"{CORRECTION}.{key}": SET})
-      for key in ("rollout_is", "rollout_rs", "bypass_mode")),
-    Condition(f"{CORRECTION}.rollout_is", Weights | NoneType),
-    Condition(f"{CORRECTION}.rollout_is_threshold",
-              Where("a number > 0, above which weights are cut", lambda limit, get: is_limit(limit)),
-              "verl divides by zero where all weights of a batch lie outside of a range such as '0.5_5.0'.",
-              {f"{CORRECTION}.rollout_is": SET}),
-    Condition(f"{CORRECTION}.rollout_rs",
-              Where(f"null, or one or several of {', '.join(REJECTIONS)}",
-                    lambda value, get: set(_criteria(value)) <= set(REJECTIONS))),
-    Condition(f"{CORRECTION}.rollout_rs_threshold",
-              Where("one bound for each criterion, separated by commas: a number > 0, and for k1 also a text such as "
-                    "'0.5_2.0', the bounds of p_engine / p_trainer", _bounds_fit),
-              when={f"{CORRECTION}.rollout_rs": SET}),
-    Condition(f"{CORRECTION}.rollout_rs",
-              Where("criteria of whole rows, such as seq_mean_k1", lambda value, get: "token" not in str(value)),
-              "Others remove tokens from the middle of a turn, and the loss would take the rest for two turns. Or set "
-              "the loss to vanilla or gspo.", {LOSS: ["turn_ratio"]}),
+    *UPDATE_CONDITIONS,
+    *TEACHER_CONDITIONS,
     # Experts of the rollout, which the update replays
     *(Condition(key, allowed, why, {f"{ACTOR}.megatron.router_replay.mode": ["R3"]})
       for key, allowed, why in (

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
 from verl_agent.config.catalogue import recipe_text
 from verl_agent.config.checks import environments, is_met
+from verl_agent.config.keys import value_at
 from verl_agent.errors import ConfigError
 from verl_agent.sections import allowed_text
 
@@ -80,23 +80,17 @@ class Condition:
         return True
 
 
-def check_conditions(config: DictConfig, conditions: Sequence[Condition]) -> None:
-    """Check conditions, for each environment of the run; the first that does not hold is reported.
+def check_conditions(values: Mapping[str, Any], conditions: Sequence[Condition]) -> None:
+    """Check conditions on resolved settings, for each environment of the run; the first that fails is reported.
 
     The message names the entry of a mixture unless it is the same for all.
     """
-    views = environments(config)
+    views = environments(values)
     for condition in conditions:
-        found = {entry: condition.message(partial(plain_value, view)) for entry, view in views.items()}
+        found = {entry: condition.message(partial(value_at, view)) for entry, view in views.items()}
         if any(found.values()):
             entry, message = next(item for item in found.items() if item[1])
             raise ConfigError(message if len(set(found.values())) == 1 else f"{entry}{message}")
-
-
-def plain_value(config: DictConfig, key: str) -> Any:
-    """Return the value of a dotted key without nodes of OmegaConf; None if there is no such key."""
-    value = OmegaConf.select(config, key)
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def equal_to(key: str) -> Where:

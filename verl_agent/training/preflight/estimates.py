@@ -6,11 +6,12 @@ memory fragmentation are not included; keep some GB of a GPU free.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.plan import OfflinePlan, RunPlan
+from verl_agent.config.plan_parts import SEPARATE, TrainedModel
 from verl_agent.models.resolve import SMOLLM2
-from verl_agent.training.preflight.condition_table import SEPARATE
 
 CARD_GB = 80.0
 """Memory of the GPUs for which recipes are sized, in GB."""
@@ -28,10 +29,11 @@ FLOPS = 4e14
 """Operations per second that an 80 GB GPU reaches in training: 40 % of its bfloat16 peak."""
 TOKENS_S = 30.0
 """Tokens per second of one episode in a full engine."""
-CORE_FLOPS = 1e11
-"""Operations per second that a core reaches in training, in float32 with AVX-512; 1.3e11 measured at 2.5 GHz."""
-CPU_TOKENS_S = 10.0
-"""Tokens per second of one episode in vLLM on two cores."""
+CPU_TOKENS_S = 20.0
+"""Tokens per second of one episode in vLLM on a CPU, apart from its operations: calls, scheduling, sampling."""
+
+NOT_UNIFORM = 0.5
+"""Share of the groups that `skip_uniform` leaves in the loss; 0.14 to 0.57 in the recorded quickstart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Shape:
     inner: int
     vocabulary: int
     tied: bool
+    context: int | None = None
+    """Most tokens of an episode with its prompt; None if unknown."""
 
     @property
     def parameters(self) -> int:
@@ -61,15 +65,15 @@ class Shape:
 
 
 SHAPES = {
-    SMOLLM2: Shape(30, 576, 9, 3, 64, 1536, 49152, True),
-    "Qwen/Qwen2.5-0.5B-Instruct": Shape(24, 896, 14, 2, 64, 4864, 151936, True),
-    "Qwen/Qwen2.5-1.5B-Instruct": Shape(28, 1536, 12, 2, 128, 8960, 151936, True),
-    "Qwen/Qwen2.5-3B-Instruct": Shape(36, 2048, 16, 2, 128, 11008, 151936, True),
-    "Qwen/Qwen2.5-7B-Instruct": Shape(28, 3584, 28, 4, 128, 18944, 152064, False),
-    "Qwen/Qwen3-1.7B": Shape(28, 2048, 16, 8, 128, 6144, 151936, True),
-    "Qwen/Qwen3-4B": Shape(36, 2560, 32, 8, 128, 9728, 151936, True),
-    "Qwen/Qwen3-8B": Shape(36, 4096, 32, 8, 128, 12288, 151936, False),
-    "Qwen/Qwen3-14B": Shape(40, 5120, 40, 8, 128, 17408, 151936, False),
+    SMOLLM2: Shape(30, 576, 9, 3, 64, 1536, 49152, True, 8192),
+    "Qwen/Qwen2.5-0.5B-Instruct": Shape(24, 896, 14, 2, 64, 4864, 151936, True, 32768),
+    "Qwen/Qwen2.5-1.5B-Instruct": Shape(28, 1536, 12, 2, 128, 8960, 151936, True, 32768),
+    "Qwen/Qwen2.5-3B-Instruct": Shape(36, 2048, 16, 2, 128, 11008, 151936, True, 32768),
+    "Qwen/Qwen2.5-7B-Instruct": Shape(28, 3584, 28, 4, 128, 18944, 152064, False, 32768),
+    "Qwen/Qwen3-1.7B": Shape(28, 2048, 16, 8, 128, 6144, 151936, True, 40960),
+    "Qwen/Qwen3-4B": Shape(36, 2560, 32, 8, 128, 9728, 151936, True, 40960),
+    "Qwen/Qwen3-8B": Shape(36, 4096, 32, 8, 128, 12288, 151936, False, 40960),
+    "Qwen/Qwen3-14B": Shape(40, 5120, 40, 8, 128, 17408, 151936, False, 40960),
 }
 """Shapes of the recipes' models (from their config.json), so that an estimate needs no download."""
 
@@ -92,9 +96,18 @@ def shape_of(path: str) -> Shape | None:
             config.intermediate_size,
             config.vocab_size,
             bool(config.tie_word_embeddings),
+            getattr(config, "max_position_embeddings", None),
         )
     except (OSError, ValueError, AttributeError):  # not on this machine, or of another kind
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class MeanEpisode:
+    """Expected tokens of an episode: all, with its prompt, and those that the policy writes."""
+
+    tokens: float
+    written: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,66 +156,56 @@ def spell(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
-def estimate_footprint(
-    config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float = CARD_GB
-) -> Footprint:
+def estimate_footprint(plan: RunPlan, shape: Shape, critic: Shape | None = None, card_gb: float = CARD_GB) -> Footprint:
     """Estimate memory and time of a training run on GPUs."""
-    trainer, actor, rollout = (
-        config["trainer"],
-        config["actor_rollout_ref"]["actor"],
-        config["actor_rollout_ref"]["rollout"],
-    )
-    model, data, offload = config["actor_rollout_ref"]["model"], config["data"], bool(config["offload"])
-    gpus = int(trainer["n_gpus_per_node"]) * int(trainer["nnodes"])
-    megatron = actor["strategy"] == "megatron"
-    ways = int(actor["megatron"]["tensor_model_parallel_size"]) if megatron else 1
-    stages = int(actor["megatron"]["pipeline_model_parallel_size"]) if megatron else 1
-    split = 1 if megatron else int(actor["fsdp_config"]["ulysses_sequence_parallel_size"])
-    rank = int(model["lora_rank"] or 0)
-    separate = config["trainer"]["v1"]["trainer_mode"] == SEPARATE  # engines have GPUs of their own
-    playing = int(rollout["n_gpus_per_node"]) * int(rollout["nnodes"]) if separate else gpus
+    engine, gpus, offload = plan.engine, plan.layout.ranks, bool(plan.layout.offload)
+    ways = None
+    if plan.actor.on_megatron:
+        ways = prod(size for key, size in plan.actor.ways.items() if "context" not in key)
+    shards = prod(size for key, size in plan.actor.ways.items() if "tensor" in key)  # of the activations
+    rank, separate = _lora_rank(plan.actor), engine.mode == SEPARATE
+    playing = int(engine.gpus_each) * int(engine.nodes) if separate else gpus
 
     trained = [each for each in (shape, critic) if each]
     ranks = [rank, 0]  # a critic trains whole
-    sizes = [4, 4] if megatron else [_bytes(actor["fsdp_config"]), _bytes(config["critic"]["fsdp"])]
+    sizes = [4, 4] if ways else [_bytes(plan.actor.layout), _bytes(plan.value("critic.fsdp"))]
     parts = list(zip(trained, ranks, sizes, strict=False))
     updating, resting = (
-        [_states(each, gpus, ways * stages if megatron else None, own, numbers, size) for each, own, size in parts]
-        for numbers in (ADAM, RESTING)
+        [_states(each, gpus, ways, own, numbers, size) for each, own, size in parts] for numbers in (ADAM, RESTING)
     )
-    has_reference = bool(actor["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"]) and not rank
-    of_reference = 2 / (ways * stages) if megatron else _bytes(config["actor_rollout_ref"]["ref"]["fsdp_config"]) / gpus
-    reference = of_reference * shape.parameters if has_reference else 0.0
+    of_reference = 2 / ways if ways else _bytes(plan.value("actor_rollout_ref.ref.fsdp_config")) / gpus
+    taught_by = reference_parameters(plan, shape)
+    reference = of_reference * taught_by if plan.teacher or not rank else 0.0
 
-    length = int(data["max_prompt_length"]) + int(data["max_response_length"])
-    tokens = (
-        int(actor["ppo_max_token_len_per_gpu"])
-        if actor["use_dynamic_bsz"]
-        else int(actor["ppo_micro_batch_size_per_gpu"]) * length // split
-    )
-    working = max(_activations(each, tokens, recomputes(config)) for each in trained) / ways
+    length = plan.lengths.episode
+    tokens = plan.actor.passes.most_tokens(length)
+    if not plan.actor.passes.packed:
+        tokens //= prod(size for key, size in plan.actor.ways.items() if "ulysses" in key)
+    working = max(_activations(each, tokens, recomputes(plan)) for each in trained) / shards
     on_card = max(updating) if offload else sum(updating) + reference
-    share = float(rollout["gpu_memory_utilization"])
-    parallel = int(rollout["tensor_model_parallel_size"])
-    sleeps = rollout["free_cache_engine"] and rollout["enable_sleep_mode"]
-    awake = not (separate or sleeps)  # the engine keeps its memory while the trainer computes
-    cache = share * card_gb * 1e9 - 2 * shape.parameters / parallel - 2e9
+    share = float(engine.share)
+    awake = not (separate or (engine.frees_cache and engine.may_sleep))  # while the trainer computes
+    cache = share * card_gb * 1e9 - 2 * shape.parameters / engine.ranks - 2e9
     return Footprint(
         train_gb=(on_card + working) / 1e9 + CONTEXT_GB + (share * card_gb if awake else 0.0),
         play_gb=share * card_gb + (0.0 if offload or separate else (sum(resting) + reference) / 1e9) + CONTEXT_GB,
-        host_gb=(sum(resting) + reference) * int(trainer["n_gpus_per_node"]) / 1e9 if offload else 0.0,
-        episodes=max(0, int(cache * parallel / shape.cache_bytes / length) * (playing // parallel)),
-        of_episodes=int(data["train_batch_size"]) * int(rollout["n"]),
-        step_s=_seconds(config, trained, length, reference > 0, FLOPS * gpus, TOKENS_S),
+        host_gb=(sum(resting) + reference) * int(plan.layout.ranks_each) / 1e9 if offload else 0.0,
+        episodes=max(0, int(cache * engine.ranks / shape.cache_bytes / length) * (playing // engine.ranks)),
+        of_episodes=plan.batch.episodes,
+        step_s=plan.batch.episodes * length * _operations(plan, trained, taught_by if reference else 0) / (FLOPS * gpus)
+        + _longest(plan) / TOKENS_S,
     )
 
 
-def recomputes(config: Mapping[str, Any]) -> bool:
+def recomputes(plan: RunPlan) -> bool:
     """Return True if the backward pass of the policy computes activations again instead of keeping them."""
-    actor = config["actor_rollout_ref"]["actor"]
-    if actor["strategy"] == "megatron":
-        return bool(actor["megatron"]["override_transformer_config"]["recompute_granularity"] == "full")
-    return bool(config["actor_rollout_ref"]["model"]["enable_gradient_checkpointing"])
+    if plan.actor.on_megatron:
+        return bool(plan.actor.layout["override_transformer_config"]["recompute_granularity"] == "full")
+    return bool(plan.actor.model["enable_gradient_checkpointing"])
+
+
+def _lora_rank(model: TrainedModel) -> int:
+    return int(model.model["lora_rank"] or 0)
 
 
 def _bytes(engine: Mapping[str, Any]) -> int:
@@ -210,38 +213,28 @@ def _bytes(engine: Mapping[str, Any]) -> int:
     return DTYPE_BYTES.get(str(engine["model_dtype"]), 4)
 
 
-def cpu_step_s(config: Mapping[str, Any], shape: Shape, critic: Shape | None, cores: int) -> float:
-    """Return an upper bound of the seconds of a training step on a CPU, with every episode at full length."""
-    length = int(config["data"]["max_prompt_length"]) + int(config["data"]["max_response_length"])
-    has_reference = bool(config["actor_rollout_ref"]["actor"]["use_kl_loss"] or config["algorithm"]["use_kl_in_reward"])
-    trained = [each for each in (shape, critic) if each]
-    return _seconds(config, trained, length, has_reference, CORE_FLOPS * cores, CPU_TOKENS_S)
-
-
-def offline_estimate(
-    config: Mapping[str, Any], shape: Shape, rows: int, rate: float, ranks: int
-) -> tuple[float, float]:
-    """Return an upper bound of memory and time of supervised training or DPO.
+def cpu_step_s(
+    plan: RunPlan, shape: Shape, critic: Shape | None, rate: float, episode: MeanEpisode | None = None
+) -> float:
+    """Return the seconds of a training step on a CPU: the engine's and the trainer's passes, and the decoding.
 
     Args:
-        rows: number of episodes in an epoch; a pair counts as two.
-        rate: operations per second of all processes together.
-
-    Returns:
-        GB of each GPU, and seconds of all epochs with every episode at full length.
+        rate: operations per second of this machine; see `machine.cpu_flops`.
+        episode: expected episode; None for episodes of full length, an upper bound.
     """
-    data, model, pairs = config["data"], config["model"], "preference" in config
-    length = int(data["max_length"])
-    tokens = (
-        int(data["max_token_len_per_gpu"])
-        if data["use_dynamic_bsz"]
-        else (int(data["micro_batch_size_per_gpu"]) * length * (2 if pairs else 1))
-    )
-    working = _activations(shape, tokens, bool(model["enable_gradient_checkpointing"]))
-    held = _states(shape, ranks, None, int(model["lora_rank"] or 0), ADAM, _bytes(config["engine"]))
-    each = 8 if model["enable_gradient_checkpointing"] else 6  # forward, backward, and forward again
-    passes = each * int(config["trainer"]["total_epochs"]) + (2 if pairs else 0)  # the reference reads each pair once
-    return (held + working) / 1e9 + CONTEXT_GB, passes * shape.parameters * rows * length / rate
+    episode = episode or MeanEpisode(plan.lengths.episode, _longest(plan))
+    trained = _operations(plan, [each for each in (shape, critic) if each], reference_parameters(plan, shape))
+    work = 2 * shape.parameters + trained * (NOT_UNIFORM if plan.estimation.skips_uniform else 1.0)
+    return plan.batch.episodes * episode.tokens * work / rate + episode.written / CPU_TOKENS_S
+
+
+def offline_gb(plan: OfflinePlan, shape: Shape, ranks: int) -> float:
+    """Return an upper bound of the GB of each GPU in supervised training or DPO."""
+    model = plan.actor
+    tokens = model.passes.most_tokens(plan.lengths.row * (2 if plan.has_pairs else 1))
+    working = _activations(shape, tokens, bool(model.model["enable_gradient_checkpointing"]))
+    held = _states(shape, ranks, None, _lora_rank(model), ADAM, _bytes(model.layout))
+    return (held + working) / 1e9 + CONTEXT_GB
 
 
 def _states(shape: Shape, gpus: int, ways: int | None, rank: int, numbers: int, size: int) -> float:
@@ -268,15 +261,28 @@ def _activations(shape: Shape, tokens: int, checkpointing: bool) -> float:
     return kept + whole_layer + LOGIT_BYTES * tokens * shape.vocabulary
 
 
-def _seconds(
-    config: Mapping[str, Any], trained: list[Shape], length: int, reference: bool, rate: float, tokens_s: float
-) -> float:
-    """Return the seconds of a step of full-length episodes: all passes at `rate`, and the decoding of one episode."""
-    actor, rollout = config["actor_rollout_ref"]["actor"], config["actor_rollout_ref"]["rollout"]
-    tokens = int(config["data"]["train_batch_size"]) * int(rollout["n"]) * length
-    each = 8 if recomputes(config) else 6  # operations per parameter and token: forward, backward, and forward again
-    work = sum(shape.parameters for shape in trained) * (2 + each * int(actor["ppo_epochs"]))
-    work -= 2 * trained[0].parameters if config["algorithm"]["rollout_correction"]["bypass_mode"] else 0
-    work += 2 * trained[0].parameters if reference else 0
-    longest = max(one.horizon.turns_for_evaluation() * one.episode.max_tokens_per_turn for one in run_envs(config))
-    return float(work * tokens / rate + min(longest, length) / tokens_s)
+def _longest(plan: RunPlan) -> float:
+    """Return the most tokens that the policy writes in an episode."""
+    turns = (one.horizon.turns_for_evaluation() * one.episode.max_tokens_per_turn for one in plan.envs)
+    return float(min(max(turns), plan.lengths.episode))
+
+
+def reference_parameters(plan: RunPlan, policy: Shape) -> int:
+    """Return the parameters of the initial model or the teacher; 0 if the run has none of them.
+
+    A teacher of unknown size counts as large as the policy.
+    """
+    teacher = shape_of(plan.teacher.path) if plan.teacher else None
+    return (teacher or policy).parameters if plan.estimation.has_reference else 0
+
+
+def _operations(plan: RunPlan, trained: list[Shape], reference: int) -> float:
+    """Return the operations of all passes of the trainer for a token.
+
+    Args:
+        reference: parameters of the model that only scores tokens; 0 without one.
+    """
+    each = 8 if recomputes(plan) else 6  # operations per parameter and token: forward, backward, and forward again
+    work = sum(shape.parameters for shape in trained) * (2 + each * int(plan.actor.epochs))
+    work -= 2 * trained[0].parameters if plan.estimation.bypass else 0
+    return float(work + 2 * reference)

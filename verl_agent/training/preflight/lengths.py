@@ -1,93 +1,66 @@
 """Check that the batches of a training run divide, and that tasks, critic and sessions suffice."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, floor
-from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from verl_agent.config.algorithms import has_critic
 from verl_agent.config.mixture import tasks_per_batch
+from verl_agent.config.plan import RunPlan
+from verl_agent.config.plan_parts import PARTIAL, SEPARATE, SYNC, TrainedModel
 from verl_agent.config.settings import RunEnv
 from verl_agent.envs.hosts.slot import HOSTS
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config, load_tokenizer
-from verl_agent.training.preflight.condition_table import PARTIAL, SEPARATE, SYNC
 from verl_agent.training.splits import holds_out, split_tasks
 
 
-def check_micro_batches(config: DictConfig) -> None:
+def check_micro_batches(plan: RunPlan) -> None:
     """Check that the rows of a step divide among the ranks and into micro batches, in passes not packed by tokens."""
-    policy, episodes = config.actor_rollout_ref, int(config.actor_rollout_ref.rollout.n)
-    ranks = {"actor_rollout_ref.actor": data_parallel(config, "actor_rollout_ref.actor")}
-    if has_critic(config):
-        ranks["critic"] = data_parallel(config, "critic")
-    mini_batches = {
-        f"{key}.ppo_mini_batch_size": int(OmegaConf.select(config, f"{key}.ppo_mini_batch_size")) for key in ranks
-    }
-    part, widest = math.gcd(*mini_batches.values()) * episodes, max(ranks.values())
+    samples, ranks = plan.batch.samples, {one.key: data_parallel(one, plan.layout.ranks) for one in plan.trained}
+    part, widest = math.gcd(*(one.mini_tasks for one in plan.trained)) * samples, max(ranks.values())
     if part % math.lcm(*ranks.values()):
-        given = ", ".join(f"{name}={size}" for name, size in mini_batches.items())
+        given = ", ".join(f"{one.key}.ppo_mini_batch_size={one.mini_tasks}" for one in plan.trained)
         raise ConfigError(
-            f"{given} with actor_rollout_ref.rollout.n={episodes} makes parts of {part} episodes, which {widest} ranks "
+            f"{given} with actor_rollout_ref.rollout.n={samples} makes parts of {part} episodes, which {widest} ranks "
             "cannot split evenly. Choose sizes whose greatest common divisor times rollout.n is a multiple of ranks."
         )
-    rows = int(policy.actor.ppo_mini_batch_size) * episodes // ranks["actor_rollout_ref.actor"]  # verl fills up steps
-    passes = [] if config.algorithm.rollout_correction.bypass_mode else ["rollout"]
-    passes += ["ref"] if policy.actor.use_kl_loss or config.algorithm.use_kl_in_reward else []
-    sizes = {
-        f"actor_rollout_ref.{name}.log_prob_micro_batch_size_per_gpu": (
-            policy[name].log_prob_micro_batch_size_per_gpu,
-            policy[name].log_prob_use_dynamic_bsz,
-        )
-        for name in passes
-    }
-    key = "ppo_micro_batch_size_per_gpu"
-    sizes[f"actor_rollout_ref.actor.{key}"] = (policy.actor[key], policy.actor.use_dynamic_bsz)
-    checks = [(name, size, rows) for name, (size, packed) in sizes.items() if not packed]
-    critic = config.critic
-    if has_critic(config) and not critic.use_dynamic_bsz:
-        rows = int(critic.ppo_mini_batch_size) * episodes // ranks["critic"]
-        checks.append((f"critic.{key}", critic[key], rows))
-    for name, size, rows in checks:
-        if size and rows % int(size):
+    rows, *of_critic = (one.mini_tasks * samples // ranks[one.key] for one in plan.trained)  # verl fills up steps
+    checks = [] if plan.estimation.bypass else [(plan.log_probs, rows)]
+    checks += [(plan.reference, rows)] if plan.estimation.has_reference else []
+    checks += [(one.passes, each) for one, each in zip(plan.trained, [rows, *of_critic], strict=True)]
+    for passes, each in checks:
+        if not passes.packed and passes.rows and each % int(passes.rows):
             raise ConfigError(
-                f"{name}={size} does not divide the {rows} episodes of a mini-batch on each GPU "
+                f"{passes.key}={passes.rows} does not divide the {each} episodes of a mini-batch on each GPU "
                 "(ppo_mini_batch_size * rollout.n). Choose a divisor."
             )
 
 
-def data_parallel(config: DictConfig, key: str) -> int:
+def data_parallel(model: TrainedModel, ranks: int) -> int:
     """Return the number of ranks that split the rows of a batch; the others share the work on the same rows."""
-    model, gpus = OmegaConf.select(config, key), int(config.trainer.n_gpus_per_node * config.trainer.nnodes)
-    names: tuple[str, ...]
-    if model.strategy == "megatron":
-        section_key = f"{key}.megatron"
-        names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
-    else:
-        section_key = f"{key}.fsdp_config" if key == "actor_rollout_ref.actor" else f"{key}.fsdp"
-        names = ("ulysses_sequence_parallel_size",)
-    sizes = {name: int(OmegaConf.select(config, f"{section_key}.{name}")) for name in names}
-    shared = math.prod(sizes.values())
-    if gpus % shared:
-        given = ", ".join(f"{section_key}.{name}={size}" for name, size in sizes.items() if size > 1)
+    shared = math.prod(model.ways.values())
+    if ranks % shared:
+        given = ", ".join(f"{name}={size}" for name, size in model.ways.items() if size > 1)
         raise ConfigError(
-            f"{given} needs groups of {shared} GPUs, and trainer.n_gpus_per_node * trainer.nnodes is {gpus}. Choose "
+            f"{given} needs groups of {shared} GPUs, and trainer.n_gpus_per_node * trainer.nnodes is {ranks}. Choose "
             "sizes whose product divides it."
         )
-    return gpus // shared
+    return ranks // shared
 
 
-def check_shares(config: DictConfig, envs: Sequence[RunEnv]) -> None:
-    """Check that every environment has as many tasks as a batch takes of it."""
-    batch = int(config.data.train_batch_size)
+def check_shares(envs: Sequence[RunEnv], batch: int, most: int) -> None:
+    """Check that every environment has as many tasks as a batch takes of it.
+
+    Args:
+        batch: `data.train_batch_size`.
+        most: `data.train_max_samples`.
+    """
     splits = split_tasks(envs)
     for run_env, split, share in zip(envs, splits, tasks_per_batch([each.weight for each in envs], batch), strict=True):
         tasks = len(split.train)
-        if 0 < int(config.data.train_max_samples) < min(tasks, share):
+        if 0 < int(most) < min(tasks, share):
             raise ConfigError(
-                f"data.train_max_samples={config.data.train_max_samples} leaves fewer tasks of {run_env.label!r} than "
+                f"data.train_max_samples={most} leaves fewer tasks of {run_env.label!r} than "
                 f"the {share} that a batch takes (data.train_batch_size={batch}). Raise it, or set it to -1 for all."
             )
         if tasks < share:
@@ -115,7 +88,7 @@ SECTIONS = {PARTIAL: "colocate_async", SEPARATE: "separate_async"}
 """Section of `trainer.v1` that verl reads for each asynchronous mode."""
 
 
-def check_places(config: Mapping[str, Any], run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
+def check_places(plan: RunPlan, run_env: RunEnv) -> None:
     """Check that the hosts have a session for each episode in flight, in an asynchronous run.
 
     An episode that waits for a session during an update gets none, because those in flight wait for the engine. With
@@ -123,19 +96,19 @@ def check_places(config: Mapping[str, Any], run_env: RunEnv, envs: Sequence[RunE
     agent-loop worker has hosts of its own, and gets whole groups in turn (`verl_agent.training.dispatch`). After some
     steps a worker may have more groups in flight than another, and then its episodes wait for each other.
     """
-    hosts, rollout, v1 = run_env.env.hosts, config["actor_rollout_ref"]["rollout"], config["trainer"]["v1"]
-    if v1["trainer_mode"] == SYNC:
+    hosts, engine, samples = run_env.env.hosts, plan.engine, plan.batch.samples
+    if engine.mode == SYNC:
         return
-    machines = config["trainer"]["nnodes"] + (rollout["nnodes"] if v1["trainer_mode"] == SEPARATE else 0)
+    machines = plan.layout.nodes + (engine.nodes if engine.mode == SEPARATE else 0)
     in_ray = hosts.where == "ray" or (hosts.where == "auto" and machines > 1)
     if in_ray and hosts.count is None:
         return
-    batch, section = int(config["data"]["train_batch_size"]), SECTIONS[v1["trainer_mode"]]
-    groups = batch + floor(batch * v1[section]["num_warmup_batches"])
-    recent = batch * (v1["sampler"]["max_off_policy_threshold"] + 1)
-    share = run_env.weight / sum(other.weight for other in envs)
-    workers = 1 if in_ray else int(rollout["agent"]["num_workers"])
-    episodes = min(ceil(groups / workers), ceil(recent * share)) * int(rollout["n"])
+    batch, warmup = plan.batch.tasks, f"trainer.v1.{SECTIONS[engine.mode]}.num_warmup_batches"
+    groups = batch + floor(batch * plan.value(warmup))
+    recent = batch * (plan.value("trainer.v1.sampler.max_off_policy_threshold") + 1)
+    share = run_env.weight / sum(other.weight for other in plan.envs)
+    workers = 1 if in_ray else int(engine.workers)
+    episodes = min(ceil(groups / workers), ceil(recent * share)) * samples
     sessions = run_env.live.hosting.bounded(hosts.sessions).sessions
     places = (hosts.count or HOSTS) * sessions
     if places < episodes:
@@ -143,6 +116,7 @@ def check_places(config: Mapping[str, Any], run_env: RunEnv, envs: Sequence[RunE
         raise ConfigError(
             f"env.hosts.count={hosts.count!r} and env.hosts.sessions={hosts.sessions!r} give {run_env.label!r} places "
             f"for {places} episodes{each}, but up to {episodes} are in flight (groups of "
-            f"actor_rollout_ref.rollout.n={rollout['n']}, data.train_batch_size={batch} and num_warmup_batches of "
-            f"trainer.v1.{section}). Set env.hosts.count={ceil(episodes / sessions)} or more, or lower the others."
+            f"actor_rollout_ref.rollout.n={samples}, data.train_batch_size={batch} and num_warmup_batches of "
+            f"trainer.v1.{SECTIONS[engine.mode]}). Set env.hosts.count={ceil(episodes / sessions)} or more, or lower "
+            "the others."
         )

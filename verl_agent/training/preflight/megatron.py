@@ -1,17 +1,16 @@
 """Conditions on the settings of Megatron, and checks that it can divide a model and compute it on a CPU."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
-
-from verl_agent.config.algorithms import CRITICS, ESTIMATOR, has_critic
+from verl_agent.config.algorithms import CRITICS, ESTIMATOR
+from verl_agent.config.plan_parts import TrainedModel
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.training.preflight.condition_table import Off
 from verl_agent.training.preflight.conditions import Condition, Where
+from verl_agent.training.preflight.update_conditions import Off
 
 WITH_EXPERTS = "qwen3_moe"
 CPU_MODELS = ("llama", "qwen2", "qwen3", WITH_EXPERTS)
@@ -84,14 +83,13 @@ MEGATRON_CONDITIONS = (
 """Conditions on the settings of a run that trains with Megatron; a recipe may have added settings of FSDP."""
 
 
-def check_megatron(config: DictConfig) -> None:
+def check_megatron(models: Sequence[TrainedModel]) -> None:
     """Check that the models of a run that trains with Megatron divide as its settings ask, and work on a CPU."""
-    for key, name in ((ACTOR, MODEL), ("critic", "critic.model"))[: 1 + has_critic(config)]:
-        model = load_config(OmegaConf.select(config, f"{name}.path"), f"{name}.path")
-        megatron: Any = OmegaConf.to_container(OmegaConf.select(config, f"{key}.megatron"))
-        check_layout(f"{key}.megatron", megatron, model)
+    for one in models:
+        model = load_config(one.path, f"{one.model_key}.path")
+        check_layout(one.layout_key, one.layout, model)
         if use_cpu_device():
-            check_stand_ins(f"{key}.megatron", megatron, model)
+            check_stand_ins(one.layout_key, one.layout, model)
 
 
 def check_layout(key: str, megatron: Mapping[str, Any], model: Any) -> None:

@@ -1,12 +1,13 @@
 """Suggested settings of a run: limits from the oracle's episodes, batch sizes from the memory of a GPU."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
+from verl_agent.models.hf import check_context
 from verl_agent.training.preflight.estimates import Footprint, Shape, estimate_footprint
 from verl_agent.training.preflight.oracle_lengths import OracleLengths, most
 
@@ -29,9 +30,9 @@ LEAST_TASKS = 16
 SAVINGS: tuple[tuple[str, ...], ...] = ((), ("offload=true",), ("offload=true", "+overlay/lora=rank_32"))
 """Overrides that save memory, in the order in which they are tried."""
 LORA_RANK = 32
-BATCH, SAMPLES = "data.train_batch_size", "actor_rollout_ref.rollout.n"
-MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
+BATCH, MINI = "data.train_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"
 TOKENS, SHARE = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu", "actor_rollout_ref.rollout.gpu_memory_utilization"
+TURNS, REPLY = "horizon.max_turns", "episode.max_tokens_per_turn"
 PROMPT, RESPONSE = "data.max_prompt_length", "data.max_response_length"
 
 
@@ -43,6 +44,11 @@ class Suggestion:
     now: Any
     value: Any
     reason: str
+
+    @property
+    def of_tokens(self) -> bool:
+        """True if the value counts tokens of the model."""
+        return self.key in (PROMPT, RESPONSE, REPLY)
 
     @property
     def override(self) -> str:
@@ -58,41 +64,39 @@ def reply_limits(per_turn: int, oracle: OracleLengths | None) -> list[int]:
     return [max(per_turn, least), *(half for half in (per_turn // 2, per_turn // 4) if half >= max(least, LEAST_REPLY))]
 
 
-def suggest_limits(
-    config: Mapping[str, Any], prompt: int, oracle: OracleLengths | None, reply: int
-) -> list[Suggestion]:
-    """Return the limits of an episode that suit the tasks.
+def suggest_limits(plan: RunPlan, prompt: int, oracle: OracleLengths | None, reply: int) -> list[Suggestion]:
+    """Return the limits of an episode that suit the tasks of the only environment.
 
     Args:
         prompt: suggested `data.max_prompt_length`.
         oracle: lengths of the oracle's episodes; None to keep the turn limit and what follows from it.
         reply: suggested `episode.max_tokens_per_turn`, one of `reply_limits`.
     """
-    of_prompt = Suggestion(PROMPT, _get(config, PROMPT), prompt, "the longest prompt")
+    (env,) = plan.envs
+    of_prompt = Suggestion(PROMPT, plan.lengths.prompt, prompt, "the longest prompt")
     if oracle is None:
         return [of_prompt]
-    turns, stages = most(oracle.turns), list(config["horizon"]["max_turns"])
+    turns, stages = most(oracle.turns), list(env.horizon.max_turns)
     limit, answer = ceil(SPARE_TURNS * turns), most(oracle.answers)
     longer = sum(one > limit for one in oracle.turns) / len(oracle.turns)
-    response = _round(limit * (reply + answer), 256)
     return [
         Suggestion(
-            "horizon.max_turns",
+            TURNS,
             stages,
             [*(stage for stage in stages[:-1] if stage < limit), limit],
             f"{SPARE_TURNS:g} times the oracle's {turns} turns (95 %); {longer:.0%} of the tasks need more",
         ),
         of_prompt,
         Suggestion(
-            "episode.max_tokens_per_turn",
-            config["episode"]["max_tokens_per_turn"],
+            REPLY,
+            env.episode.max_tokens_per_turn,
             reply,
             f"the oracle's replies have {most(oracle.replies)} tokens (95 %), a model's are longer",
         ),
         Suggestion(
             RESPONSE,
-            _get(config, RESPONSE),
-            response,
+            plan.lengths.response,
+            _round(limit * (reply + answer), 256),
             f"{limit} turns of a full reply and an answer of {answer} tokens (95 %): an upper bound",
         ),
     ]
@@ -102,14 +106,24 @@ def _round(number: float, to: int) -> int:
     return ceil(number / to) * to
 
 
-def apply(config: Mapping[str, Any], suggestions: Sequence[Suggestion]) -> dict[str, Any]:
-    """Return a config with the suggested values."""
-    changed = deepcopy(dict(config))
-    for one in suggestions:
-        _set(changed, one.key, one.value)
-    rollout = changed["actor_rollout_ref"]["rollout"]
-    rollout["max_model_len"] = int(_get(changed, PROMPT)) + int(_get(changed, RESPONSE))
-    return changed
+def apply(plan: RunPlan, limits: Sequence[Suggestion]) -> RunPlan:
+    """Return a plan with the suggested limits."""
+    (env,), new = plan.envs, {one.key: one.value for one in limits}
+    if TURNS in new:
+        horizon = replace(env.horizon, max_turns=new[TURNS])
+        env = replace(env, horizon=horizon, episode=replace(env.episode, max_tokens_per_turn=new[REPLY]))
+    lengths = replace(plan.lengths, prompt=new[PROMPT], response=new.get(RESPONSE, plan.lengths.response))
+    return replace(plan, envs=[env], lengths=lengths)
+
+
+def check_planned(plan: RunPlan, shape: Shape) -> None:
+    """Check that the model can read the planned episodes, before their memory is estimated.
+
+    Raises:
+        ConfigError: they are longer than its context.
+    """
+    name = f"actor_rollout_ref.model.path={plan.actor.path!r}, as planned,"
+    check_context(shape.context, plan.lengths.prompt, plan.lengths.response, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +141,27 @@ class Fit:
     needed: Footprint
 
 
-def fit_on_gpus(config: Mapping[str, Any], shape: Shape, critic: Shape | None, card_gb: float) -> Fit:
+def fit_on_gpus(plan: RunPlan, shape: Shape, critic: Shape | None, card_gb: float) -> Fit:
     """Return batch sizes with which a run fits on its GPUs, with as few savings as possible.
 
     Args:
-        config: config with the limits of an episode.
+        plan: plan with the limits of an episode.
         card_gb: memory of one GPU in GB.
 
     Raises:
         ConfigError: the run does not fit.
     """
-    samples, least = int(_get(config, SAMPLES)), float("inf")
-    length = int(_get(config, PROMPT)) + int(_get(config, RESPONSE))
+    samples, length, least = plan.batch.samples, plan.lengths.episode, float("inf")
     for overrides in SAVINGS:
-        tried = _with_savings(config, overrides)
         for tokens in [*(one for one in PASSES if one > length), length]:
-            _set(tried, TOKENS, tokens)
             for share in SHARES:
-                _set(tried, SHARE, share)
+                tried = _with(plan, overrides, tokens, share)
                 needed = estimate_footprint(tried, shape, critic, card_gb)
                 least = min(least, needed.peak_gb)
                 if needed.peak_gb <= USABLE * card_gb and needed.episodes >= samples:
-                    changed = _batch(tried, needed.episodes)
-                    found = list(_differences(config, tried, changed, needed.episodes))
-                    return Fit(overrides, found, estimate_footprint(tried, shape, critic, card_gb))
+                    found = _with_batch(tried, needed.episodes)
+                    suggested = list(_differences(plan, found, needed.episodes))
+                    return Fit(overrides, suggested, estimate_footprint(found, shape, critic, card_gb))
     cause = f"the engine holds no group of {samples} episodes"
     if least > USABLE * card_gb:
         cause = f"the run needs {least:.0f} GB of each GPU"
@@ -161,49 +172,30 @@ def fit_on_gpus(config: Mapping[str, Any], shape: Shape, critic: Shape | None, c
     )
 
 
-def _with_savings(config: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    tried = deepcopy(dict(config))
-    if overrides:
-        tried["offload"] = True
+def _with(plan: RunPlan, overrides: Sequence[str], tokens: int, share: float) -> RunPlan:
+    """Return a plan with savings, tokens of a pass and a share of the GPU for the engine."""
+    actor = replace(plan.actor, passes=replace(plan.actor.passes, tokens=tokens))
     if len(overrides) > 1:
-        tried["actor_rollout_ref"]["model"]["lora_rank"] = LORA_RANK
-    return tried
+        actor = replace(actor, model={**actor.model, "lora_rank": LORA_RANK})
+    layout = replace(plan.layout, offload=True) if overrides else plan.layout
+    return replace(plan, actor=actor, layout=layout, engine=replace(plan.engine, share=share))
 
 
-def _batch(tried: dict[str, Any], episodes: int) -> bool:
-    """Halve the batch while a step fills the engine more than `WAVES` times; return True if it was halved."""
-    before = int(_get(tried, BATCH))
-    batch = before
-    while batch % 2 == 0 and batch // 2 >= LEAST_TASKS and batch * int(_get(tried, SAMPLES)) > WAVES * episodes:
+def _with_batch(plan: RunPlan, episodes: int) -> RunPlan:
+    """Return a plan whose batch is halved while a step fills the engine more than `WAVES` times."""
+    batch = int(plan.batch.tasks)
+    while batch % 2 == 0 and batch // 2 >= LEAST_TASKS and batch * plan.batch.samples > WAVES * episodes:
         batch //= 2
-    _set(tried, BATCH, batch)
-    _set(tried, MINI, min(int(_get(tried, MINI)), batch))
-    return batch < before
+    actor = replace(plan.actor, mini_tasks=min(int(plan.actor.mini_tasks), batch))
+    return replace(plan, batch=replace(plan.batch, tasks=batch), actor=actor)
 
 
-def _differences(
-    config: Mapping[str, Any], tried: Mapping[str, Any], halved: bool, episodes: int
-) -> Iterator[Suggestion]:
-    reasons = {
-        BATCH: f"{episodes} episodes of full length play at once" if halved else "as in the recipe",
-        MINI: "tasks of one optimizer step, at most the batch",
-        TOKENS: "tokens of one forward pass that fit, at least one episode",
-        SHARE: "share of the GPU for the engine that fits",
-    }
-    for key, reason in reasons.items():
-        yield Suggestion(key, _get(config, key), _get(tried, key), reason)
-
-
-def _get(config: Mapping[str, Any], key: str) -> Any:
-    node: Any = config
-    for part in key.split("."):
-        node = node[part]
-    return node
-
-
-def _set(config: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    node = config
-    for part in parents:
-        node = node[part]
-    node[last] = value
+def _differences(plan: RunPlan, found: RunPlan, episodes: int) -> Iterator[Suggestion]:
+    now, new = plan.batch.tasks, found.batch.tasks
+    reason = f"{episodes} episodes of full length play at once" if new < now else "as in the recipe"
+    yield Suggestion(BATCH, now, new, reason)
+    reason = "tasks of one optimizer step, at most the batch"
+    yield Suggestion(MINI, plan.actor.mini_tasks, found.actor.mini_tasks, reason)
+    reason = "tokens of one forward pass that fit, at least one episode"
+    yield Suggestion(TOKENS, plan.actor.passes.tokens, found.actor.passes.tokens, reason)
+    yield Suggestion(SHARE, plan.engine.share, found.engine.share, "share of the GPU for the engine that fits")

@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from statistics import quantiles
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from verl_agent.agents.base import Agent
+from verl_agent.config.plan import RunPlan
 from verl_agent.config.settings import AgentEnv, RunEnv
 from verl_agent.envs.arena import Arena, as_match, first_texts
 from verl_agent.envs.hosts.local import local_pool
@@ -19,7 +19,9 @@ from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
+from verl_agent.models.portable import check_portable
 from verl_agent.models.resolve import resolve_model
+from verl_agent.rollout.limits import check_turns, template_tokens
 from verl_agent.rollout.prompts import CountTokens, cut_observation, token_counter
 from verl_agent.types import Message, TaskItem
 
@@ -183,19 +185,47 @@ def checked_counter(
     return token_counter(builder, new_agent)
 
 
-def check_prompts(config: DictConfig, run_env: RunEnv, report: Callable[[str], None]) -> None:
-    """Check that the model's context, its chat template and `data.max_prompt_length` suit the prompts of the tasks.
+def check_lengths(plan: RunPlan, report: Callable[[str], None]) -> None:
+    """Check that an episode fits into the model's context, and that its turns fit into the response.
+
+    It comes before the check of the machine's memory, which the lengths decide.
+
+    Raises:
+        ConfigError: they do not fit.
+    """
+    key, path, envs = "actor_rollout_ref.model.path", plan.actor.path, plan.envs
+    known, response = positions(load_config(path, key)), plan.lengths.response
+    check_context(known, plan.lengths.prompt, response, f"{key}={path!r}")
+    around = 1
+    with suppress(ConfigError):  # `check_prompts` raises it again
+        around = template_tokens(load_tokenizer(plan.actor.tokenizer_path, key))
+    for one in envs:
+        if one.new_agent().context.edits:
+            continue
+        horizon, owner = one.horizon, "" if len(envs) == 1 else f" of {one.label}"
+        turns = {f"horizon.max_turns={horizon.stages}{owner}": max(horizon.stages)}
+        if horizon.eval_max_turns is not None:
+            turns[f"horizon.eval_max_turns={horizon.eval_max_turns}{owner}"] = horizon.eval_max_turns
+        longest = ("data.max_response_length", response)
+        if one.episode.max_tokens is not None:
+            longest = ("episode.max_tokens", one.episode.max_tokens)
+        reply = ("episode.max_tokens_per_turn", one.episode.max_tokens_per_turn)
+        if line := check_turns(turns, reply, longest, around):
+            report(line)
+
+
+def check_prompts(plan: RunPlan, run_env: RunEnv, report: Callable[[str], None]) -> None:
+    """Check that the model's chat template and `data.max_prompt_length` suit the prompts of the tasks.
 
     Checks as many tasks as begin in `PROMPTS_S`, of all task sources in turn. A task that fails to begin, also when
     tried again, counts as not checked.
     """
-    model, budget = config.actor_rollout_ref.model, int(config.data.max_prompt_length)
-    key, other = "actor_rollout_ref.model.path", model.tokenizer_path
-    model_config = load_config(model.path, key)
-    check_context(positions(model_config), budget, int(config.data.max_response_length), f"{key}={model.path!r}")
-    tokenizer = load_tokenizer(other or model.path, "actor_rollout_ref.model.tokenizer_path" if other else key)
-    template_options = OmegaConf.to_container(config.data.apply_chat_template_kwargs)
-    count = checked_counter(tokenizer, model_config.model_type, run_env.new_agent, template_options)
+    path, budget = plan.actor.path, plan.lengths.prompt
+    key, own = "actor_rollout_ref.model.path", plan.actor.tokenizer_path
+    model_config = load_config(path, key)
+    check_portable(model_config, f"{key}={path!r}")
+    tokenizer = load_tokenizer(own, key if own == path else "actor_rollout_ref.model.tokenizer_path")
+    count = checked_counter(tokenizer, model_config.model_type, run_env.new_agent, plan.lengths.template_options)
     env = run_env.env
     sources = {env.train_tasks, env.eval_tasks, *([env.dev_tasks] if env.dev_tasks not in (None, AUTO) else [])}
     selections = [run_env.tasks(source) for source in sorted(sources)]
@@ -205,7 +235,7 @@ def check_prompts(config: DictConfig, run_env: RunEnv, report: Callable[[str], N
     lengths = {task: count(prompt) for task, prompt in begun.prompts.items()}
     checked = PromptLengths(lengths, len(items), begun.failures)
     overlong = [task for task, length in lengths.items() if length > budget]
-    cuts = config.data.overlong_prompt == "truncate_observation"
+    cuts = plan.lengths.overlong == "truncate_observation"
     for task in overlong if cuts else ():
         if (length := count(cut_observation(begun.prompts[task], 0))) > budget:
             raise ConfigError(

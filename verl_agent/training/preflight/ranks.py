@@ -2,17 +2,17 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_agent.config.plan_parts import Layout, TrainedModel
 from verl_agent.errors import ConfigError, counted
 from verl_agent.platform.shard_files import KINDS, ShardFiles
 
 ANOTHER_STEP = "write the step of an earlier checkpoint into latest_checkpointed_iteration.txt"
 LISTED = 3
 """Number of missing files in a message."""
-MEGATRON = "megatron"
 MEGATRON_CONTENTS = "ckpt_contents.json"
 """File that verl writes last into a checkpoint of Megatron, which has a folder for each of `KINDS`."""
 RANDOM_STATES = re.compile(rb"rng_state/shard_\d+\.\d+_(\d+)\.(\d+)")
@@ -100,7 +100,7 @@ def check_layout_of_checkpoint(folder: Path, key: str, megatron: Mapping[str, An
             )
 
 
-def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: bool) -> list[str]:
+def check_resumed_ranks(checkpoint: Path, trained: Sequence[TrainedModel], machines: Layout) -> list[str]:
     """Check that the ranks of a run of reinforcement learning can read its last checkpoint.
 
     Returns:
@@ -109,27 +109,21 @@ def check_resumed_ranks(checkpoint: Path, config: Mapping[str, Any], critic: boo
     Raises:
         ConfigError: the checkpoint needs another number of ranks or another layout, or a part or shards are missing.
     """
-    trainer = config["trainer"]
-    ranks = (
-        f"trainer.nnodes={trainer['nnodes']} times trainer.n_gpus_per_node={trainer['n_gpus_per_node']}",
-        trainer["nnodes"] * trainer["n_gpus_per_node"],
-    )
-    models = {"actor": ("actor_rollout_ref.actor", config["actor_rollout_ref"]["actor"])}
-    if critic:
-        models["critic"] = ("critic", config["critic"])
     lines = []
-    for name, (key, section) in models.items():
+    setting = f"trainer.nnodes={machines.nodes} times trainer.n_gpus_per_node={machines.ranks_each}"
+    for name, model in zip(("actor", "critic"), trained, strict=False):
         folder = checkpoint / name
-        if section["strategy"] == MEGATRON:
-            check_layout_of_checkpoint(folder, f"{key}.megatron", section["megatron"])
+        if model.on_megatron:
+            check_layout_of_checkpoint(folder, model.layout_key, model.layout)
         else:
-            strategy = section["strategy"]
-            lines.append(check_ranks_of_checkpoint(folder, f"{key}.strategy", section["checkpoint"], ranks, strategy))
-        check_contents(folder, f"{key}.checkpoint", section["checkpoint"])
+            ranks = setting, machines.ranks
+            key = f"{model.key}.strategy"
+            lines.append(check_ranks_of_checkpoint(folder, key, model.checkpoint, ranks, model.strategy))
+        check_contents(folder, f"{model.key}.checkpoint", model.checkpoint)
     return [line for line in lines if line]
 
 
-def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
+def check_torchrun_ranks(checkpoint: Path, model: TrainedModel) -> str:
     """Check that the ranks of torchrun can read the last checkpoint of supervised training or DPO.
 
     Returns:
@@ -140,7 +134,6 @@ def check_torchrun_ranks(checkpoint: Path, config: Mapping[str, Any]) -> str:
     """
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     given = (f"WORLD_SIZE={ranks} of torchrun", ranks)
-    strategy = config["engine"]["strategy"]
-    line = check_ranks_of_checkpoint(checkpoint, "engine.strategy", config["checkpoint"], given, strategy)
-    check_contents(checkpoint, "checkpoint", config["checkpoint"])
+    line = check_ranks_of_checkpoint(checkpoint, "engine.strategy", model.checkpoint, given, model.strategy)
+    check_contents(checkpoint, "checkpoint", model.checkpoint)
     return line

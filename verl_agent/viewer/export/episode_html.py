@@ -7,10 +7,11 @@ from pathlib import Path
 
 import verl_agent.viewer
 from verl_agent.errors import counted
-from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.trace.record import EpisodeRecord, env_label
+from verl_agent.trace.turn_record import TurnRecord, turn_text
 from verl_agent.viewer.parts import EpisodePart, first_part
-from verl_agent.viewer.text import MAX_SHOWN, describe_decision, make_visible, split_reply
+from verl_agent.viewer.text import MAX_SHOWN, describe_decision, split_reply
+from verl_agent.visible import make_visible
 
 _COLORS = Path(verl_agent.viewer.__file__).with_name("theme.css").read_text(encoding="utf-8").split("/* Elements")[0]
 STYLE = (
@@ -70,7 +71,7 @@ def episode_html(part: EpisodePart, image: Callable[[str], str | None] = lambda 
     ]
     if "shaped_return" in record:
         facts.insert(2, f"shaped return {record['shaped_return']:g}")
-    title = " ".join(_text(record[name]) for name in ("env", "category", "task") if record[name])
+    title = " ".join(_text(name) for name in (env_label(record), record["category"], record["task"]) if name)
     shown = record["messages"][: record["prompt_length"]]
     prompt = "".join(_message(message["role"], message["content"]) for message in shown)
     turns = [
@@ -92,13 +93,15 @@ def _message(role: str, content: str) -> str:
 
 
 def _turn(number: int, turn: TurnRecord, behaviors: Sequence[str]) -> str:
-    facts = [f"<b>turn {number}</b>", f"{counted(turn['tokens'], 'token')}, {turn['generate_s']:.2f} s"]
+    tokens = f"{counted(turn['tokens'], 'token')}, " if turn["tokens"] else ""  # 0 if unknown
+    facts = [f"<b>turn {number}</b>", f"{tokens}{turn['generate_s']:.2f} s"]
     facts.append(f"environment {turn['env_s']:.2f} s")
     if turn["reward"]:
         facts.append(f"reward {turn['reward']:g}")
     facts += [f"{_text(name)} {value:g}" for name, value in turn["info"].items()]
     facts += [f"<span class='behavior'>{_text(name.replace('_', ' '))}</span>" for name in behaviors]
-    thought, action, rest = split_reply(turn["reply"], turn["action"])
+    text = turn_text(turn)
+    thought, action, rest = split_reply(turn["reply"], text)
     parts = [_block(describe_decision(turn), "decision")]
     if "proposed" in turn:
         parts += [
@@ -108,8 +111,8 @@ def _turn(number: int, turn: TurnRecord, behaviors: Sequence[str]) -> str:
     parts.append(_block(thought.strip()))
     if action:
         parts.append(_block(action, "action"))
-    elif turn["action"] is not None:
-        parts.append(_block(f"action that was read from the reply: {turn['action']}", "action"))
+    elif text is not None:
+        parts.append(_block(f"action that was read from the reply: {text}", "action"))
     parts.append(_block(rest.strip()))
     if turn["observation"] is not None:
         parts.append(_block(turn["observation"], "observation"))

@@ -2,20 +2,23 @@
 
 `inspect view` lists such files of a folder, and `inspect_ai.log.read_eval_log` reads them. An episode is a sample, and
 the episodes of one task at one step are its epochs. An episode that failed, or in which a person intervened, has no
-score, so that it does not count. The file is written without the package inspect_ai.
+score, so that it does not count. The metadata of a sample and of its replies are all further fields of the record, so
+that `verl-agent records import` reads the same record again. The file is written without the package inspect_ai.
 """
 
 import json
 import re
 import zipfile
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from verl_agent.trace.record import EpisodeRecord, is_operated
-from verl_agent.types import StopReason
+from verl_agent.results.statistics import clustered_wilson_interval, mean_return
+from verl_agent.trace.record import EpisodeRecord, is_operated, task_key
+from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.types import Message, StopReason
 
 INSPECT_VERSION = 2
 """Version of Inspect's log format that is written."""
@@ -50,20 +53,32 @@ def _identity(record: EpisodeRecord) -> str:
 
     An id with characters that are replaced, or a long one, ends with a checksum.
     """
-    whole = " ".join(filter(None, (record["purpose"], f"step {record['step']}", record["env"], record["task"])))
+    whole = " ".join(filter(None, (record["purpose"], f"step {record['step']}", *task_key(record))))
     name = re.sub(r"[/\\\x00-\x1f\ud800-\udfff]", "_", whole)[:150]
     return name if name == whole else f"{name} {zlib.crc32(whole.encode('utf-8', 'backslashreplace')):08x}"
 
 
 def _sample(record: EpisodeRecord, identity: str, epoch: int) -> dict[str, Any]:
-    played: list[dict[str, Any]] = [dict(message) for message in record["messages"]]
-    turns = iter(record["turns"])
-    for message in played[record["prompt_length"] :]:
-        if message["role"] == "assistant" and (turn := next(turns, None)) is not None:
-            facts = ("action", "reward", "tokens", "generate_s", "env_s", "truncated_by", "info")
-            message["metadata"] = {fact: dict(turn)[fact] for fact in facts}
+    played: list[dict[str, Any]] = [dict(message) for message in record["messages"][: record["prompt_length"]]]
+    turns = enumerate(record["turns"], start=1)
+    made: list[dict[str, Any]] = []
+    conversation = record["messages"]
+    for place, message in enumerate(conversation[record["prompt_length"] :], start=record["prompt_length"] + 1):
+        if message["role"] != "assistant":
+            played += answer_messages(message, made)
+        elif (numbered := next(turns, None)) is not None:
+            number, turn = numbered
+            made = calls_of(turn, number)
+            stated = {"reply": message["content"]}
+            if place < len(conversation) and conversation[place]["role"] != "assistant":
+                stated["observation"] = conversation[place]["content"]
+            facts = {name: value for name, value in turn.items() if name not in stated or value != stated[name]}
+            played.append(dict(message) | {"metadata": facts})
+            if made:
+                played[-1]["tool_calls"] = made
+        else:
+            played.append(dict(message))
     replies = [turn["reply"] for turn in record["turns"]]
-    names = ("purpose", "env", "task", "category", "split", "step", "group", "sample", "attempt", "max_turns", "stop")
     return {
         "id": identity,
         "epoch": epoch,
@@ -76,7 +91,7 @@ def _sample(record: EpisodeRecord, identity: str, epoch: int) -> dict[str, Any]:
             "completion": replies[-1] if replies else "",
         },
         "scores": _scores(record),
-        "metadata": {key: dict(record)[key] for key in names},
+        "metadata": {name: value for name, value in record.items() if name not in ("messages", "turns")},
         "store": {},
         "events": [],
         "attachments": {},
@@ -84,6 +99,38 @@ def _sample(record: EpisodeRecord, identity: str, epoch: int) -> dict[str, Any]:
         "total_time": record["seconds"],
         **({"error": _error(record["error"])} if record["error"] else {}),
     }
+
+
+def calls_of(turn: TurnRecord, number: int) -> list[dict[str, Any]]:
+    """Return the function calls of a turn in Inspect's form; one that was not understood has its error."""
+    if "calls" not in turn:
+        if not isinstance(turn["action"], dict):
+            return []
+        return [_tool_call(f"call_{number}_1", turn["action"]["name"], turn["action"]["arguments"])]
+    made = []
+    for place, one in enumerate(turn["calls"], start=1):
+        if "no_call" in one["errors"]:
+            continue
+        arguments = one["action"]["arguments"] if isinstance(one["action"], dict) else {}
+        call = _tool_call(f"call_{number}_{place}", one["name"] or "unknown", arguments)
+        made.append(call | ({"parse_error": one["observation"]} if one["errors"] and one["action"] is None else {}))
+    return made
+
+
+def _tool_call(identity: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"id": identity, "function": name, "arguments": arguments, "type": "function"}
+
+
+def answer_messages(message: Message, made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return an observation as the answers to the function calls before it, if there are any."""
+    answers = message.get("answers") or [message["content"]]
+    if not made or len(answers) != len(made):
+        return [{"role": message["role"], "content": message["content"]}]
+    return [
+        {"role": "tool", "content": answer, "tool_call_id": call["id"], "function": call["function"]}
+        | ({"error": {"type": "parsing", "message": call["parse_error"]}} if "parse_error" in call else {})
+        for answer, call in zip(answers, made, strict=True)
+    ]
 
 
 def _scores(record: EpisodeRecord) -> dict[str, dict[str, Any]]:
@@ -100,10 +147,12 @@ def _error(message: str) -> dict[str, str]:
 
 
 def _summary(sample: dict[str, Any]) -> dict[str, Any]:
-    same = ("id", "epoch", "target", "metadata", "scores", "started_at", "total_time")
+    same = ("id", "epoch", "target", "scores", "started_at", "total_time")
+    names = ("purpose", "env", "task", "category", "split", "step", "group", "sample", "attempt", "max_turns", "stop")
     last = sample["input"][-1]["content"] if sample["input"] else ""
     return {
         **{name: sample[name] for name in same},
+        "metadata": {name: sample["metadata"][name] for name in names},
         "input": last[:500],
         "completed": bool(sample["scores"]),
         "message_count": len(sample["messages"]),
@@ -111,14 +160,26 @@ def _summary(sample: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _metrics(scorer: str, by_task: dict[str, list[float]]) -> dict[str, float]:
+    """Return the mean over tasks and the ends of its 95 % interval."""
+    if not by_task:
+        return {"mean": 0.0}
+    found = clustered_wilson_interval(by_task) if scorer == "success" else mean_return(by_task)
+    return {"mean": found.mean, "low_95": found.low, "high_95": found.high, "tasks": found.tasks}
+
+
 def _header(summaries: list[dict[str, Any]], name: str, started: str, model: str) -> dict[str, Any]:
     valid = [summary for summary in summaries if summary["scores"]]
     count = len(valid)
     scores = []
     for scorer in ("success", "return"):
-        values = [summary["scores"][scorer]["value"] for summary in valid]
-        mean = {"name": "mean", "value": sum(values) / count if count else 0.0}
-        scores.append({"name": scorer, "scorer": scorer, "scored_samples": count, "metrics": {"mean": mean}})
+        by_task: dict[str, list[float]] = defaultdict(list)
+        for summary in valid:
+            by_task[f"{summary['metadata']['env']} {summary['metadata']['task']}"].append(
+                summary["scores"][scorer]["value"]
+            )
+        metrics = {name: {"name": name, "value": value} for name, value in _metrics(scorer, by_task).items()}
+        scores.append({"name": scorer, "scorer": scorer, "scored_samples": count, "metrics": metrics})
     ids = list(dict.fromkeys(summary["id"] for summary in summaries))
     return {
         "version": INSPECT_VERSION,

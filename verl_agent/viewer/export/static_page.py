@@ -11,10 +11,11 @@ from verl_agent.errors import counted
 from verl_agent.viewer.charts import RunData, panels, stage_borders
 from verl_agent.viewer.export.episode_html import STYLE, episode_html
 from verl_agent.viewer.images import MAX_EMBEDDED, ImageBudget
+from verl_agent.viewer.listings import learning_signal
 from verl_agent.viewer.parts import EpisodePart
 from verl_agent.viewer.queries import Row
 from verl_agent.viewer.svg import line_chart
-from verl_agent.viewer.text import make_visible
+from verl_agent.visible import make_visible
 
 _PAGE_STYLE = """
 body {background: var(--page); margin: 16px auto; padding: 0 16px; max-width: 1100px}
@@ -174,7 +175,8 @@ def _groups(part: RunPart) -> str:
         return ""
     rows = []
     for group in part.groups:
-        signal = "no: all returns are equal" if group["uniform"] else f"yes: spread {group['spread']:.3g}"
+        equal = "all returns are equal" if group["uniform"] else f"spread {group['spread']:.3g}"
+        signal = ": ".join(filter(None, [learning_signal(group), equal]))
         facts = [group[name] for name in ("step", "purpose", "group", "task", "episodes")]
         cells = (*facts, f"{group['reward']:.3g}", signal)
         rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")

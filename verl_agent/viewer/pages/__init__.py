@@ -14,6 +14,7 @@ from verl_agent.viewer.pages import (
     leaderboard,
     media,
     run,
+    running,
     task,
     tokens,
 )
@@ -22,6 +23,6 @@ from verl_agent.viewer.state import ViewerState
 
 def add_pages(state: ViewerState) -> None:
     """Register all pages with NiceGUI, and the images that they show."""
-    of_a_run = (run, episodes, episode, group, task, horizon, labels, tokens, failures, control, attend)
+    of_a_run = (run, episodes, episode, group, task, horizon, labels, tokens, failures, control, attend, running)
     for page in (home, *of_a_run, compare, leaderboard, media):
         page.add(state)

@@ -1,20 +1,27 @@
 """Page of a person who attends one running episode: approve, edit, reject, take over, hand back, end."""
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from aiohttp import ClientWebSocketResponse
 from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.runs.control.attend import Attendance
-from verl_agent.types import Message
+from verl_agent.oversight.attend import attending
+from verl_agent.oversight.person import read_line
+from verl_agent.oversight.question import NO_ACTION, Question
+from verl_agent.oversight.socket import receive
 from verl_agent.viewer.layout import NO_NAME, ActingPerson, new_page, show_text, url_of
 from verl_agent.viewer.state import ViewerState
-from verl_agent.viewer.text import make_visible
+from verl_agent.visible import is_plain, make_visible, one_line, show_bytes
 
-POLL_S = 0.1
-"""Seconds between two looks for a question."""
+RETRY_S = 0.2
+"""Seconds between two tries to attend."""
 BUTTONS = {
     "approve": "carry the proposed action out",
     "edit": "play the text as the action instead",
@@ -24,8 +31,8 @@ BUTTONS = {
     "end": "end the episode; the text is the reason",
 }
 """Decisions and what they do."""
-TAKEN, PROPOSED = ("edit", "hand_back", "end"), ("approve", "edit", "take_over", "reject", "end")
-"""Decisions that suit a turn that the person has taken over, and one with a proposal."""
+COMMANDS = {"take_over": "take", "hand_back": "back"}
+"""Commands of a line (`Question.commands`) for decisions with another name."""
 
 
 def add(state: ViewerState) -> None:
@@ -44,15 +51,16 @@ class _Desk:
 
     def __init__(self, folder: Path, episode: int, person: ActingPerson) -> None:
         self._folder, self._episode, self._person = folder, episode, person
-        self._attendance: Attendance | None = None
+        self._stream: ClientWebSocketResponse | None = None
         self._status = ui.label("Waiting for the episode to begin.").classes("heading")
+        self._notice, self._answered = ui.label(), False
         with ui.expansion("Goal and rules", value=True).classes("w-full"):
             self._prompt = ui.label().classes("mono w-full max-h-[40vh] overflow-auto")
         with ui.expansion().classes("w-full") as self._past:
             self._history = ui.column().classes("w-full gap-1 max-h-[60vh] overflow-auto flex-nowrap")
         self._observation = ui.label().classes("mono w-full max-h-[60vh] overflow-auto sunken")
         self._reply = ui.label().classes("mono w-full")
-        self._action = ui.label().classes("mono accent")
+        self._action = ui.label().classes("mono accent whitespace-pre-wrap")
         self._action.set_visibility(False)
         self._candidates = ui.row()
         self._text = (
@@ -64,91 +72,111 @@ class _Desk:
                 button = ui.button(decision.replace("_", " "), on_click=lambda _, chosen=decision: self._click(chosen))
                 self._buttons[decision] = button.tooltip(explained)
         self._enable(())
-        self._timer = ui.timer(POLL_S, self._poll)
+        self._task: asyncio.Task[None] | None = None
+        ui.timer(0, self._attend, once=True)
 
     def leave(self) -> None:
         """Leave the episode, which is paused then."""
-        self._timer.deactivate()
-        if self._attendance is not None:
-            self._attendance.close()
-            self._attendance = None
+        if self._task is not None:
+            self._task.cancel()
 
-    def _poll(self) -> None:
-        try:
-            if self._attendance is None:
+    async def _attend(self) -> None:
+        """Attend the episode to its end; before it begins, and while somebody else has it, try again."""
+        self._task = asyncio.current_task()
+        while True:
+            try:
                 if not self._person.name:
                     self._status.text = NO_NAME
+                else:
+                    async with attending(self._folder, self._episode, self._person.name) as self._stream:
+                        while (message := await receive(self._stream)) is not None and "ended" not in message:
+                            self._show(message)
+                    self._status.text = "The run has ended." if message is None else "The episode has ended."
+                    self._enable(())
                     return
-                self._attendance = Attendance(self._folder, self._episode, self._person.name)
-            while self._timer.active and self._attendance is not None and self._attendance.ready:
-                self._show(self._attendance.receive())
-        except ConfigError as error:  # not begun yet, or somebody else has it: tried again
-            self._status.text = f"{str(error)[:1].upper()}{str(error)[1:]}"
-            self._enable(())
-            if self._attendance is not None:
-                self._attendance.close()
-                self._attendance = None
+            except ConfigError as error:
+                self._status.text = f"{str(error)[:1].upper()}{str(error)[1:]}"
+                self._enable(())
+            finally:
+                self._stream = None
+            await asyncio.sleep(RETRY_S)
 
-    def _show(self, message: dict[str, Any] | None) -> None:
-        if message is None or "ended" in message:
-            self._status.text = "The run has ended." if message is None else "The episode has ended."
-            self._enable(())
-            self.leave()
+    def _show(self, message: dict[str, Any]) -> None:
+        if "notice" in message:
+            self._notice.text = make_visible(message["notice"])
             return
         if "question" not in message:
             self._status.text = f"You attend episode {self._episode}. Closing this page leaves it paused."
             return
         if message["refusal"]:
-            ui.notify(message["refusal"], type="negative", multi_line=True)
-        taken = message["reply"] is None
-        self._status.text = f"{message['turn']}: {'your turn' if taken else 'the agent proposes'}"
-        self._prompt.text = make_visible(message["prompt"])
-        self._show_history(message["history"], message["earlier"])
-        self._observation.text = message["observation"]
-        found = message["action"] if message["action"] is not None else "(none found)"
-        self._reply.text = "" if taken else message["reply"].strip()
-        self._action.text = f"Action: {found}"
+            ui.notify(make_visible(message["refusal"]), type="negative", multi_line=True)
+        if self._answered:  # a notice before the first question, such as that of a paused run, is about it
+            self._notice.text, self._answered = "", False
+        question = Question(**message["question"])
+        taken = question.reply is None
+        self._status.text = f"{one_line(question.turn)}: {'your turn' if taken else 'the agent proposes'}"
+        self._prompt.text = make_visible(question.prompt)
+        self._show_history(question)
+        self._observation.text = make_visible(question.observation)
+        self._reply.text = make_visible(question.reply or "")
+        self._action.text = _describe_action(question)
         self._action.set_visibility(not taken)
         self._candidates.clear()
         with self._candidates:
-            for number, one in enumerate(message["candidates"], start=1):
+            for number, label in enumerate(question.candidates, start=1):
                 answer = {"decision": "edit", "candidate": number}
-                label = f"{one['share']:.0%} {one['action']}"
-                ui.button(label, on_click=lambda _, chosen=answer: self._answer(chosen)).props("outline no-caps")
-        self._enable(TAKEN if taken else PROPOSED)
+                button = ui.button(one_line(label.strip()), on_click=lambda _, chosen=answer: self._answer(chosen))
+                button.props("outline no-caps")
+        self._enable(("edit", *question.commands))
 
-    def _show_history(self, messages: list[Message], earlier: int) -> None:
-        self._past.text = f"History: {counted(len(messages) + earlier, 'message')} since the first observation"
+    def _show_history(self, question: Question) -> None:
+        total = len(question.history) + question.earlier
+        self._past.text = f"History: {counted(total, 'message')} since the first observation"
         self._history.clear()
         with self._history:
-            if earlier:
-                ui.label(f"The last {len(messages)} are shown.").classes("muted")
-            for message in messages:
-                ui.label(message["role"]).classes("small muted")
+            if question.earlier:
+                ui.label(f"The last {len(question.history)} are shown.").classes("muted")
+            for message in question.history:
+                ui.label(one_line(message["role"])).classes("small muted")
                 show_text(message["content"])
 
-    def _enter(self) -> None:
-        self._answer(self._text.value or "")
+    async def _enter(self) -> None:
+        await self._answer(self._text.value or "")
 
-    def _click(self, decision: str) -> None:
+    async def _click(self, decision: str) -> None:
         text = (self._text.value or "").strip()
         field = {"edit": "action", "take_over": "action", "reject": "reason", "end": "reason"}.get(decision)
-        self._answer({"decision": decision, **({field: text} if field else {})})
+        await self._answer({"decision": decision, **({field: text} if field else {})})
 
-    def _answer(self, answer: str | dict[str, Any]) -> None:
-        if self._attendance is None or not any(button.enabled for button in self._buttons.values()):
+    async def _answer(self, answer: str | dict[str, Any]) -> None:
+        if self._stream is None or not any(button.enabled for button in self._buttons.values()):
             ui.notify("Nothing is asked at the moment.", type="warning")
             return
         try:
-            self._attendance.answer(answer)
+            values = asdict(read_line(answer)) if isinstance(answer, str) else answer
         except ConfigError as error:
             ui.notify(str(error), type="negative")
             return
-        self._enable(())
+        self._enable(())  # first: the next question may come while this answer is sent
         self._candidates.clear()
-        self._text.value = ""
+        self._text.value, self._answered = "", True
         self._status.text = "Waiting for the next turn."
+        with suppress(ConnectionError):  # the run has ended, which `_attend` tells
+            await self._stream.send_json(values)
 
-    def _enable(self, decisions: tuple[str, ...]) -> None:
+    def _enable(self, commands: Sequence[str]) -> None:
         for decision, button in self._buttons.items():
-            button.set_enabled(decision in decisions)
+            button.set_enabled(COMMANDS.get(decision, decision) in commands)
+
+
+def _describe_action(question: Question) -> str:
+    """Return the action of a question, its bytes if it is no plain text, and the rule that asks."""
+    if question.action is None:
+        return f"Action: {NO_ACTION}"
+    as_bytes = (
+        ""
+        if is_plain(question.action) and question.action != NO_ACTION
+        else f"\nAs bytes: {show_bytes(question.action)}"
+    )
+    asked_by = f"\nAsked by {make_visible(question.asked_by)}" if question.asked_by else ""
+    return f"Action: {make_visible(question.action)}{as_bytes}{asked_by}"

@@ -19,7 +19,8 @@ from verl_agent.viewer.pairs import PairedChanges, TaskPair, an_evaluation, comp
 from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import find_episodes
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
-from verl_agent.viewer.text import make_visible, short_name
+from verl_agent.viewer.text import short_name
+from verl_agent.visible import make_visible
 
 MAX_WORDS = 1_500
 """Words of each text that are compared; the rest is left out."""
@@ -112,8 +113,8 @@ def _choices(state: ViewerState, sides: list[OpenedSource], given: list[dict[str
 def _summary(pairs: list[TaskPair], result: PairedChanges, query: dict[str, str]) -> None:
     counts = {change: sum(pair.change == change for pair in pairs) for change in CHANGES}
     ui.label(
-        f"{counted(len(pairs), 'task')} on both sides. Success of B minus A: {result.success} (95 % interval over "
-        "tasks). A task counts as solved if half of its episodes are."
+        f"{counted(len(pairs), 'task')} on both sides. Success of B minus A: {result.success}; return of B "
+        f"minus A: {result.returns} (95 % intervals over tasks). A task counts as solved if half of its episodes are."
     )
     with ui.row().classes("gap-4"):
         ui.link("all tasks", link_to("/compare", query | {"change": ""}))

@@ -6,7 +6,7 @@ from nicegui import run, ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.runs.control.server import send_command
+from verl_agent.oversight.socket import send_command
 from verl_agent.viewer.layout import NO_NAME, ActingPerson, link_to, new_page, run_path, url_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from verl_agent.errors import counted
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.trace.turn_record import turn_text
 from verl_agent.types import StopReason
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
@@ -21,7 +21,8 @@ from verl_agent.viewer.raw_prompt import RawPrompts
 from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.state_panels import StatePanels
-from verl_agent.viewer.text import describe_decision, short_name, split_reply
+from verl_agent.viewer.text import short_name
+from verl_agent.viewer.turns import turn_card
 from verl_agent.viewer.why import WhyPanels, record_place
 
 ENDINGS = {
@@ -32,6 +33,7 @@ ENDINGS = {
     StopReason.ENV_ERROR: "The environment failed; the episode is not trained on.",
     StopReason.ACTION_ERROR: "The last action makes the environment fail each time; it counts as a failed episode.",
     StopReason.OVERLONG_PROMPT: "The prompt is longer than its limit; no turn was played.",
+    StopReason.REQUEST_REFUSED: "The server of the model refused the request of a turn; the episode is in no rate.",
     StopReason.CANCELLED: "The run was stopped during the episode.",
     StopReason.OPERATOR: "A person ended the episode.",
 }
@@ -57,6 +59,7 @@ def add(state: ViewerState) -> None:
             await _facts(opened, row, record)
             await _neighbors(opened, episode_id, around)
             add_label_editor(opened, row)
+            _judgements(record)
             place = await in_thread(lambda: record_place(opened.index, episode_id))
             why, states = WhyPanels(place), StatePanels(opened, part, lambda: opened.index.read(episode_id))
             url = run_path(opened, f"/episode/{episode_id}")
@@ -89,10 +92,25 @@ async def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
             if other["id"] != row["id"]:
                 ui.link(f"sample {other['sample']}", run_path(opened, f"/episode/{other['id']}"))
         ui.link("whole group", link_to(run_path(opened, "/group"), group.values))
-        task = {"env": record["env"], "task": record["task"]}
+        task = {"env": row["env"], "task": row["task"]}
         if await in_thread(lambda: file_with_tokens(opened, row)) is not None:
             ui.link("tokens", run_path(opened, f"/episode/{row['id']}/tokens"))
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
+
+
+def _judgements(record: EpisodeRecord) -> None:
+    """Show the verdicts of a judge with their reasons."""
+    judgements = record.get("judgements", [])
+    for one in judgements:
+        where = f", turn {one['turn'] + 1}" if len(judgements) > 1 else ""
+        cost = "" if one["cost_usd"] is None else f", {one['cost_usd']:.4g} USD"
+        title = f"Judge{where}: score {one['score']:.2f}, reward {one['reward']:g} ({short_name(one['model'])}{cost})"
+        with ui.expansion(title, value=not where).classes("w-full"):
+            if one["replaced"] is not None:
+                ui.label(f"in place of the environment's reward {one['replaced']:g}").classes("small muted")
+            for grade in one["grades"]:
+                ui.label(f"{short_name(grade['criterion'])}: {grade['score']:.2f}, weight {grade['weight']:g}")
+                show_text(grade["reason"])
 
 
 async def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
@@ -149,11 +167,13 @@ async def _turns(
         .classes("w-full")
     ):
         for message in record["messages"][: record["prompt_length"]]:
-            ui.label(message["role"]).classes("small muted")
+            ui.label(short_name(message["role"])).classes("small muted")
             show_text(message["content"])
         states.add(0)
     for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
-        _turn(number, turn, shown, why, states)
+        with turn_card(number, turn, shown):
+            states.add(number)
+            why.add(number, turn_text(turn))
         await sleep(0)  # fifty turns take 0.1 s, between which others are served
     add_turn_pager(part.first, part.total, url)
     why.follow()
@@ -186,37 +206,3 @@ def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -
     speed.on_value_change(lambda: play() if running else None)
     ui.button(icon="play_arrow", on_click=play).props("dense flat").tooltip("replay")
     ui.button(icon="pause", on_click=pause).props("dense flat").tooltip("pause")
-
-
-def _turn(number: int, turn: TurnRecord, behaviors: list[str], why: WhyPanels, states: StatePanels) -> None:
-    thought, action, rest = split_reply(turn["reply"], turn["action"])
-    with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
-        with ui.row().classes("items-baseline gap-4 small muted"):
-            ui.label(f"Turn {number}").classes("heading")
-            tokens = f"{counted(turn['tokens'], 'token')}, " if turn["tokens"] else ""
-            ui.label(f"{tokens}{turn['generate_s']:.2f} s; environment {turn['env_s']:.2f} s")
-            if turn["reward"]:
-                ui.label(f"reward {turn['reward']:g}").classes("good-text" if turn["reward"] > 0 else "bad-text")
-            for name, value in turn["info"].items():
-                ui.label(f"{name} {value:g}")
-            for name in behaviors:
-                ui.label(name.replace("_", " ")).classes("warn")
-        if decision := describe_decision(turn):
-            show_text(decision, "warn")
-        if "proposed" in turn:
-            ui.label("reply of the policy, which was not played").classes("small muted")
-            show_text(turn["proposed"].strip(), "muted line-through")
-        if thought.strip():
-            if action:
-                ui.label("said before the action").classes("small muted")
-            show_text(thought.strip())
-        if action:
-            show_text(action, "accent")
-        elif turn["action"] is not None:
-            show_text(f"action that was read from the reply: {turn['action']}", "accent")
-        if rest.strip():
-            show_text(rest.strip())
-        if turn["observation"] is not None:
-            show_text(turn["observation"], "sunken w-full")
-        states.add(number)
-        why.add(number, turn["action"])

@@ -5,15 +5,16 @@ from functools import partial
 from nicegui import ui
 from starlette.requests import Request
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.viewer.filters import DIVERGENCE, SORT, Filter
 from verl_agent.viewer.layout import Page, add_keys, link_to, new_page, run_path, show_error, url_of
-from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
+from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row, replace_rows
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import count_episodes, find_episodes
 from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import short_name
 
 PAGE_SIZE = 100
 """Rows of one page of the table."""
@@ -54,23 +55,38 @@ def add(state: ViewerState) -> None:
         with new_page(state) as page:
             opened = page.open(key, f"{key}: episodes")
             number = page_number(request)
-            given = {name: value for name, value in request.query_params.items() if name != "page"}
+            columns = _columns(request.query_params.get("columns", ""))
+            given = {name: value for name, value in request.query_params.items() if name not in ("page", "columns")}
             chosen = Filter.parse(given)
-            _filters(opened, chosen)
+            _filters(opened, chosen, columns)
             _saved(opened, chosen)
-            await _table(page, opened, chosen, number)
+            await _table(page, opened, chosen, columns, number)
+
+
+def _columns(value: str) -> tuple[str, ...]:
+    """Return the columns of the table.
+
+    Raises:
+        ConfigError: an unknown column.
+    """
+    chosen = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    for name in chosen:
+        if name not in SORT:
+            raise ConfigError(f"columns={name!r} is not allowed. {did_you_mean(name, SORT)}")
+    return chosen or SHOWN
 
 
 def _go(opened: OpenedSource, values: dict[str, str]) -> None:
     ui.navigate.to(link_to(run_path(opened, "/episodes"), values))
 
 
-def _filters(opened: OpenedSource, chosen: Filter) -> None:
+def _filters(opened: OpenedSource, chosen: Filter, columns: tuple[str, ...]) -> None:
     fields: dict[str, ui.input] = {}
     others = {name: value for name, value in chosen.values.items() if name not in (*FIELDS, "text")}
 
     def apply(extra: dict[str, str] | None = None) -> None:
-        _go(opened, {name: entry.value for name, entry in fields.items()} | others | (extra or {}))
+        own = {"columns": "" if columns == SHOWN else ",".join(columns)}
+        _go(opened, {name: entry.value for name, entry in fields.items()} | others | own | (extra or {}))
 
     def remove(name: str) -> None:
         del others[name]
@@ -89,6 +105,14 @@ def _filters(opened: OpenedSource, chosen: Filter) -> None:
             on_change=lambda event: apply({"sort": event.value}),
         ).props("dense outlined")
         ui.select(
+            list(SORT),
+            value=list(columns),
+            label="columns",
+            multiple=True,
+        ).props(f'dense outlined display-value="{len(columns)} columns"').on(
+            "popupHide", lambda event: apply({"columns": ",".join(event.sender.value)})
+        )
+        ui.select(
             [behavior.name for behavior in BEHAVIORS],
             label="behavior",
             on_change=lambda event: apply({event.value: "1.."}),
@@ -103,7 +127,9 @@ def _filters(opened: OpenedSource, chosen: Filter) -> None:
     if rest:
         with ui.row().classes("gap-2"):
             for name, value in rest.items():
-                ui.chip(f"{name}={value}", removable=True, on_value_change=partial(remove, name)).props("dense")
+                ui.chip(
+                    f"{short_name(name)}={short_name(value)}", removable=True, on_value_change=partial(remove, name)
+                ).props("dense")
 
     def search() -> None:
         fields["text"].run_method("focus")
@@ -130,23 +156,26 @@ def _saved(opened: OpenedSource, chosen: Filter) -> None:
     with ui.row().classes("items-center gap-2"):
         ui.label("Saved filters:" if filters else "No saved filter.")
         for name, one in filters.items():
-            ui.link(name, link_to(run_path(opened, "/episodes"), one.values))
+            ui.link(short_name(name), link_to(run_path(opened, "/episodes"), one.values))
             ui.button(icon="close", on_click=lambda name=name: change(name, None)).props("dense flat size=xs").tooltip(
-                f"delete the filter {name}"
+                f"delete the filter {short_name(name)}"
             )
         if chosen.values:
             entry = ui.input("save this filter as").props("dense").classes("w-40")
             entry.on("keydown.enter", lambda: change(entry.value, dict(chosen.values)))
 
 
-async def _table(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> None:
-    path = run_path(opened, "/episodes")
-    set_total = add_pager(page, PAGE_SIZE, "episode", lambda number: link_to(path, {**chosen.values, "page": number}))
+async def _table(view: Page, opened: OpenedSource, chosen: Filter, columns: tuple[str, ...], page: int) -> None:
+    path, own = run_path(opened, "/episodes"), {"columns": "" if columns == SHOWN else ",".join(columns)}
+    given = {**chosen.values, **own}
+    set_total = add_pager(page, PAGE_SIZE, "episode", lambda number: link_to(path, {**given, "page": number}))
 
     def open_episode(row: Row, column: str) -> None:
         ui.navigate.to(link_to(run_path(opened, f"/episode/{row['id']}"), chosen.values))
 
-    grid = add_grid(SHOWN, [], open_episode, narrow=("step", "task", "success", "turns"))
+    narrow = ("step", "task", "success", "turns") if columns == SHOWN else ()
+    order = chosen.values.get("sort", "")
+    grid = add_grid(columns, [], open_episode, narrow=narrow, sortable=order)
 
     async def draw() -> None:
         filtered = tuple(chosen.values.items())
@@ -155,9 +184,8 @@ async def _table(view: Page, opened: OpenedSource, chosen: Filter, page: int) ->
         rows = await opened.fetch(
             ("rows", page, *filtered), lambda: find_episodes(opened.index, chosen, PAGE_SIZE, first)
         )
-        grid.options["rowData"] = [{name: row[name] for name in (*SHOWN, "id")} for row in rows]
-        grid.update()
+        replace_rows(grid, ({name: row[name] for name in (*columns, "id")} for row in rows))
 
     await draw()
     view.refresh_with(opened, draw)
-    focus_first_row(grid, SHOWN[0])
+    focus_first_row(grid, columns[0])

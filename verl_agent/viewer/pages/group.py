@@ -6,6 +6,7 @@ Without a group in the URL, the page lists the groups.
 import json
 from asyncio import sleep
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 
 from nicegui import ui
 from starlette.datastructures import QueryParams
@@ -15,8 +16,8 @@ from verl_agent.errors import ConfigError, counted
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import Page, link_to, new_page, run_path, show_text, url_of
-from verl_agent.viewer.listings import count_groups, list_groups
-from verl_agent.viewer.pages.grid import add_grid, focus_first_row
+from verl_agent.viewer.listings import count_groups, learning_signal, list_groups
+from verl_agent.viewer.pages.grid import add_grid, focus_first_row, replace_rows
 from verl_agent.viewer.pages.paging import add_pager, add_turn_pager, page_number, whole_number
 from verl_agent.viewer.parsing import PART
 from verl_agent.viewer.queries import GroupSummary, Row, find_group
@@ -89,34 +90,51 @@ async def _list(view: Page, opened: OpenedSource, chosen: Filter, page: int) -> 
     uniform = ui.label()
     set_total = add_pager(page, PAGE_SIZE, "group", lambda number: link_to(path, {**chosen.values, "page": number}))
 
+    keys: dict[str, dict[str, object]] = {}  # fields of each shown group as they were recorded, by its id
+
     def open_group(row: Mapping[str, object], column: str) -> None:
-        ui.navigate.to(link_to(path, {name: row[name] for name in GROUP_FIELDS}))
+        ui.navigate.to(link_to(path, keys[str(row["id"])]))
 
     grid = add_grid(LIST_COLUMNS, [], open_group, narrow=("step", "task", "learning signal", "success"))
 
+    trains = "train" in chosen.values.get("purpose", "train").split(",")
+    of_training = Filter.parse({**chosen.values, "purpose": "train"})
+
     async def draw() -> None:
         name = ("groups", *chosen.values.items())
-        groups, equal = await opened.fetch(name, lambda: count_groups(opened.index, chosen))
+        groups, _ = await opened.fetch(name, lambda: count_groups(opened.index, chosen))
         set_total(groups)
-        uniform.text = (
-            f"All returns are equal in {equal} of {counted(groups, 'group')}." if groups else "No group is recorded."
-        )
+        uniform.text = "No group is recorded."
+        if groups:
+            trained, equal = await opened.fetch((*name, "train"), lambda: count_groups(opened.index, of_training))
+            uniform.text = (
+                f"All returns are equal in {equal} of {counted(trained, 'group')}."
+                if trained and trains
+                else "None of these groups is trained on."
+            )
         first = (page - 1) * PAGE_SIZE
         rows = await opened.fetch((*name, page), lambda: list_groups(opened.index, chosen, PAGE_SIZE, first))
-        grid.options["rowData"] = [
+        shown = [
             {
                 **row,
+                "id": _id_of(row),
                 **{name: round(row[name], 4) for name in _ROUNDED},
                 "first different turn": row["divergence"],
-                "learning signal": "no" if row["uniform"] else "yes",
+                "learning signal": learning_signal(row),
             }
             for row in rows
         ]
-        grid.update()
+        keys.update((_id_of(row), {name: row[name] for name in GROUP_FIELDS}) for row in rows)
+        replace_rows(grid, shown)
 
     await draw()
     view.refresh_with(opened, draw)
     focus_first_row(grid, LIST_COLUMNS[0])
+
+
+def _id_of(row: Row) -> str:
+    """Return a key of a group: names that look alike have different ones."""
+    return sha256(repr([row[name] for name in GROUP_FIELDS]).encode()).hexdigest()
 
 
 def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
@@ -126,7 +144,7 @@ def _facts(opened: OpenedSource, summary: GroupSummary) -> None:
         ui.label(f"{names}, step {first['step']} ({first['purpose']})")
         task = {"env": first["env"], "task": first["task"]}
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
-    if summary.uniform:
+    if summary.uniform and first["purpose"] == "train":
         ui.label("All returns are equal: a group estimator learns nothing from this group.").classes("bad-text")
     if summary.divergence is None:
         ui.label("All samples took the same actions.")

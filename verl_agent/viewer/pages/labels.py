@@ -72,7 +72,7 @@ async def _list(page: Page, opened: OpenedSource, chosen: Filter) -> None:
             with ui.row().classes("gap-3"):
                 ui.link("all", run_path(opened, "/labels"))
                 for tag, count in counts.items():
-                    ui.link(f"{tag} ({count})", link_to(run_path(opened, "/labels"), {"label": tag}))
+                    ui.link(f"{short_name(tag)} ({count})", link_to(run_path(opened, "/labels"), {"label": tag}))
             for row in rows:
                 label = notes.get(key_of(row), Label())
                 with ui.row().classes("items-baseline gap-3"):

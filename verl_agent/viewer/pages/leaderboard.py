@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from nicegui import ui
@@ -26,7 +27,7 @@ from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.layout import link_to, new_page, run_path, show_text, url_of
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.state import ViewerState
-from verl_agent.viewer.text import make_visible
+from verl_agent.visible import make_visible
 
 
 def add(state: ViewerState) -> None:
@@ -41,7 +42,8 @@ def add(state: ViewerState) -> None:
                 ui.label("No evaluation is open. Open the output folders of `verl-agent eval`, or a folder of them.")
                 return
             name = ("boards", *(part for one in evaluations for part in (one.key, one.changes)))
-            boards = await evaluations[0].fetch(name, lambda: make_boards([one.source.folder for one in evaluations]))
+            folders = [one.source.folder for one in evaluations]
+            boards, broken = await evaluations[0].fetch(name, lambda: _read_boards(folders))
             for number, board in enumerate(boards):
                 others = [other for other in boards if other.env == board.env and other is not board]
                 repeated = any(other.env == board.env for other in boards[:number])
@@ -52,6 +54,8 @@ def add(state: ViewerState) -> None:
                     ui.link(one.key, link_to(run_path(one)))
                     ui.link("scaling", link_to(run_path(one, "/scaling")))
                     ui.link("failures", link_to(run_path(one, "/failures")))
+                    if one.source.folder in broken:
+                        ui.label(make_visible(broken[one.source.folder])).classes("bad-text break-all")
 
     @url_of("/run/{key}/scaling")
     async def scaling(key: str) -> None:
@@ -70,6 +74,12 @@ def add(state: ViewerState) -> None:
                 show_text(describe_selection(selection))
 
 
+def _read_boards(folders: Sequence[Path]) -> tuple[list[Board], dict[Path, str]]:
+    """Return the boards of evaluations, and the message about each one that cannot be read."""
+    broken: dict[Path, str] = {}
+    return make_boards(folders, broken), broken
+
+
 def _show_board(board: Board, others: Sequence[Board]) -> None:
     """Show a board. Conditions that differ from those of another board of the environment are shown in bold."""
     ui.label(short_conditions(board)).classes("heading")
@@ -80,7 +90,11 @@ def _show_board(board: Board, others: Sequence[Board]) -> None:
             ui.label("Unlike another board:").classes("muted")
             for name in differing:
                 ui.label(f"{name} {make_visible(texts[name])}").classes("font-bold break-all")
-    with ui.expansion("All conditions").props("dense").classes("w-full"):
+    with (
+        ui.expansion("Conditions of the rows that were played here" if board.published else "All conditions")
+        .props("dense")
+        .classes("w-full")
+    ):
         show_text(conditions(board), "muted")
     add_table(columns(board), cells(board)).mark(f"board {board.env}")
     priced = [(row, *row.priced) for row in board.rows if row.priced]

@@ -12,22 +12,24 @@ from starlette.requests import Request
 
 from verl_agent.config.keys import leaves
 from verl_agent.errors import ConfigError, counted, did_you_mean
-from verl_agent.results.findings import find_problems
 from verl_agent.results.folder import REPORT, read_report
 from verl_agent.trace.panels import PanelKind
 from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
 from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels, read_run
+from verl_agent.viewer.diagnosis import find_in_run, show_findings
 from verl_agent.viewer.figure import add_chart, with_look
-from verl_agent.viewer.layout import Page, link_to, new_page, run_path, url_of
+from verl_agent.viewer.layout import Page, link_to, new_page, page_part, run_path, url_of
 from verl_agent.viewer.live import read_now
-from verl_agent.viewer.overview import changed_settings, read_overview, status_of
+from verl_agent.viewer.metric_panels import metric_names, metric_panels, watched
+from verl_agent.viewer.overview import changed_settings, present_status, read_overview
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.pages.home import show_overview, show_status
 from verl_agent.viewer.pages.paging import whole_number
-from verl_agent.viewer.queries import needed_turns
+from verl_agent.viewer.run_log import latest_log, read_tail
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
+from verl_agent.visible import make_visible
 
 FIELD = "dense outlined"
 """Look of a field."""
@@ -49,11 +51,14 @@ def add(state: ViewerState) -> None:
             axis, smooth = _axis(query.get("x", "step")), whole_number("smooth", query.get("smooth", "1"), 1)
             await _summary(page, opened)
             await _findings(page, opened)
-            await _evaluation(opened)
+            with page_part(ui.column().classes("w-full")):
+                await _evaluation(opened)
             run = await opened.fetch("run", partial(read_run, opened))
-            if len({at.step for at in run.steps}) > 1 or others:
-                _choices(state, opened, others, axis, smooth)
-            await _charts(page, [opened, *others], axis, smooth)
+            if len({at.step for at in run.steps} | set(run.logged)) > 1 or others:
+                _choices(state, opened, others, axis, smooth, query.getlist("metric"))
+            await _metrics(opened, others, query)
+            await _charts(page, [opened, *others], axis, smooth, query.getlist("metric"))
+            _log(page, opened)
             await add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
 
 
@@ -64,7 +69,7 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
     async def draw() -> None:
         nonlocal seen
         overview = await opened.fetch("overview", partial(read_overview, opened))
-        status = await in_thread(partial(status_of, opened))
+        status = await in_thread(partial(present_status, opened))
         now = await in_thread(lambda: read_now(opened, datetime.now(UTC))) if status == "running" else {}
         if (overview, status, now) == seen:
             return
@@ -91,6 +96,46 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
                     add_table(["setting", "base", "this run"], [list(map(short_name, row)) for row in changed])
 
 
+async def _metrics(opened: OpenedSource, others: list[OpenedSource], query: QueryParams) -> None:
+    """Show a field in which any logged metric is chosen; nothing for a source without metrics."""
+    runs = [await one.fetch("run", partial(read_run, one)) for one in [opened, *others]]
+    names = metric_names(runs)
+    if not names:
+        return
+    given = {name: query.getlist(name) for name in query}
+
+    def choose() -> None:
+        chosen = [] if field.value == watched(runs) else field.value
+        if chosen != query.getlist("metric"):
+            ui.navigate.to(link_to(run_path(opened), given | {"metric": chosen}))
+
+    shown = [name for name in query.getlist("metric") or watched(runs) if name in names]
+    field = ui.select(
+        names, value=shown, label=f"charts of {len(names)} logged metrics", multiple=True, with_input=True
+    )
+    field.props(f"{FIELD} use-chips").classes("w-full").on("popupHide", choose)
+
+
+def _log(page: Page, opened: OpenedSource) -> None:
+    """Show the end of the log and its first error, read again while they are open."""
+    if latest_log(opened.source.folder) is None:
+        return
+    with ui.expansion("Log").props("dense").classes("w-full") as box:
+        error, text = ui.label().classes("mono bad-text"), ui.label().classes("mono sunken w-full")
+        text.style("max-height: 60vh; overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere")
+
+    async def draw() -> None:
+        log = latest_log(opened.source.folder)
+        if not box.value or log is None:
+            return
+        first, tail = await in_thread(partial(read_tail, log))
+        error.text = f"First error: {make_visible(first)}" if first else ""
+        text.text = make_visible(tail)
+
+    box.on_value_change(draw)
+    page.every(NOW_S, draw)
+
+
 def other_runs(state: ViewerState, query: QueryParams) -> list[OpenedSource]:
     """Return the runs that are drawn too, one for each parameter `with`.
 
@@ -107,8 +152,11 @@ def _axis(value: str) -> Axis:
     raise ConfigError(f"x={value!r} is not allowed. {did_you_mean(value, AXES)}")
 
 
-def _choices(state: ViewerState, opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int) -> None:
-    chosen = {"x": axis, "smooth": str(smooth), "with": [other.key for other in others]}
+def _choices(
+    state: ViewerState, opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int, metrics: list[str]
+) -> None:
+    chosen: dict[str, object] = {"x": axis, "smooth": str(smooth), "with": [other.key for other in others]}
+    chosen |= {"metric": metrics} if metrics else {}
 
     def go(name: str, value: str | list[str]) -> None:
         ui.navigate.to(link_to(run_path(opened), chosen | {name: value}))
@@ -149,16 +197,21 @@ def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[l
         "category": lambda row: short_name(row["category"]),
         "tasks": lambda row: str(row["tasks"]),
         "episodes": lambda row: str(row["episodes"]),
-        "success": lambda row: "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**row["success"]) if row["success"] else "",
+        "success": partial(_estimate, "success"),
+        "mean return": partial(_estimate, "mean_return"),
         **{f"pass@{k}": partial(_of_samples, "pass_at", k) for k in several},
         **{f"pass^{k}": partial(_of_samples, "pass_hat", k) for k in several},
-        "mean return": lambda row: _number(row["reward_mean"]),
         "mean turns": lambda row: _number(row["turns_mean"]),
         "cost (USD)": lambda row: _number(row.get("cost_usd")),
     }
     cells = {name: [cell(row) for row in results] for name, cell in columns.items()}
     shown = [name for name in columns if any(cells[name])]
     return shown, [[cells[name][at] for name in shown] for at in range(len(results))]
+
+
+def _estimate(name: str, row: Mapping[str, Any]) -> str:
+    found = row.get(name)  # a report of an earlier version has no interval of the return
+    return "{mean:.3f} [{low:.3f}, {high:.3f}]".format(**found) if found else ""
 
 
 def _of_samples(name: str, samples: int, row: Mapping[str, Any]) -> str:
@@ -174,23 +227,21 @@ async def _findings(page: Page, opened: OpenedSource) -> None:
     box = ui.column().classes("gap-1 w-full")
 
     async def draw() -> None:
-        run = await opened.fetch("run", partial(read_run, opened))
-        needed = await opened.fetch("needed turns", lambda: needed_turns(opened.index))
+        found = await in_thread(partial(find_in_run, opened))
         box.clear()
         with box:
-            for finding in find_problems(run.steps, run.uniform, needed):
-                with ui.element("div").classes("warn w-full"):
-                    ui.label(finding.text).classes("inline mr-2")
-                    name, rest = ("groups", "/group") if finding.groups else ("episodes", "/episodes")
-                    ui.link(name, link_to(run_path(opened, rest), finding.parameters))
+            show_findings(opened, found)
 
     await draw()
     page.refresh_with(opened, draw)
 
 
-def _options(runs: Sequence[RunData], axis: Axis, smooth: int) -> dict[str, tuple[PanelKind, dict[str, Any]]]:
+def _options(
+    runs: Sequence[RunData], axis: Axis, smooth: int, metrics: Sequence[str]
+) -> dict[str, tuple[PanelKind, dict[str, Any]]]:
     """Return the kind and the options of each chart, by title."""
-    of_runs = [{panel.kind.title: panel for panel in panels(run)} for run in runs]
+    chosen = metrics or watched(runs)
+    of_runs = [{panel.kind.title: panel for panel in [*panels(run), *metric_panels(run, chosen)]} for run in runs]
     found = {}
     for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
         drawn = [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of]
@@ -198,7 +249,7 @@ def _options(runs: Sequence[RunData], axis: Axis, smooth: int) -> dict[str, tupl
     return found
 
 
-async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: int) -> None:
+async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: int, metrics: Sequence[str]) -> None:
     grid = ui.element("div").classes("sides")
     drawn: dict[str, ui.echart] = {}
 
@@ -220,7 +271,8 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
         if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
             empty.set_visibility(False)  # curves of one point
             return
-        for title, (kind, options) in (await in_thread(lambda: _options(runs, axis, smooth))).items():
+        charts = await in_thread(lambda: _options(runs, axis, smooth, metrics))
+        for place, (title, (kind, options)) in enumerate(charts.items()):
             if title in drawn:
                 drawn[title].options.update(with_look(options))
                 drawn[title].update()
@@ -230,8 +282,9 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
                     note += " Band: 95 % interval over tasks."
                 if any("markLine" in one for one in options["series"]):
                     note += " Dotted lines: the turn limit changes."
-                with grid:
+                with grid, ui.element().classes("min-w-0") as cell:
                     drawn[title] = add_chart(title, options, note, on_point)
+                cell.move(target_index=place)
         empty.set_visibility(not drawn)
 
     empty = ui.label("No episode and no metric is recorded yet.")

@@ -7,7 +7,9 @@ import pytest
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'verl-agent[gymnasium]'")
 
 from env_adapters.gymnasium.adapter import Gymnasium  # noqa: E402
+from env_adapters.gymnasium.lakes import draw_map  # noqa: E402
 from env_adapters.gymnasium.texts import described, observation_text, read, refusal_of_action, refusal_of_observation  # noqa: E402
+from env_adapters.seeded import FIRST_TEST_SEED  # noqa: E402
 from verl_agent.envs.testing.check import check_adapter  # noqa: E402
 from verl_agent.errors import ConfigError  # noqa: E402
 
@@ -62,6 +64,37 @@ def test_blackjack_names_the_numbers_of_its_tuple():
         "the dealer shows",
         "your usable aces",
     ]
+
+
+def test_a_game_of_blackjack_that_is_not_finished_is_worth_no_more_than_a_loss():
+    """Gymnasium pays -1, 0 and 1, so never acting was better than every way to play."""
+    returns = {}
+    for seed in range(40):
+        _, steps = play("Blackjack-v1", "stick", "stick", seed=seed)
+        assert steps[0].terminated and steps[1].reward == 0.0
+        returns[steps[0].reward] = returns.get(steps[0].reward, 0) + 1
+    assert returns.keys() == {0.0, 1.0, 2.0} and Gymnasium("Blackjack-v1").success_reward == 2.0
+    assert play("Blackjack-v1", *["nothing"] * 9)[1][-1].reward == 0.0
+
+
+def test_each_seed_draws_a_map_of_frozen_lake():
+    env = Gymnasium("seeded/FrozenLake-v1", train=40, test=40)
+
+    async def prompt(item):
+        session = env.new_session()
+        texts = [(await session.reset(item))[-1]["content"] for _ in range(2)]
+        await session.close()
+        assert texts[0] == texts[1]
+        return texts[0]
+
+    maps = {split: [asyncio.run(prompt(item)) for item in env.tasks(split)] for split in env.splits}
+    assert len(set(maps["train"])) > 25 and len(set(maps["test"])) > 25
+    drawn = {
+        seed: "".join(draw_map(4, seed)) for seed in (*range(1000), *range(FIRST_TEST_SEED, FIRST_TEST_SEED + 100))
+    }
+    held_out = {drawn[seed] for seed in drawn if seed >= FIRST_TEST_SEED}
+    assert len(held_out) > 50 and not held_out & {drawn[seed] for seed in range(1000)}
+    assert env.deterministic and {len(one.splitlines()) for one in maps["train"]} == {4}
 
 
 def test_minigrid_describes_its_view_in_words():

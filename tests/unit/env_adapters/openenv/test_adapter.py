@@ -16,6 +16,7 @@ from env_adapters.openenv.adapter import OpenEnv
 from env_adapters.openenv.schema import ActionForm
 from tests import ROOT
 from tests.support.serving import serving_app
+from verl_agent.envs.answers import CheckedSession
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvCrashError, EnvError, PoolFullError
 
@@ -149,7 +150,7 @@ def test_the_adapter_keeps_the_contract():
 @pytest.mark.parametrize(
     ("action", "message"),
     [
-        ({"properties": {"number": {"type": "integer"}}}, "answered reset|ended the connection"),
+        ({"properties": {"number": {"type": "integer"}}}, "answered 403: no session.*OpenEnv 0"),
         ({"no": "schema"}, r"/schema describes no action.*OpenEnv 0\.10\.0"),
     ],
 )
@@ -162,21 +163,27 @@ def test_a_server_that_speaks_another_version_is_named(action, message):
         asyncio.run(env.close())
 
 
-@pytest.mark.parametrize("reward", ["1.0", [1.0], float("nan")])
-def test_a_reward_that_is_no_number_is_the_fault_of_the_server(reward):
+@pytest.mark.parametrize("reward", ["1.0", [1.0, 2.0], float("nan")])
+def test_a_reward_that_is_no_number_stops_the_run(reward):
     async def answer(socket):
         await socket.accept()
+        for value in (None, reward):
+            await socket.receive_text()
+            data = {"observation": {"text": "Begin."}, "reward": value, "done": False}
+            await socket.send_text(json.dumps({"type": "observation", "data": data}))
         await socket.receive_text()
-        data = {"observation": {"text": "Begin."}, "reward": reward, "done": False}
-        await socket.send_text(json.dumps({"type": "observation", "data": data}))
+
+    async def play(env):
+        session = CheckedSession(env)
+        await session.reset(env.tasks("train")[0])
+        with pytest.raises(ConfigError, match="reward"):
+            await session.step("1")
+        await env.close()
 
     schema = {"action": {"properties": {"number": {"type": "integer"}}}}
     routes = [Route("/schema", lambda request: JSONResponse(schema)), WebSocketRoute("/ws", answer)]
     with serving_app(Starlette(routes=routes)) as running:
-        env = OpenEnv(running.url)
-        with pytest.raises(EnvError, match="answered reset with"):
-            asyncio.run(env.reset(env.tasks("train")[0]))
-        asyncio.run(env.close())
+        asyncio.run(play(OpenEnv(running.url)))
 
 
 def test_a_url_without_a_server_raises_config_error():

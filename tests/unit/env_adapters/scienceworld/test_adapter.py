@@ -59,6 +59,23 @@ def test_the_gold_path_reaches_a_score_of_one(name):
     assert all(step.reward == 0 for step in steps[ended + 1 :])
 
 
+@pytest.mark.parametrize("name", SAMPLE[:4])
+def test_the_rewards_so_far_add_up_to_the_score_of_the_simulator(name):
+    """AgentGym's server added up whole scores (its pull request 15)."""
+    env, _ = start(ITEMS[name])
+    earned, scores = 0.0, set()
+    try:
+        for command in commands_of(ITEMS[name]):
+            earned += play_commands(env, command, "look around")[0].reward
+            if env.world is not None:
+                score = env.world.simulator.run(env.world._interface.getScore)
+                assert earned == pytest.approx(score, abs=0.006)
+                scores.add(score)
+    finally:
+        asyncio.run(env.close())
+    assert len(scores) > 1
+
+
 def test_sessions_in_threads_equal_sessions_alone():
     names = [name for name in SAMPLE if len(commands_of(ITEMS[name])) < 10]
     scripts = {name: commands_of(ITEMS[name]) for name in names}

@@ -1,11 +1,13 @@
 """Tasks in Harbor's format."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from env_adapters.terminal.adapter import Terminal
+from env_adapters.terminal.grading import TestsFailedError
 from env_adapters.terminal.harbor import read_task, reward
 from tests.support.sandboxes import as_files, need, play
 from verl_agent.errors import ConfigError
@@ -99,14 +101,121 @@ def test_files_that_the_agent_leaves_do_not_fake_the_reward(task, cheat):
         ({"reward.txt": "0.5\n"}, 0.5),
         ({"reward.json": '{"reward": 0.25}'}, 0.25),
         ({"reward.txt": "17"}, 1.0),
-        ({"reward.txt": "nan"}, 0.0),
-        ({"reward.txt": "yes"}, 0.0),
-        ({"reward.json": "[]"}, 0.0),
-        ({}, 0.0),
+        ({"reward.txt": "-3"}, 0.0),
     ],
 )
 def test_the_reward_is_read_from_either_file(written, expected):
     assert reward(as_files(written)) == expected
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *({"reward.txt": text} for text in ("nan", "inf", "-inf", "1e999", "yes", "", "1" * 5000)),
+        *({"reward.json": text} for text in ("[]", "{}", '{"reward": NaN}', '{"reward": Infinity}', "[" * 100_000)),
+        *({"reward.json": f'{{"reward": {text}}}'} for text in ("true", '"1"', "[1]", "null", "1" * 400)),
+        {},
+    ],
+)
+def test_a_reward_that_is_no_number_is_a_named_failure(written):
+    with pytest.raises(TestsFailedError, match="they wrote"):
+        reward(as_files(written))
+
+
+def test_the_reward_may_not_be_other_bytes_than_text():
+    with pytest.raises(TestsFailedError, match=r"reward\.txt"):
+        reward({"reward.txt": (0o644, "1".encode("utf-16"))})
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("head -c 3000000 /dev/zero; echo 1 > /logs/verifier/reward.txt", "they wrote more than 1 MiB of output"),
+        ("echo 1 > /logs/verifier/reward.txt; sleep 9", "they took more than 1 seconds"),
+        ("echo nan > /logs/verifier/reward.txt", "they wrote no number from 0 to 1 to reward.txt: 'nan'"),
+        ("true", "they wrote neither reward.txt nor reward.json"),
+    ],
+)
+def test_tests_that_exceed_a_limit_or_say_nothing_fail_by_name(task, script, reason, caplog):
+    need()
+    (task / "tests" / "test.sh").write_text(script)
+    (task / "task.toml").write_text(TOML.replace("20.0", "1.0"))
+    step = play(*only(task), ["submit"])[-1]
+    assert step.observation.startswith(f"The hidden tests failed: {reason}")
+    assert (step.reward, step.terminated, dict(step.info)) == (0.0, True, {"tests_failed": 1.0})
+    assert "the task upper failed" in caplog.text
+
+
+def link(target: str):
+    return lambda path: (path.unlink(missing_ok=True), path.symlink_to(target))
+
+
+def content(data: bytes):
+    return lambda path: path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("tests/expected.py", link("/etc/passwd"), "'tests/expected.py', a link"),
+        ("environment/in.txt", link("/etc/passwd"), "'environment/in.txt', a link"),
+        ("environment/more", link("/etc"), "'environment/more', a link"),
+        ("instruction.md", link("/etc/passwd"), "'instruction.md', a link"),
+        ("solution/solve.sh", link("missing"), "'solution/solve.sh', a link"),
+        ("environment/pipe", os.mkfifo, "'environment/pipe', neither file nor folder"),
+        ("instruction.md", content("Schön".encode("latin-1")), "instruction.md in another encoding than UTF-8"),
+        ("instruction.md", content("Do it".encode("utf-16")), "instruction.md in another encoding than UTF-8"),
+        ("solution/solve.sh", content(b"\xff"), "solve.sh in another encoding"),
+        ("environment/Dockerfile", content(b"ENV A=\xff"), "Dockerfile in another encoding"),
+        ("environment/Dockerfile", content(b"ENV A=\0"), "Dockerfile with a null character"),
+        ("task.toml", content(b"\xff"), "task.toml in another encoding"),
+        ("task.toml", content(b"x = " + b"[" * 5000), "not TOML"),
+        ("task.toml", content(b"verifier = 3"), "verifier=3 in task.toml. Allowed: a table"),
+        ("task.toml", content(b"environment = []"), r"environment=\[\] in task.toml. Allowed: a table"),
+        ("task.toml", content(b"[environment]\ndocker_image = 5"), "docker_image=5. Allowed: the name"),
+        *(
+            ("task.toml", content(b"[agent]\ntimeout_sec = " + value), rf"agent\.timeout_sec={shown}\S* Allowed")
+            for value, shown in (
+                (b"nan", "nan"),
+                *((b"inf", "inf"), (b"-inf", "-inf"), (b"0", "0"), (b"true", "True"), (b"[1]", r"\[1\]")),
+                (b"9" * 500, "999"),
+            )
+        ),
+        ("instruction.md", content(b"x" * (2 << 20)), "instruction.md of 2097152 bytes. Allowed: at most 1048576"),
+        ("tests/more", lambda path: [path.with_name(f"{n}").touch() for n in range(201)], "203 of them in tests"),
+        ("tests/a\nb", content(b""), "printable"),
+    ],
+)
+def test_a_hostile_part_is_refused_with_the_name_of_the_task(task, part, change, message):
+    change(task / part)
+    with pytest.raises(ConfigError, match=rf"the task '\S*upper' has .*{message}"):
+        read_task(task)
+
+
+def test_a_task_that_is_a_link_is_refused(task):
+    (task.parent / "other").symlink_to(task)
+    with pytest.raises(ConfigError, match=r"the task '\S*other' has '\.', a link"):
+        Terminal(tasks=str(task.parent)).tasks("all")
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *("/", "relative", "/app/../etc", "/app/./x", "/etc", "/usr/local/x", "/proc/1", "/app//x", "/a b", '"/app"'),
+        *("/app/$HOME", "/app/{seconds}", "/ünïcode", "/" + "x" * 300, "/tests/x", "~", "C:\\\\app", "/sys/fs"),
+    ],
+)
+def test_an_odd_working_folder_is_named(task, folder):
+    (task / "environment" / "Dockerfile").write_text(f"FROM debian:12\nWORKDIR {folder}\n")
+    assert read_task(task).missing.startswith("`WORKDIR")
+    with pytest.raises(ConfigError, match="upper needs more than a plain image"):
+        only(task)
+
+
+def test_copies_stay_in_the_working_folder(task):
+    for to in ("../etc/x", "/srv/task/../x"):
+        (task / "environment" / "Dockerfile").write_text(f"FROM debian:12\nWORKDIR /srv/task\nCOPY in.txt {to}\n")
+        assert f"`COPY in.txt {to}`" in read_task(task).missing
 
 
 @pytest.mark.parametrize(
@@ -146,8 +255,8 @@ def test_tests_that_need_a_network_are_named(task):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ("tests/test.sh", r"upper has no tests\. Add tests/test\.sh"),
-        ("instruction.md", r"upper has no instruction\.md"),
+        ("tests/test.sh", r"upper' has no tests\. Add tests/test\.sh"),
+        ("instruction.md", r"upper' has no instruction\.md"),
         ("task.toml", r"has no task\.toml.*or `generated`"),
     ],
 )

@@ -1,13 +1,15 @@
 """Test moves, outcomes and refusals of the adapter of TextArena."""
 
 import asyncio
+import re
 
 import pytest
 
 pytest.importorskip("textarena", reason="textarena is not installed: pip install 'verl-agent[textarena]'")
 
 from env_adapters.textarena.adapter import TextArena
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.errors import ConfigError
+from verl_agent.types import StepResult
 
 HANOI = ("A C", "A B", "C B", "A C", "B A", "B C", "A C")
 
@@ -39,10 +41,30 @@ def test_invalid_moves_are_counted_and_several_end_the_game():
     assert steps[-1].terminated and steps[-1].reward < 1
 
 
-def test_a_game_whose_reward_is_no_number_is_an_environment_error():
-    """Countdown 0.7.4 puts the reason of an invalid move into the place of the reward."""
-    with pytest.raises(EnvError, match="which is no number"):
-        play(TextArena("Countdown-v0"), *["nonsense"] * 9)
+@pytest.mark.parametrize("name", ["Countdown-v0", "Cryptarithm-v0", "Slitherlink-v0", "ThreeCardMonte-v0"])
+def test_a_bad_move_ends_a_game_and_is_no_environment_error(name):
+    """These games of TextArena 0.7.4 put the reason of an invalid move into the place of the reward."""
+    _, steps = play(TextArena(name), *["nonsense"] * 9)
+    ended = next(step for step in steps if step.terminated)
+    assert (ended.reward, dict(ended.info)) == (0.0, {"invalid_action": 1.0})
+    assert re.search("format|action|Use", ended.observation)
+
+
+def test_an_exception_of_a_game_is_a_lost_move():
+    env = TextArena()
+
+    class Raising:
+        def step(self, action):
+            raise IndexError(action)
+
+    async def episode():
+        await env.reset(env.tasks("train")[0])
+        env._game = Raising()
+        return [await env.step("[5]"), await env.step("[5]")]
+
+    first, second = asyncio.run(episode())
+    assert (first.terminated, first.reward, dict(first.info)) == (True, 0.0, {"invalid_action": 1.0})
+    assert second == StepResult("The game has ended.", terminated=True)
 
 
 @pytest.mark.parametrize("name", ["Briscola-v0", "Golf-v0", "GermanWhist-v0"])

@@ -13,6 +13,7 @@ from env_adapters.web_sites.folders import Home, code_key
 from env_adapters.web_sites.source import EmbeddedTasks
 from env_adapters.web_sites.supervisor import acquire
 from env_adapters.web_sites.world import DEFAULT_SEED
+from verl_agent.envs.machine.locks import FileLock
 from verl_agent.errors import ConfigError
 
 PORTS = {"shop": 7770, "forum": 7771, "code": 7772}
@@ -82,8 +83,8 @@ def test_check_for_a_supervisor_does_not_block_its_start(home):
         fcntl.flock(check, fcntl.LOCK_SH)  # another process checks for a supervisor
         assert not control.has_supervisor(home)
         threading.Timer(0.2, fcntl.flock, (check, fcntl.LOCK_UN)).start()
-        with home.lock.open("a") as lock:
-            assert acquire(lock)
-            assert control.has_supervisor(home)
-            with home.lock.open("a") as other:
-                assert not acquire(other)
+        lock = FileLock(home.lock)
+        assert acquire(lock)
+        assert control.has_supervisor(home)
+        assert not acquire(FileLock(home.lock))
+        lock.release()

@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import shlex
 import socket
+import sys
 import time
 from contextlib import contextmanager, suppress
 from threading import Thread
@@ -11,12 +13,15 @@ import psutil
 import pytest
 from aiohttp import web
 
+from env_adapters.webarena.browser.chromium import find_chromium
 from env_adapters.webarena.browser.grammar import PageActionError
 from env_adapters.webarena.browser.network_proxy import SiteAddress
 from env_adapters.webarena.browser.pool import RefusedStateError
 from env_adapters.webarena.browser.process import BrowserLimits, process_tree
 from env_adapters.webarena.browser.snapshot import PageView
 from env_adapters.webarena.browser.tabs import MAX_TABS
+from tests import ROOT
+from tests.support.escapes import alive, left
 from tests.support.waiting import wait_until
 from tests.support.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
 from verl_agent.errors import EnvError
@@ -504,6 +509,26 @@ def test_hung_browser_is_killed_with_all_its_processes(site):
     with pytest.raises(EnvError, match="has ended"):
         player.do("click <'Press me'>")
     player.close()
+
+
+@pytest.mark.parametrize("end", ["kill", "close"])
+def test_a_browser_leaves_no_process_that_it_has_started(end, site, tmp_path, monkeypatch):
+    starter = tmp_path / "browser"
+    spawns = f"from tests.support.escapes import spawn; import sys; spawn(sys.argv[1], '{tmp_path}/' + sys.argv[1])"
+    ways = ("child", "nohup", "session", "orphan")
+    lines = [f"PYTHONPATH={ROOT} {sys.executable} -c {shlex.quote(spawns)} {way}" for way in ways]
+    starter.write_text("\n".join(["#!/bin/sh", *lines, f'exec {find_chromium()} "$@"']))
+    starter.chmod(0o755)
+    monkeypatch.setenv("CHROMIUM", str(starter))
+    player = Player(site, limits=BrowserLimits(max_contexts=1, max_memory_mb=2999 + len(end)))
+    player.start("/")
+    pids = [int((tmp_path / way).read_text()) for way in ways]
+    assert all(map(alive, pids))
+    if end == "kill":
+        player.session._lease.browser.kill()
+        assert left(pids) == []
+    player.close()  # the last context of this browser, which is then closed
+    assert left(pids) == []
 
 
 def test_hung_driver_is_replaced(site):

@@ -97,7 +97,7 @@ def test_deep_search_without_a_corpus_answers_the_command_that_builds_one(tmp_pa
     with serving("deepsearch", pool_of(DeepSearch)) as running:
         session = post(running, "/create", {}).json()["id"]
         answer = post(running, "/reset", {"id": session, "data_idx": 0})
-        assert answer.status_code == 500
+        assert answer.status_code == 501
         assert "python -m env_adapters.deepsearch build" in answer.json()["error"]
         assert post(running, "/step", {"id": session, "action": "x"}).status_code == 409
         assert HTTP.get(f"{running.url}/health").status_code == 200

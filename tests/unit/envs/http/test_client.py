@@ -4,16 +4,20 @@ import asyncio
 import pickle
 import re
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from env_adapters.agentgym.adapter import AGREEMENT, DIALECTS, parse_numbers
 from env_adapters.guess_number.adapter import GuessNumber
 from env_adapters.textcraft.adapter import TextCraft
 from tests.support.agentgym import Server
+from tests.support.attempts import play_until_valid
 from tests.support.fakes import ScriptedPolicy, words_of
 from tests.support.http_episodes import options, solve, unused_url
 from tests.support.serving import pool_of, serving, serving_app
@@ -23,15 +27,13 @@ from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
-from verl_agent.envs.http.agentgym import AGREEMENT
 from verl_agent.envs.http.client import HttpEnv
-from verl_agent.envs.http.settings import parse_numbers
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.envs.testing.check import check_adapter
-from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
+from verl_agent.errors import ConfigError, ContractError
+from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.types import DemoAction, Episode, StopReason, TaskItem
 
 # Servers of verl-agent serve
@@ -83,6 +85,35 @@ def test_measurements_and_termination_reach_the_client():
     assert (episode.stop, episode.reward, len(episode.turns)) == (StopReason.TERMINATED, 1.0, 3)
 
 
+@pytest.mark.parametrize(("reward", "allowed"), [(np.float32(1.0), True), (float("nan"), False), ("1", False)])
+def test_a_server_converts_the_values_of_its_environment_and_stops_the_client_for_others(reward, allowed):
+    class Typed(GuessNumber):
+        async def step(self, action):
+            result = await super().step(action)
+            return replace(result, reward=reward, terminated=np.bool_(result.terminated)) if result.reward else result
+
+    with serving("guess_number", pool_of(Typed)) as running:
+        played = solve(TaskItem("guess_number", "100:7"), options("guess_number", running.url), ["Action: 7"])
+        if allowed:
+            assert asyncio.run(played).success
+            return
+        with pytest.raises(ConfigError, match=r"step gave reward=.* in task '100:7' of env 'guess_number'"):
+            asyncio.run(played)
+
+
+@pytest.mark.parametrize("name", ["sciworld", "textcraft"])
+@pytest.mark.parametrize(("score", "done"), [(1.0, "false"), (1.0, None), (1.0, 2), (1.0, [])])
+def test_a_value_of_agentgyms_server_that_is_not_allowed_stops_the_run(name, score, done):
+    with pytest.raises(ContractError, match=r"step gave (reward|terminated)="):
+        play_on_agentgym(name, [("Fine.", score, done)])
+
+
+@pytest.mark.parametrize("score", ["1", None, [1.0]])
+def test_a_score_that_is_no_number_reaches_the_check_of_the_session(score):
+    result, kept = DIALECTS["sciworld"].read_step({"observation": "", "score": score, "done": False}, 0.5)
+    assert (result.reward, kept) == (score, 0.5)
+
+
 def test_splits_tasks_and_success_reward_come_from_the_servers():
     class Lenient(GuessNumber):
         success_reward = 0.5
@@ -122,8 +153,7 @@ def test_an_episode_on_a_server_continues_after_an_error():
         class Dropping(ScriptedPolicy):
             async def reply(self, messages):
                 if len(self.heard) == 1:
-                    for session in list(running.server.sessions._sessions):
-                        running.server.sessions.remove(session)
+                    running.drop_sessions()
                 return await super().reply(messages)
 
         policy = Dropping(["Action: 50", "Action: 7"])
@@ -289,7 +319,7 @@ def play_on_agentgym(name: str, script: list[tuple[str, float, bool]], **more: A
 def test_a_solved_task_of_scienceworld_counts_in_spite_of_rounding():
     """The return is the sum of the differences between 0.09, 0.42, 0.91 and 1.0, which floats round to below 1."""
     episode = play_on_agentgym("sciworld", [("Fine.", score, False) for score in (9.0, 33.0, 49.0, 9.0)])
-    assert episode.reward < 1.0
+    assert sum([0.09, 0.42 - 0.09, 0.91 - 0.42, 1.0 - 0.91]) == pytest.approx(episode.reward)
     assert episode.success
 
 

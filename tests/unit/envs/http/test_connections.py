@@ -74,22 +74,18 @@ def test_a_request_that_arrives_too_slowly_is_answered_408_and_its_connection_cl
         assert answer.endswith(b'{"error": "the request did not arrive within 0.3 s."}')
 
 
-@pytest.mark.parametrize("first_calls", [False, True], ids=["at once", "after a call"])
-@pytest.mark.parametrize("reads", [False, True], ids=["without reading", "after reading"])
-def test_a_session_whose_client_resets_the_connection_with_the_answer_unread_is_closed(reads, first_calls):
-    with guess() as running, closing(connect(running)) as connection:
-        connection.sendall(HEAD + b"Content-Length: 0\r\n\r\n")
-        wait_until(lambda: connection.recv(65536, socket.MSG_PEEK).endswith(b"}"))  # its headers may arrive alone
-        session = json.loads(connection.recv(65536, 0 if reads else socket.MSG_PEEK).rpartition(b"\r\n")[2])["id"]
-        if first_calls:
-            post(running, "/reset", {"id": session, "data_idx": 0})
-        connection.close()  # the system resets a connection that is closed with unread data
-        if not reads and not first_calls:
-            wait_until(lambda: running.pool.stats()["sessions"] == 0)
-            error_of(post(running, "/reset", {"id": session, "data_idx": 0}), 404)
-        else:
-            wait_until(lambda: len(running.uvicorn.server_state.connections) <= 1)
-            assert post(running, "/reset", {"id": session, "data_idx": 0}).status_code == 200
+@pytest.mark.parametrize(
+    "head",
+    [HEAD + b"X: " + b"a" * 5000 + b"\r\n\r\n", HEAD + b"X: " + b"a" * 200_000, HEAD + b"X: y\r\n" * 4000 + b"\r\n"],
+    ids=["long", "without end", "many"],
+)
+def test_headers_above_the_limit_are_refused_with_the_limit(head):
+    with guess(header_bytes=4096) as running:
+        with closing(connect(running)) as connection:
+            connection.sendall(head)
+            answer = read_all(connection)
+        assert b"HTTP/1.1 431 Request Header Fields Too Large" in answer and b"at most 4096 bytes" in answer
+        assert begin(running)
 
 
 def test_a_body_that_arrives_after_the_answer_has_the_same_deadline():

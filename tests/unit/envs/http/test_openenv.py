@@ -1,19 +1,25 @@
 """Test OpenEnv's protocol on our server, with our adapter and with OpenEnv's own client as peers."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import aiohttp
 import pytest
+from starlette.websockets import WebSocket
 
 from env_adapters.openenv.adapter import OpenEnv
 from tests.support.serving import RunningEnv, pool_of
+from tests.support.waiting import wait_until
 from verl_agent.commands.serve import ServeSettings
+from verl_agent.envs.http.protocol import SocketSession
+from verl_agent.envs.http.requests import SESSION_ENDED
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.registry import load_adapter, make_env
+from verl_agent.envs.session import SessionPool
 from verl_agent.errors import ConfigError, PoolFullError, UnknownSessionError
 
 SPLIT = "small_train"
@@ -23,7 +29,7 @@ SPLIT = "small_train"
 def serving(limits: ServerLimits | None = None, token: str | None = None) -> Iterator[RunningEnv]:
     """Run a server of GuessNumber that speaks OpenEnv's protocol."""
     pool = pool_of(load_adapter("guess_number"))
-    server = EnvServer(TaskIndex("guess_number", {}, SPLIT), pool, limits or ServerLimits(), token, openenv=True)
+    server = EnvServer(TaskIndex("guess_number", {}, SPLIT), pool, limits or ServerLimits(), token)
     running = RunningEnv(server, pool, 0)
     try:
         yield running
@@ -99,6 +105,8 @@ async def exchange(url: str, *messages: str | bytes, **connection) -> list[dict]
         ('{"type": "step", "data": {"action": "5"}}', "VALIDATION_ERROR"),
         ('{"type": "reset", "data": {"seed": -1}}', "VALIDATION_ERROR"),
         ('{"type": "reset", "data": {"task": "no such task"}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"seed": 1, "task": "5:1"}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"task": "5:1", "task": "5:2"}}', "INVALID_JSON"),
         ('{"type": "reset", "data": 3}', "VALIDATION_ERROR"),
     ],
 )
@@ -126,6 +134,71 @@ def test_a_step_in_a_session_that_was_idle_for_too_long_is_an_error_of_the_envir
             return messages
 
         assert asyncio.run(pause())[-1]["role"] == "user"
+
+
+def test_a_session_that_ends_between_two_requests_ends_its_connection():
+    """A connection that stays open would hold one of the server's connections for ever."""
+
+    async def listen(url: str) -> aiohttp.WSMessage:
+        async with aiohttp.ClientSession() as client, client.ws_connect(f"{url}/ws") as socket:
+            await socket.send_json({"type": "reset", "data": {"seed": 1}})
+            await socket.receive_json()
+            return await socket.receive(60)  # sends nothing more
+
+    with serving(ServerLimits(idle_s=0.2)) as running:
+        ended = asyncio.run(listen(running.url))
+        wait_until(lambda: not running.uvicorn.server_state.connections)
+    assert (ended.type, ended.data) == (aiohttp.WSMsgType.CLOSE, SESSION_ENDED)
+    assert "idle too long" in ended.extra
+
+
+class FailingPool:
+    """Pool whose call of a name raises RuntimeError."""
+
+    def __init__(self, fails: str) -> None:
+        self._fails = fails
+
+    async def open(self) -> int:
+        return self._answer("open")
+
+    async def close(self, session: int) -> None:
+        self._answer("close")
+
+    def _answer(self, name: str) -> int:
+        if name == self._fails:
+            raise RuntimeError(f"the pool cannot {name}")
+        return 1
+
+
+def socket_session(pool: FailingPool, send: Callable[[Any], Awaitable[None]]) -> SocketSession:
+    """Return a session of a client that sends `close`."""
+    requests = iter([{"type": "websocket.connect"}, {"type": "websocket.receive", "text": '{"type": "close"}'}])
+
+    async def receive() -> Any:
+        return next(requests)
+
+    server = EnvServer(TaskIndex("guess_number", {}, SPLIT), cast(SessionPool, pool), ServerLimits())
+    return SocketSession(server, WebSocket({"type": "websocket"}, receive, send))
+
+
+@pytest.mark.parametrize("fails", ["open", "close"])
+def test_a_runtime_error_of_the_pool_is_raised(fails):
+    async def send(message: Any) -> None:
+        pass
+
+    with pytest.raises(RuntimeError, match=f"the pool cannot {fails}"):
+        asyncio.run(socket_session(FailingPool(fails), send).run())
+
+
+def test_a_client_that_has_left_is_no_error_of_the_server():
+    async def send(message: Any) -> None:
+        sent.append(message["type"])
+        if len(sent) > 1:
+            raise RuntimeError("the connection is closed")  # as uvicorn does
+
+    sent: list[str] = []
+    asyncio.run(socket_session(FailingPool(""), send).run())
+    assert sent == ["websocket.accept", "websocket.close"]
 
 
 def test_a_session_more_than_the_server_allows_is_refused():

@@ -95,7 +95,7 @@ def test_session_ids_are_random_63_bit_numbers(guess):
 
 def test_root_and_health_name_the_environment(guess):
     assert HTTP.get(guess.url).json() == "This is environment guess_number."
-    assert HTTP.get(guess.url + "/health").json() == {"status": "ok", "env": "guess_number"}
+    assert HTTP.get(guess.url + "/health").json() == {"status": "healthy", "env": "guess_number"}
 
 
 # Invalid requests
@@ -117,7 +117,7 @@ def test_root_and_health_name_the_environment(guess):
         ("/step", {"id": 1}, 422, "action must be a text, got null."),
         ("/step", {"id": 1, "action": ["x"]}, 422, 'action must be a text, got ["x"].'),
         ("/step", {"id": 1, "action": 7}, 422, "action must be a text, got 7."),
-        ("/step", {"id": 1, "action": "x" * 1_048_577}, 422, "has 1048577 characters. Allowed: at most 1048576."),
+        ("/step", {"id": 1, "action": "x" * 2_097_153}, 422, "has 2097153 characters. Allowed: at most 2097152."),
         ("/step", [1, "x"], 422, 'the body must be a JSON object, got [1, "x"].'),
         ("/create", {"goal": "minecraft:bed"}, 422, "goal cannot be set: choose an item of the environment"),
         ("/nothing", {}, 404, "there is no such call: /nothing."),

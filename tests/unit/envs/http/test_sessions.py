@@ -15,7 +15,6 @@ from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.link import HostLink
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits
-from verl_agent.envs.http.session_table import SessionTable
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.types import StepResult
 
@@ -42,6 +41,10 @@ def gated(timeout_s: float = 250):
             gate.set()
     finally:
         gate.set()
+
+
+def busy_sessions(running):
+    return {session.number for session in running.server.sessions.open_ones if session.busy}
 
 
 # Errors of the environment
@@ -107,7 +110,7 @@ def test_a_second_call_of_a_busy_session_is_rejected():
     with gated() as (running, gate), ThreadPoolExecutor() as threads:
         session, other = begin(running), begin(running)
         steps = [threads.submit(post, running, "/step", {"id": one, "action": "99"}) for one in (session, other)]
-        wait_until(lambda: running.server.sessions.get(session).busy and running.server.sessions.get(other).busy)
+        wait_until(lambda: busy_sessions(running) == {session, other})
         reason = error_of(post(running, "/step", {"id": session, "action": "x"}), 409)
         assert reason.startswith(f"another call of session {session} is still running.")
         error_of(post(running, "/reset", {"id": session, "data_idx": 0}), 409)
@@ -120,7 +123,7 @@ def test_a_session_can_be_closed_during_a_step():
     with gated() as (running, gate), ThreadPoolExecutor() as threads:
         session = begin(running)
         step = threads.submit(post, running, "/step", {"id": session, "action": "99"})
-        wait_until(lambda: running.server.sessions.get(session).busy)
+        wait_until(lambda: busy_sessions(running) == {session})
         assert post(running, "/close", {"id": session}).status_code == 200
         error_of(post(running, "/step", {"id": session, "action": "x"}), 404)
         gate.set()
@@ -187,18 +190,16 @@ def test_idle_sessions_are_closed():
         assert len(running.server.sessions) == 0
 
 
-def test_a_call_resets_the_idle_time():
-    now = [0.0]
-    sessions = SessionTable(ServerLimits(idle_s=10), clock=lambda: now[0])
-    for number in (1, 2, 3):
-        sessions.add(number)
-    now[0] = 9.0
-    with sessions.call(1):
-        now[0] = 30.0
-        assert sessions.expired() == [2, 3]
-    assert sessions.expired() == [2, 3]
-    now[0] = 40.5
-    assert sessions.expired() == [1, 2, 3]
+def test_a_call_restarts_the_idle_time_and_a_call_that_runs_stops_it():
+    limits = ServerLimits(idle_s=0.6)
+    with talking(limits=limits, fault="hang", where="step", seconds=1.5) as running:
+        session = begin(running)
+        for _ in range(3):
+            threading.Event().wait(0.3)
+            assert HTTP.get(f"{running.url}/observation?id={session}").status_code == 200
+        assert post(running, "/step", {"id": session, "action": "sleep"}).status_code == 200
+        assert len(running.server.sessions) == 1
+        wait_until(lambda: len(running.server.sessions) == 0)
 
 
 def test_a_draining_server_ends_running_episodes_and_begins_no_further_ones():

@@ -45,6 +45,13 @@ def test_an_environment_of_this_package_takes_the_extra_serve_and_its_own(instal
     assert plan_venv("icy") == ["verl-agent[serve,icy]==9.1"]
 
 
+def test_an_extra_is_named_as_packages_list_it(installed):
+    """Pip before 23.3 does not find `icy_river`."""
+    metadata = OURS.replace("icy", "icy-river")
+    installed("verl_agent-9.1", metadata, "icy_river = ours.adapter:Icy")
+    assert plan_venv("icy_river") == ["verl-agent[serve,icy-river]==9.1"]
+
+
 def test_an_environment_of_another_package_takes_that_package(installed):
     assert plan_venv("other") == ["verl-agent[serve]==9.1", "Other_Envs==2.0"]
 

@@ -2,60 +2,34 @@
 
 import asyncio
 import json
-import os
 import sys
-import textwrap
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests import ROOT
+from tests.support.attempts import play_until_valid
+from tests.support.escapes import WAYS, left
 from tests.support.fakes import ScriptedPolicy
+from tests.support.programs import ASK, TASKS, make_program, run
 from verl_agent.agents.program import ProgramAgent
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.config.settings import AgentEnv
 from verl_agent.envs.program.adapter import Program
-from verl_agent.envs.program.conversation import MARK, conversation_at, to_observation
-from verl_agent.errors import ConfigError
-from verl_agent.rollout.episode import EpisodeLimits, play_episode, play_until_valid
-from verl_agent.types import Episode, StopReason
+from verl_agent.envs.program.conversation import NEW_SEGMENTS
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.errors import ConfigError, ContractError
+from verl_agent.rollout.episode import EpisodeLimits
+from verl_agent.types import StopReason
 
-ASK = """
-import json, os, sys, time, urllib.error, urllib.request
-def post(body, key=None, path="/chat/completions", **headers):
-    headers = {"Authorization": "Bearer " + (key or os.environ["OPENAI_API_KEY"]), **headers}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(), headers)
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return json.dumps({"status": error.code, **json.loads(error.read())})
-def ask(messages, **more):
-    answer = json.loads(post({"model": "m", "messages": messages, **more}))
-    return answer["choices"][0]["message"] if "choices" in answer else answer
-def user(text):
-    return {"role": "user", "content": text}
-"""
-TASKS = [{"id": "one", "split": "train", "data": {"word": "tree"}}, {"id": "two", "split": "test"}]
+__all__ = ["ASK", "TASKS", "run"]
 
 
 @pytest.fixture
 def program(tmp_path):
     """Function that makes the environment of a program, from its text."""
-
-    def make(text: str, **options: object) -> Program:
-        file, tasks = tmp_path / "agent.py", tmp_path / "tasks.jsonl"
-        file.write_text(ASK + textwrap.dedent(text))
-        tasks.write_text("\n".join(map(json.dumps, TASKS)))
-        return Program([sys.executable, str(file)], str(tasks), **options)
-
-    return make
-
-
-def run(env: Program, replies: list, max_turns: int = 8, timeout_s: float = 30.0) -> tuple[Episode, ScriptedPolicy]:
-    policy, agent = ScriptedPolicy(replies), ProgramAgent(env.action_format)
-    item = env.tasks("train")[0]
-    return asyncio.run(
-        play_episode(item, env.new_session(), agent, policy, EpisodeLimits(max_turns, timeout_s))
-    ), policy
+    return partial(make_program, tmp_path)
 
 
 def test_the_model_reads_what_the_program_sends(program):
@@ -133,6 +107,106 @@ def test_functions_are_listed_called_and_continued_word_for_word(program):
         {"role": "assistant", "content": call},
         {"role": "user", "content": "<tool_response>\na lake\n</tool_response>"},
     ]
+
+
+TOOLS = """
+tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "go")]
+messages = [user("where?")]
+"""
+LOOK, GO = (
+    f'<tool_call>\n{{"name": "{name}", "arguments": {{"to": "größe <tool_call>"}}}}\n</tool_call>'
+    for name in ("look", "go")
+)
+
+
+def test_several_calls_are_passed_on_and_answered_each(program):
+    _, policy = run(
+        program(
+            TOOLS
+            + """
+reply = ask(messages, tools=tools)
+look, go = reply["tool_calls"]
+assert json.loads(go["function"]["arguments"]) == {"to": "größe <tool_call>"} and reply["content"] == "I act."
+messages += [reply]
+for one in (look, go):
+    messages += [{"role": "tool", "tool_call_id": one["id"], "content": one["function"]["name"]}]
+ask(messages, tools=tools)
+print(json.dumps({"reward": 1}))
+"""
+        ),
+        [f"I act.\n{LOOK}\n{GO}", "here"],
+    )
+    result = "<tool_response>\n{}\n</tool_response>"
+    assert policy.heard[1][-1]["content"] == f"{result.format('look')}\n{result.format('go')}"
+
+
+def test_a_program_that_takes_one_call_gets_one_and_the_model_reads_that_the_rest_was_not_done(program):
+    _, policy = run(
+        program(
+            TOOLS
+            + """
+reply = ask(messages, tools=tools, parallel_tool_calls=False)
+one, = reply["tool_calls"]
+messages += [reply, {"role": "tool", "tool_call_id": one["id"], "content": "a lake"}]
+ask(messages, tools=tools, parallel_tool_calls=False)
+print(json.dumps({"reward": 1}))
+"""
+        ),
+        [f"{LOOK}\n{GO}", "here"],
+    )
+    assert "at most one function" in policy.heard[0][0]["content"]
+    assert policy.heard[1][-1]["content"] == (
+        "<tool_response>\na lake\n</tool_response>\n"
+        "<tool_response>\ngo was not called: the program takes one call in each reply.\n</tool_response>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "part"),
+    [
+        (LOOK[:-30], "broken_json", "is cut off"),
+        (LOOK.replace('"look",', '"look"'), "broken_json", "Expecting ',' delimiter"),
+        (LOOK.replace("look", "lok"), "unknown_function", "Did you mean 'look'?"),
+        (LOOK.replace('{"to": "größe <tool_call>"}', "[1]"), "wrong_argument", "no JSON object"),
+    ],
+)
+def test_a_call_that_no_program_can_take_is_answered_and_the_program_waits(program, reply, kind, part):
+    episode, policy = run(
+        program(
+            TOOLS
+            + """
+reply = ask(messages, tools=tools)
+assert [one["function"]["name"] for one in reply["tool_calls"]] == ["look"], reply
+messages += [reply, {"role": "tool", "tool_call_id": reply["tool_calls"][0]["id"], "content": "a lake"}]
+assert ask(messages, tools=tools)["content"] == "here"
+print(json.dumps({"reward": 1}))
+"""
+        ),
+        [reply, LOOK, "here"],
+    )
+    assert episode.reward == 1 and len(episode.turns) == 3
+    assert episode.turns[0].step.info[f"call_error_{kind}"] == 1
+    assert policy.heard[1][-2:] == [
+        {"role": "assistant", "content": reply},
+        {"role": "user", "content": policy.heard[1][-1]["content"]},
+    ]
+    assert part in policy.heard[1][-1]["content"] and policy.heard[1][-1]["content"].startswith("<tool_response>")
+    assert [one["role"] for one in policy.heard[2]] == ["system", "user", "assistant", "user"]
+
+
+def test_a_call_inside_of_thinking_is_not_passed_on(program):
+    _, policy = run(
+        program(
+            TOOLS
+            + """
+reply = ask(messages, tools=tools)
+assert "tool_calls" not in reply and reply["content"].endswith("I stay."), reply
+print(json.dumps({"reward": 1}))
+"""
+        ),
+        [f"<think>{LOOK}</think>\nI stay."],
+    )
+    assert len(policy.heard) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -226,12 +300,15 @@ def test_a_stream_has_the_same_text(program):
     ("request_text", "reason"),
     [
         ("ask([user('a')], n=2)", "n=2 is not supported"),
-        ("ask([user('a')], stop=['x'])", "stop="),
-        ("ask([user('a')], response_format={'type': 'json_object'})", "response_format="),
+        ("ask([user('a')], stop=3)", "stop=3 is not allowed"),
+        ("ask([user('a')], response_format={'type': 'grammar'})", "the format 'grammar' of the reply is not supported"),
         ("ask([])", "messages must be a list"),
         ("ask([{'role': 'assistant', 'content': 'a'}])", "End with a user message"),
-        ("ask([{'role': 'user', 'content': [{'type': 'image_url'}]}])", "images and sound"),
-        ("json.loads(post({'messages': ['a']}, path='/messages'))", "Correct its messages or tools."),
+        ("ask([{'role': 'user', 'content': [{'type': 'image_url'}]}])", "Images, sound and files are not supported"),
+        (
+            "json.loads(post({'messages': ['a']}, path='/messages'))",
+            'the message "a" has no known role. Allowed: system',
+        ),
         ("json.loads(post({'messages': [user(None)]}, path='/messages'))", "Correct its messages or tools."),
         ("json.loads(post({'messages': [user('a')]}, key='guess'))", "the API key is not that of this session"),
     ],
@@ -259,7 +336,6 @@ def test_what_cannot_be_answered_is_refused_with_a_reason_and_costs_no_turn(prog
         ("ask([user('a')]); raise ValueError('lost')", 1, "ended with status 1. Its errors: Traceback"),
         ("ask([user('a')]); print('done')", 1, "ended with 'done', which is no result"),
         ("ask([user('a')])", 1, "ended with '', which is no result"),
-        ("ask([user('a')]); print(json.dumps({'reward': 'NaN'}))", 1, "finite"),
     ],
 )
 def test_a_program_that_fails_is_an_environment_error(program, text, turns, error):
@@ -268,31 +344,51 @@ def test_a_program_that_fails_is_an_environment_error(program, text, turns, erro
     assert error in str(episode.error)
 
 
-def test_a_program_that_hangs_is_an_environment_error_and_leaves_no_process(program, tmp_path):
-    pids = tmp_path / "pids"
+@pytest.mark.parametrize("reward", ["'1.0'", "float('nan')", "None", "[1.0]"])
+def test_a_reward_of_a_program_that_is_no_number_stops_the_run(program, reward):
+    with pytest.raises(ContractError, match=r"step gave reward=.* of env 'program'\. Allowed: a finite number"):
+        run(program(f"ask([user('a')]); print(json.dumps({{'reward': {reward}}}))"), ["one"])
+
+
+ENDS = {
+    "sleeps": ("time.sleep(1000)", StopReason.ENV_ERROR),
+    "ends": ("print('{\"reward\": 1}')", StopReason.TERMINATED),
+    "fails": ("sys.exit(3)", StopReason.ENV_ERROR),
+    "asks": ("ask([user('b')])", StopReason.TURN_LIMIT),
+}
+"""What a program does after it has started children, and how its episode stops."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_episode_leaves_no_process_and_no_folder(end, program, tmp_path):
+    last, stop = ENDS[end]
     text = f"""
-    import subprocess
+    sys.path.insert(0, {str(ROOT)!r})
+    from tests.support.escapes import WAYS, spawn
     ask([user("a")])
-    child = subprocess.Popen(["sleep", "1000"])
-    open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}} {{os.getcwd()}}")
-    time.sleep(1000)
+    pids = [os.getpid(), *(spawn(way, {str(tmp_path)!r} + "/" + way) for way in WAYS)]
+    open({str(tmp_path / "pids")!r}, "w").write(json.dumps([pids, os.getcwd()]))
+    {last}
     """
-    episode, _ = run(program(text), ["one"], timeout_s=3.0)
-    assert episode.stop is StopReason.ENV_ERROR
-    *processes, folder = pids.read_text().split()
-    until = time.monotonic() + 10
-    while any(is_alive(int(pid)) for pid in processes) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not [pid for pid in processes if is_alive(int(pid))]
+    episode, _ = run(program(text), ["one"], max_turns=1 if end == "asks" else 8, timeout_s=5.0)
+    assert episode.stop is stop
+    pids, folder = json.loads((tmp_path / "pids").read_text())
+    assert len(pids) == 1 + len(WAYS) and left(pids) == []
     assert not Path(folder).exists()
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+def test_twenty_episodes_leave_no_process(program, tmp_path):
+    pids = tmp_path / "pids"
+    env = program(f"""
+    import subprocess
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    open({str(pids)!r}, "a").write(f"{{child.pid}}\\n")
+    ask([user("a")])
+    print('{{"reward": 1}}')
+    """)
+    assert {run(env, ["one"])[0].stop for _ in range(20)} == {StopReason.TERMINATED}
+    started = list(map(int, pids.read_text().split()))
+    assert len(started) == 20 and left(started) == []
 
 
 def test_the_turn_limit_ends_the_program(program):
@@ -328,25 +424,12 @@ def test_an_episode_continues_after_an_error_if_the_program_is_deterministic(pro
     assert (episode.reward, [turn.reply.text for turn in episode.turns]) == (1.0, ["one", "two"])
 
 
-def test_any_conversation_survives_the_way_through_an_observation():
-    before = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    for after in (
-        [*before, {"role": "user", "content": "c"}],
-        [*before, {"role": "user", "content": MARK + "c"}],
-        [*before, {"role": "user", "content": "c"}, {"role": "user", "content": "d"}],
-        [{"role": "user", "content": "c"}],
-        before[:1],
-    ):
-        observation = {"role": "user", "content": to_observation(before, after)}
-        assert conversation_at([*before, observation], 1) == after
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"command": "python agent.py"}, "env.options.command='python agent.py' is not allowed"),
         ({"command": ["no-such-program"]}, "'no-such-program' is not a program"),
-        ({"tasks": "/absent.jsonl"}, "env.options.tasks='/absent.jsonl' is not a file"),
+        ({"tasks": "/absent.jsonl"}, "env.options.tasks='/absent.jsonl' is neither a file"),
         ({"deterministic": 1}, "env.options.deterministic=1 is not allowed"),
     ],
 )
@@ -355,6 +438,15 @@ def test_bad_options_name_the_key(tmp_path, options, error):
     with pytest.raises(ConfigError) as raised:
         Program(**{"command": [sys.executable], "tasks": str(tmp_path / "tasks.jsonl"), **options})
     assert error in str(raised.value)
+
+
+def test_another_agent_than_program_is_refused(tmp_path):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a", "split": "train"}')
+    options = {"command": [sys.executable], "tasks": str(tmp_path / "tasks.jsonl")}
+    env = EnvSettings(name="program", options=options)
+    assert isinstance(AgentEnv(env=env, agent=AgentSettings(name="program")).new_agent(), ProgramAgent)
+    with pytest.raises(ConfigError, match=r"agent\.name='react' cannot act in env\.name='program'\. Set agent"):
+        AgentEnv(env=env).new_agent()
 
 
 @pytest.mark.parametrize(
@@ -384,16 +476,21 @@ def test_an_id_or_a_split_that_is_no_text_is_named_with_its_line(tmp_path, task)
         Program([sys.executable], str(file))
 
 
-def test_a_request_that_forbids_calls_gets_text(program):
+def test_a_request_that_forbids_calls_gets_text_and_continues_the_conversation(program):
     called = '<tool_call>{"name": "go", "arguments": {}}</tool_call>'
-    episode, _ = run(
+    episode, policy = run(
         program(
             """
             tools = [{"type": "function", "function": {"name": "go", "parameters": {}}}]
-            answer = ask([user("Say it.")], tools=tools, tool_choice="none")
+            messages = [user("Say it.")]
+            messages += [ask(messages, tools=tools), user("And now?")]
+            answer = ask(messages, tools=tools, tool_choice="none")
             print(json.dumps({"reward": float("tool_calls" not in answer and "<tool_call>" in answer["content"])}))
             """
         ),
-        [called],
+        ["Hm.", called],
     )
     assert episode.reward == 1.0, episode.error
+    first, second = policy.heard
+    assert second[: len(first)] == first and second[-1]["content"] == "And now?\n\nCall no function in this reply."
+    assert episode.turns[0].step.info[NEW_SEGMENTS] == 0

@@ -22,6 +22,7 @@ from verl_agent.evaluation.suite.report import (
 )
 from verl_agent.evaluation.suite.run import SuiteOutcome, missing_need, models_of, play_suite
 from verl_agent.evaluation.suite.settings import Suite, compose_entry, read_suite
+from verl_agent.platform.detect import use_cpu_device
 
 RECIPE = f"{ROOT}/recipes/guess_number/eval.yaml"
 CONTENT = f"""
@@ -203,6 +204,10 @@ def test_the_report_keeps_evaluations_and_models_that_this_run_did_not_play(tmp_
     shown = Console(file=StringIO(), width=100)
     shown.print(suite_table(narrow, suite_rows(narrow, covered)))
     assert "0.143 [0.026, 0.513] (7)" in shown.file.getvalue() and "skipped" in shown.file.getvalue()
+    earned = next(row.result.mean_return for row in suite_rows(narrow, covered) if row.model == "cheap" and row.result)
+    assert f"{earned} return" in shown.file.getvalue()
+    returns = files[1].read_text().partition("## Mean return")[2].partition("##")[0]
+    assert "| small | 1 to 7 |" in returns and f"{earned} (7) |" in returns
 
 
 def test_the_reason_of_each_model_is_listed(tmp_path):
@@ -214,3 +219,29 @@ def test_the_reason_of_each_model_is_listed(tmp_path):
     ]
     text = suite_markdown(suite(tmp_path, "model.path=x"), [], [], found)
     assert "* small, a, failed: out of memory\n* small, b, failed: no key\n* absent, skipped: needs a variable" in text
+
+
+def concurrency(folder: Path, recipe: str, *overrides: str, **other: str) -> int:
+    """Return the concurrency that a suite gives an evaluation on a machine without an accelerator."""
+    for name, text in {"mine": recipe, **other}.items():
+        (folder / f"{name}.yaml").write_text(
+            f"defaults: [agent_eval, _self_]\n{text}" if "defaults" not in text else text
+        )
+    content = f"evaluations: {{one: {{recipe: {folder / 'mine.yaml'}, categories: [a]}}}}"
+    chosen = suite(folder, *(overrides or ("model.path=oracle",)), content=content)
+    found = [one for one in chosen.overrides("one") if one.startswith("evaluation.concurrency=")]
+    assert "engine.device=cpu" in chosen.overrides("one")
+    return int(found[-1].partition("=")[2]) if found else 0
+
+
+@pytest.mark.skipif(not use_cpu_device(), reason="the settings of the recipe apply")
+def test_a_suite_without_a_gpu_keeps_the_concurrency_of_a_recipe_and_of_a_model_behind_an_api(tmp_path):
+    own, none = "evaluation: {concurrency: 4}\n", "evaluation: {samples: 1}\n"
+    assert concurrency(tmp_path, none) == 32
+    assert concurrency(tmp_path, own) == concurrency(tmp_path, "evaluation: {concurrency: 128}\n") == 0
+    assert concurrency(tmp_path, "defaults: [base, _self_]\n", base=own) == 0
+    assert concurrency(tmp_path, "defaults: [base, _self_]\n", base=none) == 32
+    api = ("model.api.kind=openai", "model.api.name=tiny")
+    assert concurrency(tmp_path, none, *api) == 0
+    assert concurrency(tmp_path, "model: {path: null, api: {kind: openai, name: tiny}}\n", "model.api.name=tiny") == 0
+    assert concurrency(tmp_path, own, "model.path=oracle", "evaluation.concurrency=7") == 7

@@ -4,17 +4,18 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from env_adapters.guess_number.adapter import GuessNumber
 from tests.support.episodes import STARTED
 from tests.support.fakes import ScriptedPolicy
-from tests.support.what_if import GUESS, MAX_TURNS, SAMPLING, FakeModel, players, recorded_game, say
+from tests.support.what_if import GUESS, MAX_TURNS, SAMPLING, FakeModel, changed, players, recorded_game, say
 from verl_agent.agents.plain import Raw, ReAct
 from verl_agent.envs.action_format import FenceFormat, LineFormat, TagFormat
 from verl_agent.envs.registry import make_env
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.errors import ConfigError, EnvError, RequestRefusedError
 from verl_agent.evaluation.what_if.branch import Players, play_on, reply_with, sample_replies
 from verl_agent.evaluation.what_if.question import TurnQuestion
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
@@ -28,8 +29,10 @@ from verl_agent.evaluation.what_if.summary import (
     summarize_replies,
     thought_effect,
 )
-from verl_agent.rollout.approval import Approval, Rule
+from verl_agent.oversight.approval import Approval
+from verl_agent.oversight.rules import Rule
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message, Reply, StepResult, TaskItem
@@ -125,7 +128,7 @@ def test_one_kind_of_replies_gives_no_effect_of_the_thought(recorded: RecordedEp
 
 def test_an_agent_without_a_thought_is_refused(tmp_path: Path):
     base = players(6)
-    raw = Players(lambda: Raw(LineFormat()), base.new_policy, base.new_session)
+    raw = changed(base, new_agent=lambda: Raw(LineFormat()))
     with pytest.raises(ConfigError, match="no thought"):
         asyncio.run(sample_replies(recorded_game(tmp_path), 1, raw, [0], with_thought=False))
 
@@ -136,7 +139,7 @@ def test_a_policy_that_is_no_model_cannot_be_asked_without_a_thought(tmp_path: P
             return Reply(say(1))
 
     base = players(6)
-    plain = Players(base.new_agent, lambda sample: Plain(), base.new_session)
+    plain = changed(base, new_policy=lambda item, seed: Plain())
     with pytest.raises(ConfigError, match=r"Set model\.path"):
         asyncio.run(sample_replies(recorded_game(tmp_path), 1, plain, [0], with_thought=False))
 
@@ -286,7 +289,7 @@ def test_an_environment_that_is_not_deterministic_is_refused(tmp_path: Path):
 
 def test_other_agent_settings_are_noticed(tmp_path: Path):
     recorded, base = recorded_game(tmp_path), players(3)
-    silent = Players(lambda: ReAct(LineFormat(), instructions=False), base.new_policy, base.new_session)
+    silent = changed(base, new_agent=lambda: ReAct(LineFormat(), instructions=False))
     with pytest.raises(ConfigError, match="turn 1 of a replay"):
         asyncio.run(play_on(recorded, 2, Reply("Action: 7"), silent, [0], MAX_TURNS))
 
@@ -375,3 +378,46 @@ def test_the_fake_model_is_a_model():
 
     assert isinstance(FakeModel(iter(())), TokenPolicy)
     assert GUESS.data["target"] == 7
+
+
+class Refusing(FakeModel):
+    """Model whose server refuses its request."""
+
+    async def reply(self, messages):
+        raise RequestRefusedError("content filter: refused")
+
+
+def test_a_sample_whose_request_is_refused_is_left_out_and_the_others_are_stored(recorded):
+    base = players(3)
+
+    def new_policy(item: TaskItem, seed: EpisodeSeed) -> FakeModel:
+        return Refusing(iter(())) if seed.sample == 1 else base.player.new_policy(item, seed)
+
+    draw(recorded, changed(base, new_policy=new_policy), samples=3)
+    (found,) = stored(recorded, 2)
+    assert (found["indexes"], len(found["replies"])) == ([0, 2], 2)
+
+
+class StartsLate(GuessNumber):
+    """Game that cannot be reset the first time."""
+
+    resets: ClassVar[list[str]] = []
+
+    async def reset(self, item: TaskItem) -> list[Message]:
+        self.resets.append(item.id)
+        if len(self.resets) == 1:
+            raise EnvError("down")
+        return await super().reset(item)
+
+
+def test_another_attempt_at_a_sample_draws_other_replies(recorded):
+    base, seen = players(3, env=StartsLate()), []
+
+    def new_policy(item: TaskItem, seed: EpisodeSeed) -> FakeModel:
+        seen.append(seed)
+        return base.player.new_policy(item, seed)
+
+    play = changed(base, new_policy=new_policy, limits=replace(base.player.limits, retries=1))
+    (episode,) = asyncio.run(play_on(recorded, 2, Reply(say(7)), play, [4], MAX_TURNS))
+    assert episode.valid and [(seed.sample, seed.attempt) for seed in seen] == [(4, 1), (4, 2)]
+    assert len({seed.at(0) for seed in seen}) == 2

@@ -14,8 +14,8 @@ from tests.support.episodes import talk
 from tests.support.evaluated_games import evaluated
 from tests.support.model_server import ModelServer
 from tests.support.what_if import RUN, of_evaluation, of_run, recorded_game
+from verl_agent.envs.model_api.reply_log import FILE as REPLY_LOG
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.api.reply_log import FILE as REPLY_LOG
 from verl_agent.evaluation.what_if.question import TurnQuestion
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode, fingerprint
 from verl_agent.evaluation.what_if.results import (
@@ -28,6 +28,7 @@ from verl_agent.evaluation.what_if.results import (
 )
 from verl_agent.evaluation.what_if.run import check, draw_samples
 from verl_agent.evaluation.what_if.settings import settings_of
+from verl_agent.results.folder import REPORT
 from verl_agent.trace.record import Purpose
 
 LENGTHS = {"max_prompt_length": 64, "max_response_length": 64}
@@ -120,6 +121,13 @@ def test_an_episode_of_an_evaluation_is_asked_with_its_settings(tmp_path: Path):
     assert settings.config.run.horizon.turns_for_evaluation() == 4, "the turn limit of the episode"
 
 
+def test_a_torn_report_is_named(tmp_path: Path):
+    recorded = of_evaluation(tmp_path)
+    (tmp_path / REPORT).write_bytes(b"\0" * 9)
+    with pytest.raises(ConfigError, match=rf"{REPORT} is not readable .*Restore it, or delete it"):
+        settings_of(recorded, [])
+
+
 def test_the_checksum_of_settings_changes_with_those_on_which_samples_depend(tmp_path: Path):
     recorded = of_evaluation(tmp_path)
     texts = ([], ["evaluation.temperature=0.5"], ["episode.max_tokens_per_turn=11"], ["agent.options.turns_left=true"])
@@ -175,6 +183,15 @@ def test_an_episode_of_a_training_run_is_asked_with_the_settings_of_the_run(tmp_
     assert config.run.agent.options == {"instructions": False}
 
 
+def test_a_recorded_text_is_not_interpolated_again(tmp_path: Path):
+    text = r"${oc.env:HOME} and \${x} and ${missing}"
+    trained = of_run(tmp_path, settings={**RUN, "agent": {"name": "act", "options": {"prompt": [text]}}})
+    assert settings_of(trained, []).config.run.agent.options == {"prompt": [text]}
+    (tmp_path / "evaluation").mkdir()
+    evaluation = of_evaluation(tmp_path / "evaluation", agent={"name": "act", "options": {text: text}})
+    assert settings_of(evaluation, []).config.run.agent.options == {text: text}
+
+
 @pytest.mark.parametrize(("purpose", "step", "updates"), [("train", 3, 2), ("validation", 3, 3), ("test", 2, 2)])
 def test_a_step_is_asked_with_the_weights_that_played_it(tmp_path: Path, purpose: Purpose, step: int, updates: int):
     for number in (1, 2, 3):
@@ -201,9 +218,12 @@ def test_the_entry_of_a_mixture_is_found_by_its_environment(tmp_path: Path):
     config = settings_of(recorded, []).config
     assert (config.run.env.name, config.run.episode.max_tokens_per_turn) == ("guess_number", 5)
     assert config.data.max_response_length == 40
-    twice = [*mixture, {"name": "guess_number", "label": "again"}]
-    with pytest.raises(ConfigError, match="has 2 environments 'guess_number'"):
-        settings_of(of_run(tmp_path, settings={**RUN, "env": {"name": "both", "mixture": twice}}), [])
+    twice = {**RUN, "env": {"name": "both", "mixture": [*mixture, {"name": "guess_number", "label": "again"}]}}
+    assert settings_of(of_run(tmp_path, settings=twice), []).config.run.episode.max_tokens_per_turn == 5
+    again = of_run(tmp_path, settings=twice, env_label="again")
+    assert settings_of(again, []).config.run.episode.max_tokens_per_turn == 8
+    with pytest.raises(ConfigError, match="has 0 environments 'other'"):
+        settings_of(of_run(tmp_path, settings=twice, env_label="other"), [])
 
 
 def test_records_without_settings_need_a_recipe(tmp_path: Path):

@@ -35,6 +35,9 @@ def test_a_difference_below_min_gap_makes_no_pair():
     with pytest.raises(ConfigError, match=r"has no pair.* of 1 tasks, .* differ in return by preference.min_gap=0.5"):
         make_pairs([talk("a", 0.6), talk("b", 0.3)], settings())
 
+    with pytest.raises(ConfigError, match="has no pair"):
+        make_pairs([talk("a", 1e7), talk("b", 1e7)], settings())
+
 
 def test_per_task_keeps_the_widest_pairs():
     records = [talk("a", 1.0), talk("b", 0.9), talk("c", 0.2), talk("d", 0.0)]
@@ -64,6 +67,23 @@ def test_each_seat_of_an_arena_is_paired_with_itself():
 def test_tasks_of_the_same_name_in_two_environments_are_not_paired():
     with pytest.raises(ConfigError, match="2 different episodes of 2 tasks, but no two of a task"):
         make_pairs([talk("a"), talk("b", 0.0, env="walk")], settings())
+
+
+def test_entries_of_a_mixture_with_one_environment_are_not_paired_with_each_other():
+    labels = ("short", "long")
+    records = [talk(f"{label} {n}", n, prompt=label) | {"env_label": label} for label in labels for n in (0.0, 1.0)]
+    pairs = make_pairs(records, settings())
+    assert sorted((pair.task, words(pair)) for pair in pairs) == [
+        (("long", "1"), ("long 1.0", "long 0.0")),
+        (("short", "1"), ("short 1.0", "short 0.0")),
+    ]
+    train, validation = split_pairs(pairs, 0.5)
+    assert (len(train), len(validation)) == (1, 1)
+
+
+def test_a_gap_of_min_gap_counts_in_spite_of_rounding():
+    assert 1.0 - 0.9 < 0.1
+    assert len(make_pairs([talk("a", 1.0), talk("b", 0.9)], settings(min_gap=0.1))) == 1
 
 
 def test_validation_pairs_share_no_task_with_training_pairs():

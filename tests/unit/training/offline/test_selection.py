@@ -57,6 +57,16 @@ def test_the_order_of_the_records_does_not_matter():
     assert chosen(records, per_task=2) == chosen(shuffled, per_task=2)
 
 
+def test_of_equal_conversations_the_best_record_is_kept_in_any_order():
+    """Another judge or a correction can pay one conversation differently; AgentEvol weights it by that reward."""
+    low, high = talk("a"), talk("a")
+    assert low["messages"] == high["messages"]
+    low["reward"], high["reward"] = 0.5, 1.0
+    for records in ([low, high], [high, low]):
+        (episode,) = select_episodes(records, EpisodeSource(min_reward=0.1, weight="reward"))
+        assert (episode.record["reward"], episode.weight) == (1.0, 1.0 / high["success_reward"])
+
+
 def test_weight_reward_is_the_return_in_units_of_a_solved_task():
     records = [talk("a", reward=50.0) | {"success_reward": 100.0}, talk("b", reward=0.0), talk("c", reward=-1.0)]
     assert chosen(records, weight="reward", min_reward=-5.0) == [("1", "a", 0.5)]
@@ -99,6 +109,14 @@ def test_an_episode_of_a_held_out_task_raises_config_error(tmp_path):
     )
     with pytest.raises(ConfigError, match=r"episodes.records holds episodes of 1 held-out tasks, such as '2' of env"):
         usable_records([path], "episodes.records", frozenset({("talk", "2"), ("talk", "3")}))
+
+
+def test_a_held_out_task_is_found_under_the_label_of_an_entry_of_a_mixture(tmp_path):
+    labelled = {**talk(task="2", purpose="train"), "env_label": "talk_long"}
+    path = write(tmp_path / "episodes.jsonl", [labelled, talk(task="1")])
+    with pytest.raises(ConfigError, match=r"episodes of 1 held-out tasks, such as '2' of env 'talk'"):
+        usable_records([path], "episodes.records", frozenset({("talk", "2")}))
+    assert len(usable_records([path], "episodes.records", frozenset({("talk", "3")}))) == 2
 
 
 def test_an_evaluation_of_another_environment_raises_config_error(tmp_path):

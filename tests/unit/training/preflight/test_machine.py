@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
+from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, parameters
 from verl_agent.system.operators import check_together, first_operators_error
@@ -128,12 +128,16 @@ def test_all_problems_of_a_machine_are_reported_together():
 
 @pytest.mark.parametrize(("free", "expected"), [(2 * GIB, 0.0), (64 * 1024**2, 1.0 + 2 * 0.128 * 1.048576)])
 def test_objects_and_weights_take_disk_space_if_shared_memory_is_small(free, expected):
-    config = {
+    settings = {
+        "env": {"name": "guess_number"},
+        "horizon": {"max_turns": [1]},
+        "episode": {"max_tokens_per_turn": 8},
+        "agent": {"name": "raw"},
         "ray_kwargs": {"ray_init": {"object_store_memory": 10**9}},
         "actor_rollout_ref": {"rollout": {"checkpoint_engine": {"update_weights_bucket_megabytes": 128}}},
         "trainer": {"n_gpus_per_node": 2},
     }
-    assert files_gb(OmegaConf.create(config), free) == pytest.approx(expected)
+    assert files_gb(RunPlan.of(settings), free) == pytest.approx(expected)
 
 
 LOADING = """

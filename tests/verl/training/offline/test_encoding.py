@@ -12,15 +12,16 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.utils.losses import sft_loss
 
 from tests.support.episodes import talk
+from verl_agent.config.plan import OfflinePlan
 from verl_agent.config.settings import AgentEnv, read_env
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.training.offline.dpo import plan_pairs as plan_pairs
+from verl_agent.training.offline.dpo import pair_rows
 from verl_agent.training.offline.encoding import EpisodeEncoder, Row, collate_pairs
-from verl_agent.training.offline.sft import plan_episodes
+from verl_agent.training.offline.sft import episode_rows
 from verl_agent.types import StopReason
 
 COUNTED = """
@@ -81,6 +82,18 @@ def test_a_row_is_the_conversation_as_the_template_renders_it(tokenizer):
 def test_the_mask_covers_every_reply_and_its_end_token(tokenizer):
     (row,) = encoded(tokenizer, episode("one two three"))
     assert masked_text(tokenizer, row) == "one<|im_end|>two<|im_end|>three<|im_end|>"
+
+
+def test_a_record_that_spells_control_tokens_has_one_end_token_for_each_reply(tokenizer):
+    """Records of API models and of people, from which SFT and DPO learn, have any text."""
+    spelled = "one<|im_end|><|im_start|>user<|endoftext|>"
+    record = episode(f"{spelled} two", prompt=spelled)  # `talk` repeats the reply in its answer
+    (row,) = encoded(tokenizer, record)
+    trained = row["input_ids"][row["loss_mask"].bool()].tolist()
+    assert masked_text(tokenizer, row) == f"{spelled}<|im_end|>two<|im_end|>"
+    assert trained.count(tokenizer.eos_token_id) == 2
+    start = tokenizer.convert_tokens_to_ids("<|im_start|>")
+    assert row["input_ids"].tolist().count(start) == len(record["messages"]) - 1, "the last answer is left out"
 
 
 @pytest.mark.parametrize("budget", [StopReason.TURN_TOKENS, StopReason.EPISODE_TOKENS])
@@ -151,19 +164,23 @@ def test_recorded_episodes_share_one_instance_of_their_environment(tokenizer, co
     assert len(counted) == 1
 
 
+def plan(values: Mapping[str, Any]) -> OfflinePlan:
+    return OfflinePlan.of({**values, "env": {"name": "guess_number", **SPLITS}, "agent": {"name": "raw"}})
+
+
 def rows_of(tokenizer: Any, records: str, names: Mapping[str, Any] | None = None, **settings: Any) -> Any:
     """Return the rows to train and to validate on, as supervised training plans them."""
     source = {"oracle": False, "records": [records], "min_reward": None, "per_task": None, "weight": "none"}
-    planned = plan_episodes({"episodes": {**source, **settings}, "data": {**NAMES, **(names or {})}}, played())
+    planned = episode_rows(plan({"episodes": {**source, **settings}, "data": {**NAMES, **(names or {})}}))
     train, validation = planned.datasets(encoder(tokenizer))
-    assert (len(train), len(validation or [])) == (planned.rows, planned.val_rows)
+    assert (len(train), len(validation or [])) == (planned.count, planned.val_count)
     return train, validation
 
 
 def pairs_of(tokenizer: Any, records: str, **settings: Any) -> Any:
     """Return the pairs to train and to validate on, as DPO plans them."""
     names = {"train_files": "train", "use_dynamic_bsz": False}
-    planned = plan_pairs({"preference": {"records": [records], **settings}, "data": {**NAMES, **names}}, played())
+    planned = pair_rows(plan({"preference": {"records": [records], **settings}, "data": {**NAMES, **names}}))
     return planned.datasets(encoder(tokenizer))
 
 

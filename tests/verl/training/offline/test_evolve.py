@@ -54,7 +54,9 @@ def folder(tmp_path) -> Path:
 
 def prepared(folder: Path, *overrides: str) -> Evolution:
     with chdir(folder):
-        return prepare_rounds(recipe(folder / "evolve.yaml", *overrides))
+        evolution = prepare_rounds(recipe(folder / "evolve.yaml", *overrides))
+        evolution.claim()
+    return evolution
 
 
 def change(folder: Path, name: str, old: str, new: str) -> None:

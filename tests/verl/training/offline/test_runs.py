@@ -15,17 +15,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.composing import recipe
 from tests.support.episodes import talk
-from tests.support.offline_runs import episodes, finished, kill_after, metrics, start, write_offline_recipes
+from tests.support.offline_runs import GUESSES, episodes, finished, kill_after, metrics, start, write_offline_recipes
+from verl_agent.config.plan import OfflinePlan
 from verl_agent.config.settings import read_env
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.imports.conversation import ImportSettings
+from verl_agent.evaluation.imports.job import import_records
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.model_export import export_model
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.training.offline.dpo import DPO
 from verl_agent.training.offline.encoding import EpisodeEncoder
 from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs
-from verl_agent.training.offline.run import Method
-from verl_agent.training.offline.run import run as train
+from verl_agent.training.offline.run import Method, OfflineTraining
 from verl_agent.training.offline.sft import SFT
 from verl_agent.training.offline.sft_trainer import count_rows
 
@@ -149,7 +151,31 @@ def test_sft_trains_on_oracle_and_records_and_its_shards_are_exported(folder, tm
         start_here(folder, DPO, run)
 
 
+def test_sft_trains_on_imported_conversations_and_refuses_those_without_a_reward(folder):
+    lines = [
+        {
+            "task": reply,
+            "messages": [{"role": "user", "content": f"Task {reply}."}, {"role": "assistant", "content": reply}],
+        }
+        for reply in GUESSES
+    ]
+    (folder / "chats.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for into, reward in (("unrated", None), ("rated", 1.0)):
+        settings = ImportSettings("guess_number", reward=reward)
+        import_records(folder / "chats.jsonl", "messages", folder / into, settings)
+    run, only = folder / "runs/imported", ["episodes.oracle=false", "data.val_files=null", "trainer.total_epochs=6"]
+    for extra in ([], ["episodes.min_reward=0"]):
+        with chdir(folder), pytest.raises(ConfigError, match="holds 8 episodes without a reward"):
+            config = recipe(folder / "sft.yaml", "episodes.records=unrated", *extra, *only)
+            OfflineTraining(OfflinePlan.read(config), SFT).run()
+    arguments = ["episodes.records=rated", f"trainer.default_local_dir={run}", *only]
+    assert "8 recorded of guess_number" in finished(start(folder, "sft", *arguments))
+    steps = metrics(run)
+    assert steps[max(steps)]["train/loss"] < steps[1]["train/loss"] - 0.5
+
+
 def start_here(folder: Path, method: Method, run: Path) -> None:
     """Start a run that trains nothing, in this process."""
     with chdir(folder):
-        train(recipe(folder / f"{method.command}.yaml", f"trainer.default_local_dir={run}"), method)
+        config = recipe(folder / f"{method.command}.yaml", f"trainer.default_local_dir={run}")
+        OfflineTraining(OfflinePlan.read(config), method).run()

@@ -10,7 +10,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from tests.support.composing import RECIPES, ROOT, accepted_by_verl, kind, merged
 from tests.support.environments import skip_without_packages
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
 from verl_agent.training.partial import PartialEpisodeTrainer, SeparateEpisodeTrainer
 from verl_agent.training.preflight.condition_table import CONDITIONS
@@ -33,16 +33,15 @@ def resolved(path: Path, *changes: str) -> DictConfig:
 
 
 def check(*changes: str) -> None:
-    check_conditions(config := resolved(GUESS, *changes), CONDITIONS)
+    check_conditions(OmegaConf.to_container(config := resolved(GUESS, *changes)), CONDITIONS)
     places(config)
 
 
 def places(config: DictConfig) -> None:
     """Check that the environments of a run have places for all episodes in flight."""
-    plain = OmegaConf.to_container(config)
-    envs = run_envs(plain)
-    for run_env in envs:
-        check_places(plain, run_env, envs)
+    plan = RunPlan.of(OmegaConf.to_container(config))
+    for run_env in plan.envs:
+        check_places(plan, run_env)
 
 
 @pytest.mark.parametrize(("sessions", "enough"), [(15, False), (16, True)])
@@ -81,7 +80,7 @@ def test_every_recipe_accepts_asynchronous_rollout(path):
     skip_without_packages(path.parent.name)
     more = ["env.hosts.count=2"] if path.stem == "grpo_miniwob_cpu" else []  # its one host has places for 32 of 36
     config = resolved(path, PARTIAL, *more)
-    check_conditions(config, CONDITIONS)
+    check_conditions(OmegaConf.to_container(config), CONDITIONS)
     with chdir(ROOT):
         places(config)
     accepted_by_verl(config)

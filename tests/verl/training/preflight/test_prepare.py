@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import chdir, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,18 +17,20 @@ from verl.workers.rollout.router import get_router_handle
 from tests.support.composing import ROOT, recipe
 from tests.support.models import write_byte_model
 from verl_agent.config.mixture import run_envs
+from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.models.resolve import SMOLLM2, parameters, prepare_smollm2, resolve_model
 from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.preflight.lengths import check_critic
-from verl_agent.training.preflight.machine import check_machine
+from verl_agent.training.preflight.machine import check_machine, smallest_bucket_mb
 from verl_agent.training.preflight.prompts import check_prompts
-from verl_agent.training.preflight.rl import ROUTER, bucket_mb, check_environment, prepare_run
-from verl_agent.training.run import choose_dev_tasks, run
+from verl_agent.training.preflight.rl import check_environment, check_plan, choose_dev_tasks
+from verl_agent.training.run import ReinforcementLearning
 from verl_agent.training.seats import check_comparison
 from verl_agent.training.splits import split_tasks
+from verl_agent.training.verl_config import ROUTER, to_verl
 
 RECIPE = """
 defaults:
@@ -73,7 +76,7 @@ def prepared(folder: Path, *changes: str, report: Callable[[str], None] = lambda
     own = [f"trainer.default_local_dir={folder}/run", f"actor_rollout_ref.model.path={folder}/model"]
     config.merge_with_dotlist([*own, *changes])
     with chdir(folder):
-        return prepare_run(config, report)
+        return check_plan(RunPlan.read(config), report)
 
 
 TASKS = "train_tasks: small_train, eval_tasks: small_test"
@@ -161,7 +164,7 @@ BATCH_OF_3 = ["data.train_batch_size=3", "actor_rollout_ref.actor.ppo_mini_batch
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_invalid_input_raises_config_error_with_one_message(folder, changes, message):
-    """One case for each check of `prepare_run`; the unit tests of each section have the others."""
+    """One case for each check of `check_plan`; the unit tests of each section have the others."""
     with pytest.raises(ConfigError) as error:
         prepared(folder, *changes)
     assert str(error.value).startswith(message)
@@ -170,7 +173,7 @@ def test_invalid_input_raises_config_error_with_one_message(folder, changes, mes
 def test_a_misspelt_key_in_a_recipe_raises_config_error(folder):
     folder.joinpath("typo.yaml").write_text("defaults:\n  - mine\n  - _self_\nenv:\n  timeout: 5\n")
     with pytest.raises(ConfigError, match=r"^env\.timeout is not a setting\. Did you mean 'timeout_s'\?"):
-        prepare_run(recipe(folder / "typo.yaml"))
+        RunPlan.read(recipe(folder / "typo.yaml"))
 
 
 def test_validating_on_training_tasks_needs_env_overlap(folder):
@@ -214,15 +217,16 @@ def test_verls_client_sends_requests_through_the_router():
     [(None, 2048, 2048), (1000, 2048, 128), (1000, 64, 64), (100 << 20, 2048, 400), ((100 << 20) + 1, 2048, 401)],
 )
 def test_a_bucket_of_weights_holds_the_largest_tensor_and_little_more(largest, configured, expected):
-    assert bucket_mb(largest, configured) == expected
+    assert smallest_bucket_mb(largest, configured) == expected
 
 
 @pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
 def test_a_valid_config_is_resolved_and_completed(folder):
     model = "actor_rollout_ref.model"
     own = ["trainer.default_local_dir=run", f"{model}.path={SMOLLM2}", f"{model}.external_lib=json"]
-    made = prepared(folder, *own)
-    config, envs = made.verl, made.envs
+    with chdir(folder):
+        plan = prepared(folder, *own)
+        config, envs = to_verl(plan), plan.envs
     assert OmegaConf.missing_keys(config) <= {
         key for key in OmegaConf.missing_keys(config) if key.startswith("reward.")
     }
@@ -246,7 +250,7 @@ def test_resume_of_other_fsdp1_ranks_raises_config_error_before_ray_starts(folde
     config = recipe(folder / "mine.yaml", "actor_rollout_ref.model.path=" + SMOLLM2)
     config.trainer.default_local_dir = str(tmp_path)
     with pytest.raises(ConfigError, match=r"\(FSDP1\) .* was written by 2 ranks; .* gives 1\. Use 2 ranks again"):
-        run(config)
+        ReinforcementLearning(RunPlan.read(config)).run()
 
 
 def test_a_critic_with_too_small_a_vocabulary_raises_config_error(tmp_path):
@@ -264,12 +268,11 @@ def test_a_critic_with_too_small_a_vocabulary_raises_config_error(tmp_path):
 def test_the_check_of_the_memory_can_be_overridden(monkeypatch):
     monkeypatch.setenv("VERL_PLATFORM", "nvidia")
     config = recipe(ROOT / "recipes/textcraft/grpo.yaml", "+overlay/size=multinode", "+overlay/model=qwen3_14b")
-    OmegaConf.resolve(config)
-    assert parameters(config.actor_rollout_ref.model.path) is None, "its weights are not on this machine"
+    plan, lines = RunPlan.read(config), []
+    assert parameters(plan.actor.path) is None, "its weights are not on this machine"
     with pytest.raises(ConfigError, match="keeping weights and optimizer in it"):
-        check_machine(config, print)
-    config.trainer.check_memory, lines = False, []
-    check_machine(config, lines.append)
+        check_machine(plan, print)
+    check_machine(replace(plan, layout=replace(plan.layout, check_memory=False)), lines.append)
     assert "The run starts anyway (trainer.check_memory=false)" in lines[0]
 
 
@@ -282,9 +285,8 @@ def check(folder: Path, *changes: str) -> list[str]:
     config = recipe(folder / "mine.yaml")
     OmegaConf.set_struct(config, False)
     config.merge_with_dotlist([f"actor_rollout_ref.model.path={prepare_smollm2()}", *changes])
-    OmegaConf.resolve(config)
-    (run_env,) = run_envs(OmegaConf.to_container(config))
-    check_prompts(config, run_env, lines.append)
+    plan = RunPlan.read(config)
+    check_prompts(plan, plan.envs[0], lines.append)
     return lines
 
 
@@ -335,9 +337,8 @@ def test_tasks_are_held_out_if_a_checkpoint_is_chosen_and_as_the_run_began(folde
     OmegaConf.set_struct(config, False)
     config.trainer.merge_with(trainer)
     lines: list[str] = []
-    choose_dev_tasks(config, {} if began is None else {"env": began}, lines.append)
-    assert config.env.dev_tasks == chosen
+    plan = choose_dev_tasks(RunPlan.read(config), {} if began is None else {"env": began}, lines.append)
+    assert plan.value("env.dev_tasks") == chosen
     assert bool(lines) is (began is not None and chosen is None and trainer["test_freq"] == 1)
-    (run_env,) = run_envs(OmegaConf.to_container(config))
-    (splits,) = split_tasks([run_env])
+    (splits,) = split_tasks(plan.envs)
     assert len(splits.train) == (51 if chosen is None else 41)

@@ -1,7 +1,6 @@
 """Composition of the recipes that the rounds use, and all checks that can fail before the first round."""
 
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,21 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_agent.config.catalogue import may_change
-from verl_agent.config.checks import check_keys
-from verl_agent.config.composing import compose_recipe
+from verl_agent.config.composing import compose_recipe, resolved
+from verl_agent.config.plan import OfflinePlan
+from verl_agent.config.plan_parts import Lengths, read_part
 from verl_agent.config.settings import read_env
 from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
-from verl_agent.models.resolve import parameters, resolve_model
-from verl_agent.system.resources import checkpoint_gb, most_checkpoints, require_disk
+from verl_agent.models.resolve import parameters
+from verl_agent.system.resources import checkpoint_gb, most_checkpoints
 from verl_agent.training.offline.evolve.rounds import (
     EvolveFolder,
     EvolveSettings,
     Exploration,
     evolve_settings,
     folder_names,
+    phases,
 )
 
 
@@ -34,66 +35,76 @@ class Evolution:
     Attributes:
         base: recorded episodes of the base set: files and folders of them.
         folder: folder of the rounds.
+        recipes: settings that identify the rounds: section `evolve` and the recipes that it names.
+        needed_gb: estimated GB of all files.
     """
 
     settings: EvolveSettings
     base: Sequence[str]
     folder: EvolveFolder
+    recipes: Mapping[str, Any]
+    needed_gb: float
+
+    def claim(self) -> None:
+        """Claim the folder of the rounds.
+
+        Raises:
+            ConfigError: it holds other rounds, or is in use.
+        """
+        changeable = [
+            *may_change("evolve"),
+            *(f"learn.{pattern}" for pattern in may_change("learn")),
+            *(f"explore.*.{pattern}" for pattern in may_change("play")),
+        ]
+        self.folder.claim(self.recipes, changeable)
+
+    @property
+    def is_done(self) -> bool:
+        """True if no phase is left."""
+        return all(str(phase) in self.folder.done for phase in phases(self.settings))
 
 
 def prepare_rounds(config: DictConfig) -> Evolution:
-    """Compose and check all recipes, and claim the folder of the rounds.
+    """Compose and check all recipes.
 
     Raises:
-        ConfigError: a later round would fail, or the folder holds other rounds.
+        ConfigError: a later round would fail.
     """
-    check_keys(config, "agent_evolve")
     try:
         plain: Any = OmegaConf.to_container(config.evolve, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the config does not resolve: {error}") from error
     settings = evolve_settings(plain)
-    GlobalHydra.instance().clear()
     learn = compose_named(settings.learn, "evolve.learn", "agent_sft")
     players = [compose_named(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in settings.explore]
+    learning = OfflinePlan.of(resolved(learn, ("env", "agent", "data", "model", "checkpoint", "trainer", "episodes")))
     for entry, player in zip(settings.explore, players, strict=True):
-        check_player(entry, player, learn, settings)
-    root = Path(settings.output_dir).resolve()
-    folder = EvolveFolder(root, folder_names([player.env.name for player in players]))
-    check_space(settings, learn, root)
-    recipes = {
-        "learn": OmegaConf.to_container(learn),
-        "explore": {name: OmegaConf.to_container(player) for name, player in zip(folder.names, players, strict=True)},
-    }
-    changeable = [
-        *may_change("evolve"),
-        *(f"learn.{pattern}" for pattern in may_change("learn")),
-        *(f"explore.*.{pattern}" for pattern in may_change("play")),
-    ]
-    folder.claim({"evolve": plain, **recipes}, changeable)
-    records = learn.episodes.records
-    return Evolution(settings, [records] if isinstance(records, str) else list(records), folder)
+        check_player(entry, resolved(player, ("env", "agent", "data", "evaluation")), learning, settings)
+    folder = EvolveFolder(Path(settings.output_dir).resolve(), folder_names([one["env"]["name"] for one in players]))
+    recipes = {"evolve": plain, "learn": learn, "explore": dict(zip(folder.names, players, strict=True))}
+    records = learning.value("episodes.records")
+    base = [records] if isinstance(records, str) else list(records)
+    return Evolution(settings, base, folder, recipes, needed_gb(settings, learning))
 
 
-def compose_named(recipe: str, key: str, base: str) -> DictConfig:
-    """Compose another recipe, as its own command would."""
+def compose_named(recipe: str, key: str, base: str) -> dict[str, Any]:
+    """Compose another recipe, as its own command would; return its settings, whose interpolations are not resolved."""
+    GlobalHydra.instance().clear()  # of this command's own recipe, which is composed
     path = Path(recipe)
     if not path.is_file():
         raise ConfigError(f"{key}={recipe!r} does not exist. Name a recipe's YAML file.")
     try:
-        return compose_recipe(path.resolve(), base)
+        plain: dict[str, Any] = OmegaConf.to_container(compose_recipe(path.resolve(), base))
     except ConfigError as error:
         raise ConfigError(f"{key}={recipe!r}: {error}") from error
+    return plain
 
 
-def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, settings: EvolveSettings) -> None:
+def check_player(entry: Exploration, player: Mapping[str, Any], learn: OfflinePlan, settings: EvolveSettings) -> None:
     """Check that the explored tasks exist, are not validated on, and are played as they are trained on."""
-    played, learned = (
-        read_env({name: OmegaConf.to_container(one[name], resolve=True) for name in ("env", "agent")})
-        for one in (player, learn)
-    )
+    played, learned, lengths = read_env(player), learn.played, read_part(Lengths, player)
     explored = {"evolve.explore.tasks": entry.tasks}
-    validated = {f"evaluation.tasks of {entry.recipe}": str(player.evaluation.tasks)}
+    validated = {f"evaluation.tasks of {entry.recipe}": str(player["evaluation"]["tasks"])}
     tested = {f"env.eval_tasks of {settings.learn}": learned.env.eval_tasks}
     base = {f"env.train_tasks of {settings.learn}": learned.env.train_tasks}  # which every round trains on
     same = learned.env.name == played.env.name
@@ -114,24 +125,20 @@ def check_player(entry: Exploration, player: DictConfig, learn: DictConfig, sett
             f"{entry.recipe} plays {played.env.name!r} with env.options={played.env.options}, and {settings.learn} "
             f"trains on its base set with {learned.env.options}. Use the same in both."
         )
-    longest = int(player.data.max_prompt_length) + int(player.data.max_response_length)
-    if longest > int(learn.data.max_length):
+    if lengths.episode > int(learn.lengths.row):
         raise ConfigError(
-            f"{entry.recipe} plays episodes of up to {longest} tokens (data.max_prompt_length and "
-            f"data.max_response_length), but {settings.learn} has data.max_length={learn.data.max_length}. Raise it."
+            f"{entry.recipe} plays episodes of up to {lengths.episode} tokens (data.max_prompt_length and "
+            f"data.max_response_length), but {settings.learn} has data.max_length={learn.lengths.row}. Raise it."
         )
 
 
-def check_space(settings: EvolveSettings, learn: DictConfig, root: Path) -> None:
-    """Check that the disk holds one training's checkpoints and the weights of every round."""
-    count = parameters(resolve_model(learn.model.path, key="model.path"))
-    saved = list(learn.checkpoint.save_contents)
-    training = checkpoint_gb(count, saved) * most_checkpoints(learn.trainer.max_ckpt_to_keep)
-    weights = checkpoint_gb(count, ["hf_model"]) * (settings.rounds + 1)
-    root.mkdir(parents=True, exist_ok=True)
+def needed_gb(settings: EvolveSettings, learn: OfflinePlan) -> float:
+    """Return the GB of one training's checkpoints and of the weights of every round."""
+    saved, count = list(learn.actor.checkpoint["save_contents"]), parameters(learn.located().actor.path)
     if "hf_model" not in saved:
         raise ConfigError(
             f"{settings.learn}: checkpoint.save_contents={saved} lacks 'hf_model', from which the policy of a "
             "round is played. Add it."
         )
-    require_disk(shutil.disk_usage(root).free, training + weights, root)
+    training = checkpoint_gb(count, saved) * most_checkpoints(learn.schedule.keep)
+    return training + checkpoint_gb(count, ["hf_model"]) * (settings.rounds + 1)

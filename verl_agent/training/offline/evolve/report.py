@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from verl_agent.evaluation.report import RATES, rates_cell
+from verl_agent.results.comparison import Comparison, compare
 from verl_agent.results.folder import RECORDS
-from verl_agent.results.results import CategoryResult, SuccessComparison, compare, summarize
+from verl_agent.results.results import CategoryResult, summarize
 from verl_agent.runs.best_checkpoint import Best, store_best
+from verl_agent.terminal import Console, say, show_table, styled
 from verl_agent.trace.provenance import Provenance, write_json_atomically
 from verl_agent.trace.record_files import read_records
 from verl_agent.training.offline.evolve.prepare import Evolution
@@ -23,13 +24,13 @@ class RoundResult:
 
     Attributes:
         env: folder name of the environment.
-        gain: difference in success to round 0, task by task; None in round 0.
+        gain: differences in success and return to round 0, task by task; None in round 0.
     """
 
     round: int
     env: str
     result: CategoryResult
-    gain: SuccessComparison | None
+    gain: Comparison | None
 
 
 def report_rounds(evolution: Evolution, console: Console) -> None:
@@ -43,16 +44,16 @@ def report_rounds(evolution: Evolution, console: Console) -> None:
     ]
     if not validated:
         return
-    console.print(rounds_table(validated))
+    show_table(console, rounds_table(validated))
     best = best_round(validated, len(folder.names))
     if best is not None:
         store_best(folder.policy(best.step).parent, best, folder.root)
-        console.print(f"best: round {best.step}: {folder.root / 'best'}", soft_wrap=True)
+        say(console, f"best: round {best.step}: {folder.root / 'best'}")
     facts = {"provenance": asdict(Provenance.collect()), "settings": asdict(evolution.settings)}
     write_json_atomically(
         folder.root / REPORT, {"version": 1, **facts, "rounds": [asdict(result) for result in validated]}
     )
-    console.print(f"rounds: {folder.root / REPORT}", soft_wrap=True)
+    say(console, f"rounds: {folder.root / REPORT}")
 
 
 def best_round(validated: Sequence[RoundResult], environments: int) -> Best | None:
@@ -71,7 +72,7 @@ def round_result(phase: Phase, evolution: Evolution) -> RoundResult:
     first, folder = Phase(0, "validate", phase.entry), evolution.folder
     played = list(read_records(folder.of(phase) / RECORDS))
     overall: CategoryResult = summarize(played)[-1]
-    gain: SuccessComparison | None = None
+    gain: Comparison | None = None
     if phase.round and str(first) in folder.done:
         gain = compare(list(read_records(folder.of(first) / RECORDS)), played)[-1]
     return RoundResult(phase.round, folder.names[phase.entry], overall, gain)
@@ -79,16 +80,17 @@ def round_result(phase: Phase, evolution: Evolution) -> RoundResult:
 
 def rounds_table(validated: Sequence[RoundResult]) -> Table:
     """Return a table with one row for each round and environment."""
-    table = Table(title="success on held-out tasks, by round", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    title = "success and mean return on held-out tasks, by round"
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     table.title_justify = "left"
     table.add_column("round", no_wrap=True)
     table.add_column("environment", no_wrap=True)
-    for heading in ("tasks", "played", "success [95 %]", "gain on round 0 [95 %]", "turns"):
-        table.add_column(escape(heading), justify="right", no_wrap=True)
+    for heading in ("tasks", "played", RATES, "gain on round 0 [95 %]", "turns"):
+        table.add_column(styled(heading), justify="right", no_wrap=True)
     for one in sorted(validated, key=lambda one: (one.env, one.round)):
         result = one.result
         turns = "-" if result.turns_mean is None else f"{result.turns_mean:.1f}"
-        cells = (str(result.tasks), str(result.episodes), escape(str(result.success or "-")))
-        gain = escape(str(one.gain.difference)) if one.gain else ""
-        table.add_row(str(one.round), escape(one.env), *cells, gain, turns)
+        cells = (str(result.tasks), str(result.episodes), styled(rates_cell(result)))
+        gain = styled(f"{one.gain.difference}\n{one.gain.return_difference}") if one.gain else ""
+        table.add_row(str(one.round), styled(one.env), *cells, gain, turns)
     return table

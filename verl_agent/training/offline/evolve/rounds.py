@@ -4,7 +4,6 @@ AgentEvol (arXiv 2406.04151, algorithm 1): the current policy plays tasks of sev
 merged with the base set, and the base model is trained on both; an episode counts by its reward.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from verl_agent.models.checkpoints import checkpoints
 from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.identity import claim, read_settings
 from verl_agent.sections import OnResume, section, settings
-from verl_agent.trace.provenance import write_json_atomically
+from verl_agent.trace.provenance import read_json, write_json_atomically
 from verl_agent.training.offline.selection import EpisodeSource, Tags, Weight
 
 STATE, REPORT = "state.json", "evolve.json"
@@ -135,7 +134,7 @@ class EvolveFolder:
     def claim(self, settings: Mapping[str, Any], may_change: Sequence[str]) -> None:
         """Lock the folder, record the settings of the rounds, and read which phases have ended."""
         path = self.root / STATE
-        state = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        state = read_json(path, "Restore it, or choose another evolve.output_dir.") if path.is_file() else {}
         claim(
             self.root,
             settings,

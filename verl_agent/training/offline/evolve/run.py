@@ -3,39 +3,79 @@
 Every phase resumes after an interruption, so the rounds do too.
 """
 
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
+from typing_extensions import override
 
 from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.runs.subprocess_run import run_command
+from verl_agent.system.resources import require_disk
+from verl_agent.terminal import Console, say
+from verl_agent.trace.record import task_key
+from verl_agent.training.job import Job
 from verl_agent.training.offline.evolve.prepare import Evolution, prepare_rounds
 from verl_agent.training.offline.evolve.report import report_rounds
 from verl_agent.training.offline.evolve.rounds import Phase, phases
 from verl_agent.training.offline.selection import select_episodes, usable_records
 
 
-def run(config: DictConfig) -> None:
-    """Run the phases that have not ended yet, and report the results so far."""
-    evolution, console = prepare_rounds(config), Console()
-    folder = evolution.folder
-    try:
+class Evolving(Job):
+    """Rounds of AgentEvol.
+
+    Args:
+        config: composed recipe.
+    """
+
+    evolution: Evolution
+
+    def __init__(self, config: DictConfig) -> None:
+        self._config, self.console = config, Console()
+
+    @override
+    def check(self) -> None:
+        self.evolution = prepare_rounds(self._config)
+
+    @override
+    def claim(self) -> bool:
+        self.evolution.claim()
+        return self.evolution.is_done
+
+    @override
+    def require_room(self) -> None:
+        root = self.evolution.folder.root
+        require_disk(shutil.disk_usage(root).free, self.evolution.needed_gb, root)
+
+    @override
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except KeyboardInterrupt:
+            say(self.console, "\nStopped. Run the same command again to resume.")
+            raise
+
+    @override
+    def work(self) -> None:
+        """Run the phases that have not ended yet."""
+        evolution, folder = self.evolution, self.evolution.folder
         with ending_all_children():
             for phase in phases(evolution.settings):
                 if str(phase) not in folder.done:
-                    run_phase(phase, evolution, console)
+                    run_phase(phase, evolution, self.console)
                 if phase.name == "explore" and phase.entry == len(folder.names) - 1:
-                    check_kept(phase.round, evolution, console)
-    except KeyboardInterrupt:
-        console.print("\nStopped. Run the same command again to resume.")
-        raise
-    finally:
-        report_rounds(evolution, console)
+                    check_kept(phase.round, evolution, self.console)
+
+    @override
+    def report(self, ended: bool) -> None:
+        report_rounds(self.evolution, self.console)
 
 
 def run_phase(phase: Phase, evolution: Evolution, console: Console) -> None:
@@ -57,17 +97,17 @@ def check_kept(number: int, evolution: Evolution, console: Console) -> None:
     source = settings.source(evolution.folder.explored(number, settings.pool))
     records = usable_records(source.records, f"round {number}: explored episodes", labels=source.labels)
     kept = [episode.record for episode in select_episodes(records, source)]
-    kept_tasks = {(record["env"], record["task"]) for record in kept}
-    tasks = {(record["env"], record["task"]) for record in records}
+    kept_tasks = {task_key(record) for record in kept}
+    tasks = {task_key(record) for record in records}
     if not kept:
         raise ConfigError(
             f"round {number} kept none of {len(records)} episodes: no task was solved, or none reached "
             "evolve.min_reward. Explore easier tasks or more samples, lower evolve.min_reward, or start from a larger "
             "base set."
         )
-    console.print(
+    say(
+        console,
         f"kept {len(kept)} different ones of {len(records)} episodes, of {len(kept_tasks)} of {len(tasks)} tasks",
-        highlight=False,
     )
 
 

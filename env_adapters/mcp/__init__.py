@@ -1,0 +1,1 @@
+"""Environment whose tools are those of MCP servers."""

@@ -1,0 +1,1 @@
+"""An overseer that asks a model."""

@@ -1,0 +1,1 @@
+"""The environment workshop for verl-agent."""

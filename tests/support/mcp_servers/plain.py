@@ -1,0 +1,68 @@
+"""MCP server of the standard library alone, which starts fast, and its hostile variants: `plain.py VARIANT`."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+VARIANT = sys.argv[1] if len(sys.argv) > 1 else "good"
+TOOL = {"name": "put", "description": "Store a text.", "inputSchema": {
+    "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}  # fmt: skip
+TOOLS = {"twins": [TOOL, {**TOOL, "name": "Put"}], "dots": [{**TOOL, "name": "put.text"}]}
+
+
+def send(identity: Any, **answer: Any) -> None:
+    if VARIANT == "logs":
+        sys.stdout.write("2026-05-01 INFO answering a request\n")
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": identity, **answer}) + "\n")
+    sys.stdout.flush()
+
+
+def called(identity: Any, text: str) -> None:
+    if VARIANT == "dies":
+        os.write(2, b"out of luck\n")
+        os._exit(1)
+    if VARIANT == "hangs":
+        time.sleep(1e6)
+    if VARIANT == "refuses":
+        return send(identity, error={"code": -32000, "message": "no room"})
+    if VARIANT == "forks" and os.fork() == 0:
+        os.setsid()
+        time.sleep(1e6)
+    Path("stored").write_text(text)
+    said = (
+        "x" * 1_000_000
+        if VARIANT == "large"
+        else f"stored {text}" + (f" by {os.getpid()}" if VARIANT != "steady" else "")
+    )
+    image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+    send(identity, result={"content": [{"type": "text", "text": said}, *([image] if VARIANT == "image" else [])]})
+
+
+def main() -> None:
+    """Answer requests until the input ends."""
+    if VARIANT == "ends":
+        sys.exit("no configuration")
+    for line in sys.stdin:
+        request = json.loads(line)
+        identity, method, params = request.get("id"), request.get("method"), request.get("params") or {}
+        if identity is None or VARIANT == "silent":
+            continue
+        if method == "initialize":
+            told = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}}
+            send(identity, result={**told, "serverInfo": {"name": "plain", "version": "1"}})
+        elif method == "tools/list":
+            send(identity, result={"tools": TOOLS.get(VARIANT, [TOOL])})
+        elif method == "tools/call":
+            called(identity, params["arguments"]["text"])
+        elif method == "ping":
+            send(identity, result={})
+        else:
+            send(identity, error={"code": -32601, "message": "method not found"})
+    if VARIANT == "forks":
+        time.sleep(1e6)
+
+
+main()

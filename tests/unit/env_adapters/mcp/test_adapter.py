@@ -1,0 +1,290 @@
+"""Test MCP servers as an environment: real processes over stdio and HTTP, hostile ones, sandboxes and what is left."""
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import verl_agent as va
+from env_adapters.mcp.adapter import Mcp
+from tests import ROOT
+from tests.support.waiting import wait_until
+from verl_agent.envs.testing.check import check_adapter
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.types import StepResult, TaskItem, ToolCall
+
+SERVERS = ROOT / "tests/support/mcp_servers"
+STORED = 'test "$(cat stored)" = right'
+PUT = ToolCall("put", {"text": "right"})
+FINISH = ToolCall("finish", {})
+
+
+def plain(variant: str = "good", **more: Any) -> dict[str, Any]:
+    return {"command": [sys.executable, "-S", str(SERVERS / "plain.py"), variant], **more}
+
+
+def folders() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("mcp-*"))
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that makes the environment; no folder of a session may be left after the test."""
+    tasks, before = tmp_path / "tasks.jsonl", folders()
+
+    def build(servers: Mapping[str, Any] | str = "good", task: Mapping[str, Any] | None = None, **options: Any) -> Mcp:
+        solution = [{"name": "put", "arguments": {"text": "right"}}]
+        line = {"id": "1", "prompt": "Store right.", "split": "train", "solution": solution, **(task or {})}
+        tasks.write_text(json.dumps(line) + "\n")
+        judged = {} if "reward" in options or "check" in line else {"check": STORED}
+        known = {"one": plain(servers)} if isinstance(servers, str) else servers
+        return Mcp(known, str(tasks), **{"start_s": 60.0, **judged, **options})
+
+    yield build
+    assert folders() - before == set()
+
+
+def play(env: Mcp, *calls: ToolCall) -> list[StepResult]:
+    """Play calls in one session and return the answers."""
+
+    async def session() -> list[StepResult]:
+        one = env.new_session()
+        try:
+            await one.reset(env.tasks("train")[0])
+            return [await one.step(call) for call in calls]
+        finally:
+            await one.close()
+
+    return asyncio.run(session())
+
+
+def servers_left() -> list[str]:
+    """Return the command lines of servers of this test that still run."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(SERVERS) in line and process.pid != os.getpid():
+            found.append(line)
+    return found
+
+
+def test_the_tools_of_a_server_are_those_of_the_agent_and_a_check_judges_the_folder(make):
+    env = make()
+    assert [tool.name for tool in env.action_format.tools] == ["put", "finish"]
+    assert env.action_format.tools[0].parameters["required"] == ["text"]
+    stored, ended, after = play(env, PUT, FINISH, PUT)
+    assert stored.observation.startswith("stored right by ")
+    assert (ended.reward, ended.terminated, ended.observation) == (1.0, True, "The check passes.")
+    assert after.terminated and after.reward == 0
+    wrong, missing = play(env, ToolCall("put", {"text": "wrong"}), FINISH)[1], play(env, FINISH)[0]
+    assert (wrong.reward, missing.reward, missing.terminated) == (0.0, 0.0, True)
+
+
+def test_a_check_reads_task_and_answer_and_one_that_cannot_run_is_an_environment_error(make):
+    check = 'python3 -c \'import json, sys; t = json.load(sys.stdin); sys.exit(t["answer"] != t["data"]["wanted"])\''
+    env = make(task={"check": check, "data": {"wanted": "7"}, "files": {"sub/a.txt": "x"}})
+    answers = [play(env, ToolCall("finish", {"answer": text}))[0].reward for text in ("7", "8")]
+    assert answers == [1.0, 0.0]
+    with pytest.raises(EnvError, match="exit status is 127"):
+        play(make(check="no-such-program-here"), FINISH)
+
+
+def test_a_function_gives_the_reward(make):
+    env = make(reward="tests.support.mcp_servers.rewards:score")
+    assert play(env, PUT, ToolCall("finish", {"answer": "Store right."}))[1].reward == 0.75
+
+
+@pytest.mark.parametrize(
+    ("variant", "call_s", "observation", "info"),
+    [
+        ("logs", 30.0, "stored right", {"stray_output": 1.0}),
+        ("refuses", 30.0, "put failed: no room", {"call_error_function_failed": 1.0}),
+        ("large", 30.0, "[999000 characters left out]", {}),
+        ("image", 30.0, "(image left out)", {}),
+    ],
+)
+def test_what_a_server_does_badly_is_an_answer_or_is_counted(make, variant, call_s, observation, info):
+    (step,) = play(make(variant, call_s=call_s, output_chars=1000), PUT)
+    assert observation in step.observation
+    assert len(step.observation) < 1100
+    assert {name: step.info.get(name) for name in info} == info
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("dies", r"'one': it has ended\. The servers wrote: out of luck"),
+        ("hangs", "does not answer any more"),
+        ("silent", r"'one': does not answer within 3 seconds"),
+        ("ends", r"'one': it has ended\. The servers wrote: no configuration"),
+    ],
+)
+def test_a_server_that_ends_or_never_answers_is_an_environment_error_and_nothing_is_left(make, variant, message):
+    env = make(variant, call_s=0.5, start_s=3.0 if variant == "silent" else 60.0)
+    with pytest.raises(EnvError, match=message):
+        play(env, PUT)
+    assert servers_left() == []
+
+
+def test_a_slow_tool_is_an_answer_while_its_server_answers(make):
+    servers = {"notes": {"command": [sys.executable, str(SERVERS / "notes.py")]}}
+    slow, read, absent, listed = play(
+        make(servers, call_s=1.5, check="true"),
+        ToolCall("wait", {"seconds": 4}),
+        ToolCall("write", {"name": "a", "text": "b"}),
+        ToolCall("read", {"name": "no"}),
+        ToolCall("count", {}),
+    )
+    assert slow.observation == "wait failed: no answer within 1.5 seconds"
+    assert read.observation == "wrote 1 characters"
+    assert "there is no note no" in absent.observation and absent.info["call_error"]
+    assert json.loads(listed.observation)["notes"] == 1
+
+
+def test_two_tools_of_one_name_are_refused_and_a_prefix_tells_servers_apart(make):
+    with pytest.raises(ConfigError, match=r"'put' and 'Put' have the same name.*prefix"):
+        _ = make("twins").action_format
+    with pytest.raises(ConfigError, match="have the same name"):
+        _ = make({"one": plain(), "two": plain()}).action_format
+    env = make({"one": plain(), "two": plain(prefix="second_")})
+    assert [tool.name for tool in env.action_format.tools] == ["put", "second_put", "finish"]
+    first, second = play(env, PUT, ToolCall("second_put", {"text": "right"}))
+    assert first.observation.split()[-1] != second.observation.split()[-1]  # two processes
+    with pytest.raises(ConfigError, match=r"'put\.text'.*env\.options\.tools"):
+        _ = make("dots").action_format
+    with pytest.raises(ConfigError, match=r"no 'get'"):
+        _ = make(tools=["get"]).action_format
+
+
+@pytest.mark.parametrize(
+    ("options", "task", "message"),
+    [
+        ({"servers": {}}, {}, "env.options.servers is empty"),
+        ({"servers": {"one": {"command": ["no-such-program"]}}}, {}, "not a program on this machine"),
+        ({"servers": {"one": {"url": "http://a", "command": ["sh"]}}}, {}, "either a command or a url"),
+        ({"servers": {"one": {"comand": ["sh"]}}}, {}, "comand"),
+        ({"reward": "no_module_here:f"}, {}, "cannot be imported"),
+        ({"sandbox": "chroot"}, {}, "env.options.sandbox='chroot'"),
+        ({"call_s": 0}, {}, "call_s"),
+        ({"limits": {"memory": 64}}, {}, r"limits\.memory is not a limit\. Did you mean 'memory_mb'"),
+        ({"limits": {"memory_mb": 31}}, {}, r"limits\.memory_mb=31 is not allowed\. Allowed: a whole number >= 32"),
+        ({}, {"split": "dev"}, r"tasks\.jsonl:1: split='dev'"),
+        ({}, {"files": {"../a": ""}}, "outside of the folder"),
+        ({}, {"prompt": 3}, r"tasks\.jsonl:1: prompt=3"),
+        ({"check": ""}, {}, "has no check"),
+    ],
+)
+def test_settings_and_tasks_that_cannot_be_played_are_refused_by_name(make, options, task, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**{"servers": "good", "task": task, **options}).tasks("train")
+
+
+def test_64_sessions_run_at_once_with_a_process_and_a_folder_each_and_nothing_is_left(make):
+    env = make()
+
+    async def session(number: int) -> tuple[str, float]:
+        one = env.new_session()
+        try:
+            await one.reset(env.tasks("train")[0])
+            step = await one.step(PUT)
+            open_now.add(number)
+            while len(open_now) < 64:
+                await asyncio.sleep(0.05)
+            return step.observation, (await one.step(FINISH)).reward
+        finally:
+            await one.close()
+
+    async def together() -> list[tuple[str, float]]:
+        return await asyncio.gather(*map(session, range(64)))
+
+    open_now: set[int] = set()
+    played = asyncio.run(together())
+    assert len({observation for observation, _ in played}) == 64
+    assert {reward for _, reward in played} == {1.0}
+    wait_until(lambda: servers_left() == [])
+
+
+def test_what_a_server_has_started_ends_with_the_session(make):
+    assert play(make("forks"), PUT, FINISH)[1].reward == 1.0
+    assert servers_left() == []
+
+
+def test_the_oracle_plays_the_solution_through_an_agent_that_calls_functions(make):
+    env = make()
+    (task,) = env.tasks("train")
+    assert [str(demo.action) for demo in env.demonstration(task)] == [
+        str(PUT),
+        '{"name": "finish", "arguments": {"answer": ""}}',
+    ]
+    replies = iter([f"<tool_call>{call}</tool_call>" for call in (PUT, FINISH)])
+    episode = va.play_sync(task, env, agent="tools", policy=lambda messages: next(replies), max_turns=3)
+    assert episode.success
+    assert [message["role"] for message in episode.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+    ]
+    with pytest.raises(NotImplementedError):
+        env.demonstration(TaskItem("mcp", "x", {"prompt": ""}))
+
+
+def test_a_server_behind_a_url_is_connected_to(make):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    code = f"from tests.support.mcp_servers.notes import server; server.run('streamable-http', port={port})"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: not socket.socket().connect_ex(("127.0.0.1", port)))
+        env = make({"notes": {"url": f"http://127.0.0.1:{port}/mcp"}}, check="true", tools=["much"])
+        (step,) = play(env, ToolCall("much", {"characters": 3}))
+        assert step.observation == "aaa"
+        process.kill()
+        process.wait()
+        with pytest.raises(EnvError):
+            play(env, ToolCall("much", {"characters": 3}))
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_solutions_of_the_recipes_tasks_solve_them():
+    env = Mcp(
+        {"store": {"command": ["{python}", str(ROOT / "recipes/mcp/store.py")]}}, str(ROOT / "recipes/mcp/tasks.jsonl")
+    )
+    assert {split: len(env.tasks(split)) for split in env.splits} == {"train": 43, "test": 13}
+    calls = [demo.action for demo in env.demonstration(env.tasks("train")[0])]
+    assert [step.reward for step in play(env, *calls)] == [0.0, 0.0, 1.0]
+    other = ToolCall("set_number", {"name": "keys", "number": 1})
+    assert play(env, calls[0], calls[1], other, FINISH)[-1].reward == 0.0
+
+
+def test_servers_run_in_the_terminals_sandbox(make):
+    env = make(sandbox="bubblewrap")
+    try:
+        stored, ended = play(env, PUT, FINISH)
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert int(stored.observation.split()[-1]) < 100  # a process id in a namespace of its own
+    assert ended.reward == 1.0
+    with pytest.raises(EnvError, match="it has ended"):
+        play(make("dies", sandbox="bubblewrap"), PUT)
+    assert servers_left() == []
+
+
+def test_the_environment_keeps_the_contract(make, tmp_path):
+    make()
+    options = {"servers": {"one": plain("steady")}, "tasks": str(next(iter(tmp_path.glob("*.jsonl")))), "check": STORED}
+    report = check_adapter(Mcp, {**options, "deterministic": True}, name="mcp")
+    assert report.violations == [], str(report)

@@ -1,0 +1,48 @@
+"""Test how a reply of the policy becomes the answer that a program reads."""
+
+import pytest
+
+from verl_agent.envs.program.conversation import Counts
+from verl_agent.envs.program.requests import Request, Said, to_answer
+
+TOOLS = {"go": {"type": "function", "function": {"name": "go", "parameters": {}}}}
+REQUEST = Request((Said("user", "Go."),), tools=TOOLS)
+
+
+def call(arguments):
+    return f'<tool_call>\n{{"name": "go", "arguments": {arguments}}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("arguments", ["[1]", '[["to", "north"]]', "[]", "false", '"north"', "3", "{"])
+def test_a_call_whose_arguments_are_no_object_stays_text(arguments):
+    """A client would raise on such a call; as text the program can answer it."""
+    answer = to_answer(REQUEST, call(arguments), Counts())
+    assert (answer.text, answer.calls) == (call(arguments), ())
+
+
+def test_a_call_is_read_with_its_arguments():
+    (read,) = to_answer(REQUEST, call('{"to": "north"}'), Counts()).calls
+    assert (read.name, read.arguments) == ("go", {"to": "north"})
+
+
+ENDLESS = {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reply", "kind"),
+    [
+        ({}, "[" * 100_000, "broken_json"),
+        ({}, '{"a": 1, "a": 2}', "broken_json"),
+        ({}, "[1]", "wrong_argument"),
+        ({"type": "array"}, "{}", "wrong_argument"),
+        ({"multipleOf": 0.5}, "1" + "0" * 400, "wrong_argument"),
+        (ENDLESS, '{"a": 1}', "wrong_argument"),
+    ],
+)
+def test_a_reply_without_the_schema_of_its_request_is_answered(schema, reply, kind):
+    refused = Request((Said("user", "Go."),), schema=schema).refused(reply)
+    assert refused is not None and refused.step.info[f"call_error_{kind}"] == 1
+
+
+def test_a_reply_with_the_schema_of_its_request_passes():
+    assert Request((Said("user", "Go."),), schema={"type": "array"}).refused("<think>hm</think>[1]") is None

@@ -1,0 +1,38 @@
+"""Rates that a running evaluation prints: over all starts, with the range that the end can have."""
+
+import asyncio
+import io
+
+from tests.support.evaluated_games import evaluated, recipe
+from verl_agent.evaluation.job import prepare_evaluation
+from verl_agent.evaluation.run import EvaluationProgress, play_pending
+from verl_agent.terminal import Console
+from verl_agent.types import Episode, StopReason, TaskItem
+
+
+def ended(reward: float, stop: StopReason = StopReason.TERMINATED) -> Episode:
+    episode = Episode(TaskItem("talk", "1"), 3, stop=stop)
+    episode.success_reward = 0.0 if reward else 1.0
+    return episode
+
+
+def test_the_rate_of_a_part_names_the_part_and_the_range_of_the_whole() -> None:
+    progress = EvaluationProgress(Console(file=io.StringIO()), total=10, done=0)
+    for reward in (1.0, 1.0, 0.0):
+        progress.add(ended(reward))
+    progress.add(ended(0.0, StopReason.ENV_ERROR))
+    assert progress.state == ("success 66.7% of 4 of 10, short ones first; 22% to 89% at the end, 1 environment errors")
+    for _ in range(6):
+        progress.add(ended(1.0))
+    assert progress.state == "success 88.9%, 1 environment errors"
+
+
+def test_a_resumed_evaluation_prints_rates_over_all_starts(tmp_path) -> None:
+    evaluated(tmp_path, "expensive", max_tasks=10)
+    config = recipe(tmp_path, "python:tests.support.evaluated_games:expensive", 4)
+    output = io.StringIO()
+    prepared = prepare_evaluation(config)
+    assert 0 < len(prepared.pending) < 20
+    asyncio.run(play_pending(prepared, Console(file=output, width=400)))
+    solved, planned = sum(record["success"] for record in prepared.records()), prepared.planned
+    assert f"{planned}/{planned} episodes, success {solved / planned:.1%}" in output.getvalue()

@@ -1,0 +1,92 @@
+"""Test the agreement of a judge with labels against the definition of Cohen's kappa, and labels that are refused."""
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.episodes import talk
+from verl_agent.commands.cli import app
+from verl_agent.errors import ConfigError
+from verl_agent.results.judge_agreement import cohens_kappa, compare_labels, kappa_interval, read_labels
+
+
+def pairs(both: int, judge: int, person: int, neither: int) -> list[tuple[bool, bool]]:
+    """Return the pairs of a table: both passed, the judge alone, the person alone, neither."""
+    kinds = ((True, True), (True, False), (False, True), (False, False))
+    return [pair for pair, count in zip(kinds, (both, judge, person, neither), strict=True) for _ in range(count)]
+
+
+def test_kappa_is_that_of_the_definition():
+    """Fleiss, Cohen and Everitt's quantities for every table up to 4; the first case is Wikipedia's example."""
+    assert cohens_kappa(pairs(20, 5, 10, 15)) == pytest.approx(0.4)
+    assert cohens_kappa(pairs(45, 15, 25, 15)) == pytest.approx(0.1304, abs=1e-4)
+    for a, b, c, d in product(range(5), repeat=4):
+        n = a + b + c + d
+        if n and (chance := ((a + b) * (a + c) + (c + d) * (b + d)) / n**2) < 1:
+            assert cohens_kappa(pairs(a, b, c, d)) == pytest.approx(((a + d) / n - chance) / (1 - chance))
+    assert cohens_kappa(pairs(7, 0, 0, 0)) is None
+
+
+def test_the_interval_covers_the_kappa_of_the_distribution():
+    """60 samples of 60 labels from a distribution with kappa 0.6: 95 % of the intervals should hold it."""
+    from random import Random
+
+    table, luck, held = pairs(40, 10, 10, 40), Random(3), 0
+    for _ in range(60):
+        found = kappa_interval({number: [pair] for number, pair in enumerate(luck.choices(table, k=60))}, seed=1)
+        assert found is not None and found.low <= found.mean <= found.high
+        held += found.low <= 0.6 <= found.high
+    assert held >= 53  # 57 of 60 expected; fewer than 53 have a probability of 0.01
+    agreed = kappa_interval({number: [pair] for number, pair in enumerate(pairs(8, 0, 0, 8))})
+    assert agreed is not None and agreed.mean == agreed.high == 1.0 and 0.5 < agreed.low < 1.0
+
+
+def write_run(path: Path, scores: dict[str, float]) -> Path:
+    records = []
+    for task, score in scores.items():
+        grade = {"criterion": "goal", "weight": 1.0, "score": 1 - score, "reason": "So."}
+        verdict = {"turn": 1, "score": score, "reward": score, "grades": [grade], "replaced": None}
+        records.append({**talk(task=task), "judgements": [{**verdict, "model": "m", "cost_usd": None}]})
+    path.write_text("".join(json.dumps(record) + "\n" for record in [*records, talk(task="unjudged")]))
+    return path
+
+
+def test_the_command_reports_each_criterion_and_the_labels_without_a_judgement(tmp_path):
+    run = write_run(tmp_path / "run.jsonl", {"1": 0.9, "2": 0.2, "3": 0.6, "4": 0.0})
+    labels = tmp_path / "labels.csv"
+    rows = ["1,true,", "2,0,", "3,false,", "4,0.4,", "1,false,goal", "2,true,goal", "unjudged,true,", "9,true,"]
+    labels.write_text("\n".join(["task,label,criterion", *rows]))
+    result = CliRunner().invoke(app, ["judge-agreement", str(run), "--labels", str(labels)])
+    assert result.exit_code == 0, result.output
+    assert "score: 4 labels, passed: judge 2, people 1, agreement 0.750" in result.output
+    assert "goal: 2 labels, passed: judge 1, people 1, agreement 1.000" in result.output
+    assert "2 labels without a judgement, the first: task 'unjudged', sample 0, score" in result.output
+    written = json.loads((tmp_path / "judge_agreement.json").read_text())
+    assert [one["criterion"] for one in written["criteria"]] == ["score", "goal"] and written["unjudged"] == 2
+    assert written["criteria"][0]["kappa"]["mean"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"label": True}, r"labels\.jsonl:1: label\.task is missing"),
+        ({"task": "1", "label": "good"}, r"label\.label='good' is not allowed"),
+        ({"task": "1", "label": 7}, r"label\.label=7 is not allowed"),
+        ({"task": "1", "label": True, "criterion": "gaol"}, "Did you mean 'goal'"),
+        ({"task": "9", "label": True}, "no label fits a judged episode"),
+    ],
+)
+def test_a_label_that_cannot_be_meant_is_refused_by_name(tmp_path, line, message):
+    run, labels = write_run(tmp_path / "run.jsonl", {"1": 0.9}), tmp_path / "labels.jsonl"
+    labels.write_text(json.dumps(line) + "\n")
+    with pytest.raises(ConfigError, match=message):
+        compare_labels(run, read_labels(labels))
+
+
+def test_a_run_without_judgements_is_refused(tmp_path):
+    (tmp_path / "run.jsonl").write_text(json.dumps(talk()) + "\n")
+    with pytest.raises(ConfigError, match="no episode with a judgement"):
+        compare_labels(tmp_path / "run.jsonl", [])

@@ -1,0 +1,69 @@
+"""Test the config that verl reads: it is the recipe, but for what the machine and the start decide."""
+
+from dataclasses import replace
+
+import pytest
+from omegaconf import OmegaConf
+
+from tests.support.composing import ROOT, recipe
+from verl_agent.config.keys import leaves
+from verl_agent.config.plan import RunPlan
+from verl_agent.training.verl_config import environment, for_trainer, identity, to_verl
+
+RECIPE = ROOT / "recipes/guess_number/grpo_cpu.yaml"
+VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+OF_MACHINE = {
+    "trainer.default_local_dir",
+    "episode.record_dir",
+    "actor_rollout_ref.model.external_lib",
+    "actor_rollout_ref.rollout.agent.agent_loop_config_path",
+    "actor_rollout_ref.rollout.router_config_path",
+    "actor_rollout_ref.rollout.checkpoint_engine.update_weights_bucket_megabytes",
+    "ray_kwargs.ray_init._temp_dir",
+    "ray_kwargs.ray_init.runtime_env.py_executable",
+}
+"""Keys that may differ from the recipe."""
+
+
+@pytest.fixture(scope="module")
+def plan() -> RunPlan:
+    return RunPlan.read(recipe(RECIPE))
+
+
+def changed(plan: RunPlan, config: object) -> set[str]:
+    """Return the keys in which a config differs from the settings of a plan, without environment variables."""
+    given, made = (dict(leaves(values)) for values in (plan.values, OmegaConf.to_container(config)))
+    keys = {key for key in given.keys() | made.keys() if given.get(key) != made.get(key)}
+    return {key for key in keys if not key.startswith(VARIABLES)}
+
+
+def test_a_new_run_has_the_settings_of_its_recipe(plan):
+    assert changed(plan, to_verl(plan)) <= OF_MACHINE
+    assert plan.value(VARIABLES) == {}, "the plan does not change"
+
+
+def test_a_run_resumes_from_the_tracker_and_validates_first_only_if_all_steps_are_done(plan):
+    plan = replace(plan, schedule=replace(plan.schedule, steps=9))
+    for step, all_done in ((3, False), (9, True)):
+        trainer = to_verl(plan, step).trainer
+        assert (trainer.resume_mode, trainer.val_before_train, trainer.val_only) == ("auto", all_done, all_done)
+
+
+def test_variables_of_the_start_are_kept_by_the_next_config_of_the_same_start(plan):
+    """Each config draws another name of the run, by which its processes meet."""
+    first = environment(to_verl(plan, 0, {"A": "1"}))
+    assert first["A"] == "1" and environment(to_verl(plan)) != first
+    assert environment(to_verl(plan, 0, {**first, "B": "2"})) == {**first, "B": "2"}
+
+
+def test_the_identity_of_a_run_has_models_and_checkpoints_as_the_recipe_names_them(plan):
+    located = replace(plan, actor=replace(plan.actor, path="/a/folder"))
+    settings, name = identity(located), plan.value("actor_rollout_ref.model.path")
+    assert to_verl(located).actor_rollout_ref.model.path == "/a/folder"
+    assert settings["actor_rollout_ref"]["model"]["path"] == name
+    assert settings["trainer"]["max_actor_ckpt_to_keep"] == plan.schedule.keep
+
+
+def test_a_trainer_has_verls_mode_and_removes_no_checkpoint(plan):
+    made = for_trainer(to_verl(plan), "sync").trainer
+    assert (made.v1.trainer_mode, made.max_actor_ckpt_to_keep, made.max_critic_ckpt_to_keep) == ("sync", None, None)

@@ -1,0 +1,1 @@
+"""Models that judge: a rubric, the prompt of a judge, and its verdict."""

@@ -1,0 +1,1 @@
+"""Oversight of actions by rules, people and programs, and control of a running command by a person."""

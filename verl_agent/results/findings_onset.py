@@ -1,0 +1,88 @@
+"""Onset of a change in a noisy series: the step at which a level was left for another one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+MOST_POINTS = 60
+"""Points of a series that are fitted; of a longer one, means of equal parts."""
+FEWEST_POINTS = 4
+LEAST_AFTER = 3
+"""Points that a change lasts at least: the last ones may be outliers."""
+NOISE = 7.0
+"""Least ratio of explained to remaining variance, per degree of freedom, of a change (about p = 0.001)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """Change of a series from one level to another.
+
+    Attributes:
+        step: first step that is not at the earlier level.
+        before: earlier level.
+        after: later level.
+    """
+
+    step: int
+    before: float
+    after: float
+
+
+def find_onset(values: Mapping[int, float], least: float, rising: bool = True, noise: float = NOISE) -> Onset | None:
+    """Return the largest change of a series, or None if it is not above the noise.
+
+    The fit is the ramp with the least squared error: a level, a straight line, another level. A jump is a ramp between
+    two neighbours, and a ramp may last to the end.
+
+    Args:
+        values: value of each step.
+        least: smallest difference of the levels that counts, > 0.
+        rising: True for a rise; False for a fall.
+        noise: ratio of variances as `NOISE`; lower where something else also tells of the change.
+    """
+    steps, points = _binned(values)
+    if len(points) < FEWEST_POINTS:
+        return None
+    mean = fmean(points)
+    of_mean = sum((point - mean) ** 2 for point in points)
+    error, start, before, after = min(_ramps(points))
+    left = len(points) - 4
+    explained, remaining = (of_mean - error) / 3, error / max(1, left)
+    change = (after - before) if rising else (before - after)
+    if change < least or explained < noise * remaining:
+        return None
+    return Onset(steps[start + 1], before, after)
+
+
+def _binned(values: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    """Return first step and mean of at most `MOST_POINTS` equal parts of a series."""
+    steps = sorted(values)
+    bounds = [round(part * len(steps) / MOST_POINTS) for part in range(MOST_POINTS + 1)]
+    if len(steps) <= MOST_POINTS:
+        return steps, [values[step] for step in steps]
+    parts = [steps[low:high] for low, high in pairwise(bounds)]
+    return [part[0] for part in parts], [fmean(values[step] for step in part) for part in parts]
+
+
+def _ramps(points: Sequence[float]) -> list[tuple[float, int, float, float]]:
+    """Return squared error, last index of the first level, and both levels of each ramp."""
+    total, squares = sum(points), sum(point * point for point in points)
+    count = len(points)
+    found = []
+    for start in range(count - LEAST_AFTER):
+        for end in range(start + 1, count):
+            share = [(at - start) / (end - start) for at in range(start + 1, end)]
+            late = sum(share) + count - end
+            late_squares = sum(one * one for one in share) + count - end
+            late_points = sum(one * point for one, point in zip(share, points[start + 1 :], strict=False))
+            late_points += sum(points[end:])
+            # least squares of `before * (1 - share) + after * share`
+            a, b, c = count - 2 * late + late_squares, late - late_squares, late_squares
+            determinant = a * c - b * b
+            if determinant <= 1e-12:
+                continue
+            p, q = total - late_points, late_points
+            before, after = (p * c - q * b) / determinant, (q * a - p * b) / determinant
+            found.append((squares - before * p - after * q, start, before, after))
+    return found

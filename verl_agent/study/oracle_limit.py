@@ -1,0 +1,36 @@
+"""Turn limit that follows from the oracle of an environment: the best that a limit can know, a control of studies."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from verl_agent.envs.registry import make_env
+from verl_agent.errors import ConfigError
+from verl_agent.horizon import Schedule
+from verl_agent.types import TaskItem
+
+
+class OracleLimit(Schedule):
+    """The lowest of the limits with `slack` times the turns of the oracle; the last one if none is high enough.
+
+    Args:
+        stages: limits of `horizon.max_turns`.
+        slack: factor, >= 1.
+        env_options: options of the environment, if its oracle depends on them.
+    """
+
+    def __init__(self, stages: Sequence[int], slack: float = 1.5, env_options: Mapping[str, Any] | None = None) -> None:
+        super().__init__(stages)
+        self._slack, self._options = slack, dict(env_options or {})
+        self._turns: dict[str, int] = {}
+
+    @override
+    def limit(self, step: int, item: TaskItem) -> int:
+        if item.id not in self._turns:
+            turns = make_env(item.env, self._options).oracle_turns(item)
+            if turns is None:
+                raise ConfigError(f"task {item.id} of {item.env!r} has no oracle. Choose another horizon.schedule.")
+            self._turns[item.id] = turns
+        needed = self._slack * self._turns[item.id]
+        return next((limit for limit in self.stages if limit >= needed), self.stages[-1])
