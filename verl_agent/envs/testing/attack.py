@@ -1,5 +1,6 @@
 """Attack on the reward of an environment: policies without skill, and findings where one of them pays."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -105,11 +106,16 @@ class Attack:
             self._on_all(f"always the same action ({place + 1})", partial(attacks.always_option, place))
 
     def _own_paths(self, items: Sequence[TaskItem]) -> list[str]:
-        """Return the places of the tasks' data that hold no answer of a demonstration; none without demonstrations."""
+        """Return the places of the tasks' data that hold no answer of a demonstration; none without demonstrations.
+
+        A list with one answer has further ones, so no place of it is returned.
+        """
         solved = [(item, "\n".join(map(str, self.demonstrations.get(item.id, ()))).casefold()) for item in items]
         texts = [(leaves(item.data), shown) for item, shown in solved if shown]
-        used = {path for found, shown in texts for path, text in found.items() if text.casefold() in shown}
-        return [path for path in dict.fromkeys(path for found, _ in texts for path in found) if path not in used]
+        used = {_list_of(path) for found, shown in texts for path, text in found.items() if text.casefold() in shown}
+        return [
+            path for path in dict.fromkeys(path for found, _ in texts for path in found) if _list_of(path) not in used
+        ]
 
     def _know(self, item: TaskItem, shared: Sequence[str], paths: Sequence[str]) -> Known:
         shown = "\n".join(map(str, self.demonstrations.get(item.id) or ())).casefold()
@@ -207,3 +213,8 @@ class Attack:
             self.report.notes.append(f"{LUCK}: {check_luck(self.player.harness)}")
         except ContractViolation as error:
             self.report.find("seeds", str(error))
+
+
+def _list_of(path: str) -> str:
+    """Return the path of a place of a task's data, without its indexes in lists."""
+    return re.sub(r"\.\d+(?=\.|$)", "", path)

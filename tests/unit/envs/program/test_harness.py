@@ -143,7 +143,7 @@ ENDS = {
     "interrupts the agent": ("kill -INT $PPID", {}, "KeyboardInterrupt"),
     "kills the runner": (f"kill -9 {RUNNER}", {}, "its first process was ended"),
     "writes in the runner's name": (f"echo '[1]' > /proc/{RUNNER}/fd/1; kill -9 {RUNNER}", {}, "was ended"),
-    "takes all CPU time": ("while :; do :; done", {"cpu_s": 2}, "'cpu'"),
+    "takes all CPU time": ("while :; do (while :; do :; done); done", {"cpu_s": 2}, "'cpu'"),
     "makes too many files": ("mkdir d; cd d; seq 2000 | xargs touch; sleep 9", {"files": 500}, "'files'"),
 }
 """Commands with which a policy ends its own sandbox, limits, and a part of the reason."""

@@ -69,6 +69,18 @@ class Nested(Vault):
         return super().grade(answer) or answer == self.item.data["meta"]["sums"][1]
 
 
+class Accepted(Vault):
+    """No flaw: the data of each task has a second right answer, which demonstrations do not use."""
+
+    def tasks(self, split):
+        return [
+            replace(one, data={**one.data, "right": [one.data["code"], f"x{one.id}y"]}) for one in super().tasks(split)
+        ]
+
+    def grade(self, answer):
+        return answer in self.item.data["right"]
+
+
 class Note(Vault):
     """Flaw: a word of a note in the data opens each task."""
 
@@ -165,3 +177,8 @@ FLAWS = [
 def test_an_attack_finds_a_planted_flaw_of_a_session_for_its_reason(flawed, kind, part):
     report = attack_env(flawed(), TASKS, turns=6, limit_s=90)
     assert any(one.kind == kind and part in one.text for one in report.findings), report
+
+
+def test_a_second_right_answer_in_the_data_is_no_finding():
+    report = attack_env(Accepted(), TASKS, turns=6, limit_s=30)
+    assert report.tasks == TASKS and not report.findings, report
