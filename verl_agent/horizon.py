@@ -114,6 +114,21 @@ class PerTask:
     """The limit is at least this many times the median turns of the latest solved episodes, >= 1."""
 
 
+@settings("horizon.replay")
+class Replay:
+    """Replay of the first turns of a solved episode without loss, so that the policy plays the last ones."""
+
+    records: Sequence[str] = ()
+    """Files and folders of recorded episodes, such as a teacher's. The solved one with the fewest turns of each task is
+    replayed. Empty for the environment's demonstrations."""
+    spare: Annotated[int, Field(ge=0)] = 0
+    """Turns of the limit beyond those that the replayed episode has left, >= 0 and below the first limit."""
+
+    def given(self, turns: int, limit: int) -> int:
+        """Return the number of turns to replay of a solved episode, where the policy may take `limit` turns."""
+        return max(0, turns - (limit - self.spare))
+
+
 @settings("horizon")
 class Horizon:
     """Turn limits of training and of validation, in growing stages."""
@@ -136,6 +151,9 @@ class Horizon:
     deepen: bool = False
     """A group plays up to the first limit. While none of its episodes has solved the task and the limit has ended at
     least one, those go on to the next limit."""
+    replay: Replay | None = None
+    """Replay of a solved episode up to its last turns, which the policy plays; null to play from the prompt. The limits
+    count the turns of the policy."""
     schedule: str | None = None
     """Registered name of a schedule of another package, a subclass of `verl_agent.Schedule`."""
     options: Annotated[Mapping[str, Any], Needs("horizon.schedule")] = Field(default_factory=dict)
@@ -150,6 +168,7 @@ class Horizon:
             raise ConfigError(f"horizon.max_turns must not shrink, got {limits}. Sort it, or fix the typing error.")
         self._check_growth()
         self._check_schedule()
+        self._check_replay()
         if isinstance(self.steps_per_stage, Sequence) and len(self.steps_per_stage) != len(self.stages) - 1:
             raise ConfigError(
                 f"horizon.steps_per_stage={list(self.steps_per_stage)} must have one value for each stage but the "
@@ -172,6 +191,21 @@ class Horizon:
             raise ConfigError(
                 f"horizon.{(chosen + ordered)[0]} cannot choose between the limits {self.stages}. Give "
                 "horizon.max_turns several limits, or set horizon.grow_by and horizon.up_to."
+            )
+
+    def _check_replay(self) -> None:
+        """Check that the policy has a turn left, and that the limit does not follow from whole episodes."""
+        if self.replay is None:
+            return
+        if self.replay.spare >= self.stages[0]:
+            raise ConfigError(
+                f"horizon.replay.spare={self.replay.spare} must be below the first limit of horizon.max_turns, "
+                f"{self.stages[0]}: the policy plays the turns between. Lower it, or raise that limit."
+            )
+        if other := next((name for name in ("per_task", "deepen") if getattr(self, name)), None):
+            raise ConfigError(
+                f"horizon.replay is not allowed with horizon.{other}, which measures episodes from the prompt on. Set "
+                "one of them to null or false."
             )
 
     def _check_growth(self) -> None:

@@ -20,8 +20,7 @@ class TaskItem:
     """One task of an environment.
 
     Attributes:
-        env: registered name of the environment.
-        id: stable name of the item, unique in its environment over all splits.
+        env: registered name of the environment; `id`: stable name, unique in its environment over all splits.
         data: JSON values from which the adapter resets to this task. Others raise a ConfigError.
         category: name of a group of tasks that metrics report separately, such as `depth 2`; may be empty.
     """
@@ -244,11 +243,11 @@ class Episode:
         stop: reason for which the episode ended.
         error: message of the failed call, the prompt, the refused request or the person; "" for other stop reasons.
         success_reward: return from which the task counts as solved.
-        prompt_length: number of messages before the first reply.
-        started_at: time of the reset, in seconds since the epoch.
+        prompt_length: number of messages before the first reply; `started_at`: time of the reset, seconds since 1970.
         replays: environment errors after which the actions so far were replayed on a fresh session, oldest first.
         oracle_turns: number of actions with which an oracle solves the task; None if none is known.
         judgements: verdicts of a judge, which the rewards contain with `mode: replace`.
+        given_turns: turns of a solved episode in the prompt (`horizon.replay`); `success_reward` is less their rewards.
     """
 
     item: TaskItem
@@ -264,6 +263,7 @@ class Episode:
     replays: list[str] = field(default_factory=list)
     oracle_turns: int | None = None
     judgements: list[Judgement] = field(default_factory=list)
+    given_turns: int = 0
 
     @property
     def reward(self) -> float:

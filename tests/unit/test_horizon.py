@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.packages import write_metadata
 from verl_agent.errors import ConfigError
-from verl_agent.horizon import SCHEDULE_GROUP, Adaptive, Horizon, Outcome, PerTask, Schedule
+from verl_agent.horizon import SCHEDULE_GROUP, Adaptive, Horizon, Outcome, PerTask, Replay, Schedule
 from verl_agent.sections import Needs, section
 from verl_agent.training.task_limits import hazards, luby, signal_per_turn
 from verl_agent.training.turn_limits import new_schedule
@@ -86,6 +86,11 @@ def test_limits_must_be_a_list_of_whole_numbers(limits, message):
     assert str(error.value) == message
 
 
+def test_a_replay_leaves_the_limit_without_the_spare_turns():
+    assert [Replay().given(10, limit) for limit in (1, 2, 10, 20)] == [9, 8, 0, 0]
+    assert [Replay(spare=2).given(10, limit) for limit in (3, 4, 12, 20)] == [9, 8, 0, 0]
+
+
 # Growth by a constant, stages of different lengths
 
 
@@ -119,6 +124,9 @@ def test_growth_by_a_constant_ends_at_up_to():
             {"max_turns": [3], "adaptive": {"success_above": 0.5}},
             "horizon.adaptive cannot choose between",
         ),
+        ({"replay": {"spare": -1}}, "horizon.replay.spare=-1 is not allowed. Allowed: a whole number >= 0."),
+        ({"replay": {"spare": 3}}, "horizon.replay.spare=3 must be below the first limit of horizon.max_turns, 3:"),
+        ({"replay": {}, "deepen": True}, "horizon.replay is not allowed with horizon.deepen, which measures"),
     ],
 )
 def test_invalid_stages_raise_config_error_naming_the_key(values, message):

@@ -5,23 +5,24 @@ an error ends an episode. Overseers wrap policy and session (`Oversight`), and r
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from typing_extensions import override
 
 from verl_agent.agents.base import Agent, first_action
 from verl_agent.envs.session import Session
 from verl_agent.envs.settings import OnActionError
-from verl_agent.errors import EpisodeEndError
+from verl_agent.errors import EnvError, EpisodeEndError
 from verl_agent.rollout.actions import ReplySession
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.retrying import with_retries
 from verl_agent.rollout.sessions import ReplayingSession
 from verl_agent.sections import STRICT
-from verl_agent.types import CallResult, Episode, StopReason, TaskItem, Turn
+from verl_agent.types import CallResult, Episode, Message, Reply, StopReason, TaskItem, Turn
 
 AtLimit: TypeAlias = Callable[[Episode], Awaitable[int]]
 
@@ -52,6 +53,17 @@ class EpisodeLimits:
     """See `EnvSettings`."""
 
 
+class Course(NamedTuple):
+    """Turns of one episode."""
+
+    max_turns: int
+    """Most replies of the policy, >= 1."""
+    at_limit: AtLimit | None = None
+    """Called with the episode at that limit, returns the limit from then on, see `GroupLimit`; None to end it."""
+    given: Sequence[str] = ()
+    """First replies of a solved episode, whose turns are played as a part of the prompt."""
+
+
 async def play_episode(
     item: TaskItem,
     session: Session,
@@ -74,7 +86,7 @@ async def play_episode(
         overseer: sees each turn before its action is carried out; None to carry out everything.
     """
     replaying = ReplayingSession(lambda: with_retries(lambda: session, agent), limits.timeout_s)
-    return await play_once(item, replaying, agent, policy, limits.max_turns, overseer)
+    return await play_once(item, replaying, agent, policy, Course(limits.max_turns), overseer)
 
 
 async def play_once(
@@ -82,25 +94,25 @@ async def play_once(
     session: ReplayingSession,
     agent: Agent,
     policy: Policy,
-    max_turns: int,
+    course: Course,
     overseer: Oversight | None = None,
-    at_limit: AtLimit | None = None,
 ) -> Episode:
-    """Play one attempt at an episode; see `play_episode`, and `Player.play` for `at_limit`."""
-    episode = Episode(item, max_turns, success_reward=session.success_reward, started_at=time.time())
+    """Play one attempt at an episode; see `play_episode`."""
+    episode = Episode(item, course.max_turns, success_reward=session.success_reward, started_at=time.time())
     began_at = time.monotonic()
     plain = nullcontext((policy, ReplySession(session)))
     overseen = plain if overseer is None else overseer.oversee(episode, agent, policy, session)
     try:
         async with overseen as (policy, replies):
             *first, last = agent.build_prompt(await session.reset(item))
-            episode.messages += [*first, agent.with_turns_left(last, max_turns)]
+            episode.messages += [*first, agent.with_turns_left(last, course.max_turns + len(course.given))]
             episode.prompt_length = len(episode.messages)
+            await _replay(episode, ReplySession(session), agent, course.given)
             stop = None
             while stop is None:
                 stop = await _play_turn(episode, replies, agent, policy)
-                if stop is StopReason.TURN_LIMIT and at_limit is not None:
-                    episode.max_turns = await at_limit(episode)
+                if stop is StopReason.TURN_LIMIT and course.at_limit is not None:
+                    episode.max_turns = await course.at_limit(episode)
                     stop = stop if episode.max_turns <= len(episode.turns) else None
             episode.stop = stop
     except EpisodeEndError as error:
@@ -110,6 +122,36 @@ async def play_once(
         episode.replays = session.errors
         episode.seconds = time.monotonic() - began_at
     return episode
+
+
+async def _replay(episode: Episode, session: ReplySession, agent: Agent, given: Sequence[str]) -> None:
+    """Play the first replies of a solved episode, whose turns become a part of the prompt.
+
+    Raises:
+        EnvError: the task ends, so the environment does not answer as in the solved episode.
+    """
+    limit = episode.max_turns
+    episode.max_turns = limit + len(given)
+    for number, text in enumerate(given, start=1):
+        if stop := await _play_turn(episode, session, agent, GivenReply(text)):
+            raise EnvError(
+                f"the replay of a solved episode (horizon.replay) ended in turn {number} of {len(given)} ({stop}): the "
+                "environment is not deterministic, or its options differ from those of the solved episode."
+            )
+    episode.max_turns, episode.given_turns = limit, len(given)
+    episode.success_reward -= episode.reward
+    episode.turns, episode.prompt_length = [], len(episode.messages)
+
+
+class GivenReply(Policy):
+    """Policy that replies with one text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @override
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        return Reply(self._text)
 
 
 async def _play_turn(episode: Episode, session: ReplySession, agent: Agent, policy: Policy) -> StopReason | None:

@@ -19,8 +19,8 @@ ORACLE = "oracle"
 NO_ACTION = "All actions of the plan are played."
 """Reply of a fixed plan that has ended before the task, because an action was rejected or failed."""
 RECORD_IT = (
-    "Record its episodes by an evaluation with model.path=oracle evaluation.purpose=collection, and learn from them: "
-    "episodes.oracle=false episodes.records=[FOLDER]."
+    "Record its episodes by an evaluation with model.path=oracle evaluation.purpose=collection, and name their folder: "
+    "episodes.oracle=false episodes.records=[FOLDER], or horizon.replay.records=[FOLDER]."
 )
 
 

@@ -1,6 +1,6 @@
 """The player: everything that plays tasks of one environment, shared by all commands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from verl_agent.agents.base import Agent
 from verl_agent.envs.judge.judge import Judge
 from verl_agent.envs.session import Session
-from verl_agent.rollout.episode import AtLimit, EpisodeLimits, Oversight, play_once
+from verl_agent.rollout.episode import AtLimit, Course, EpisodeLimits, Oversight, play_once
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.retrying import with_retries
 from verl_agent.rollout.seeds import EpisodeSeed
@@ -58,21 +58,21 @@ class Player(Generic[PolicyT]):
     overseer: Oversight | None = None
     judge: Judge | None = None
 
-    async def play(self, item: TaskItem, seed: EpisodeSeed, at_limit: AtLimit | None = None) -> Played[PolicyT]:
+    async def play(
+        self, item: TaskItem, seed: EpisodeSeed, at_limit: AtLimit | None = None, given: Sequence[str] = ()
+    ) -> Played[PolicyT]:
         """Play a task. An error of the environment is in the episodes; any other one is raised.
 
         Args:
             seed: seed of the first attempt; the others have its further `attempt`s.
-            at_limit: called with an episode at its turn limit, returns the limit from then on, see `GroupLimit`; None
-                to end the episode.
+            at_limit: see `Course`; so is `given`.
         """
+        course = Course(self.limits.max_turns, at_limit, given)
         attempts: list[Episode] = []
         while True:
             agent, policy = self.new_agent(), self.new_policy(item, replace(seed, attempt=len(attempts) + 1))
             session = self.replaying(agent)
-            attempts.append(
-                await play_once(item, session, agent, policy, self.limits.max_turns, self.overseer, at_limit)
-            )
+            attempts.append(await play_once(item, session, agent, policy, course, self.overseer))
             failed = attempts[-1].stop is StopReason.ENV_ERROR and not session.blames_action
             if not failed or len(attempts) > self.limits.retries:
                 if self.judge is not None:

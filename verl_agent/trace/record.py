@@ -72,9 +72,9 @@ class EpisodeRecord(TypedDict):
     """`Episode` and `EpisodeMeta` as one line of JSON.
 
     `shaped_return` and `oracle_turns` are present only where they are set, `replays` only where it is not empty, and
-    `env_label` only where a mixture gives its environment another label than the name; `judgements` only with a judge.
-    `unknown` names the fields that
-    the source of an imported episode does not state, and is absent in others.
+    `env_label` only where a mixture gives its environment another label than the name; `judgements` only with a judge,
+    and `given_turns` only where it is not 0. `unknown` names the fields that the source of an imported episode does not
+    state, and is absent in others.
     """
 
     version: int
@@ -105,6 +105,7 @@ class EpisodeRecord(TypedDict):
     replays: NotRequired[list[str]]
     env_label: NotRequired[str]
     judgements: NotRequired[list[JudgementRecord]]
+    given_turns: NotRequired[int]
     unknown: NotRequired[list[str]]
 
 
@@ -146,6 +147,8 @@ def to_record(episode: Episode, meta: EpisodeMeta) -> EpisodeRecord:
         record["replays"] = list(episode.replays)
     if meta.env_label not in ("", episode.item.env):
         record["env_label"] = meta.env_label
+    if episode.given_turns:
+        record["given_turns"] = int(episode.given_turns)
     if episode.judgements:
         record["judgements"] = [
             cast(JudgementRecord, asdict(one) | {"grades": [asdict(grade) for grade in one.grades]})
@@ -183,6 +186,7 @@ def to_episode(record: EpisodeRecord) -> Episode:
         replays=list(record.get("replays", ())),
         oracle_turns=record.get("oracle_turns"),
         judgements=[to_judgement(one) for one in record.get("judgements", ())],
+        given_turns=record.get("given_turns", 0),
     )
 
 

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar
 from zlib import crc32
@@ -41,6 +42,7 @@ from verl_agent.training.invalid_episodes import report_invalid
 from verl_agent.training.rollout_row import RolloutRow
 from verl_agent.training.seat_policies import SeatPolicies
 from verl_agent.training.seats import Matches, TakenSeat
+from verl_agent.training.solved_episodes import SolvedEpisodes
 from verl_agent.types import Episode, TaskItem
 
 SEED_NAMES = {"sglang": "sampling_seed"}
@@ -61,6 +63,8 @@ class EnvRuntime:
         self._seed: int = loop.rollout_config.seed
         self.judge = run_env.new_judge(plan.schedule.folder, plan.engine.workers or 1)
         self._group_limits = GroupLimits(run_env.horizon.stages, loop.rollout_config.n)
+        replay = run_env.horizon.replay
+        self._solved = None if replay is None else SolvedEpisodes(self._live, replay)
         self._matches: Matches | None = None
         if isinstance(self._live, Arena) and len(self._live.policy_seats) > 1:
             self._matches = Matches(self._live, run_env.label)
@@ -78,6 +82,12 @@ class EnvRuntime:
             self._oracle_turns[item.id] = await in_thread(self._live.oracle_turns, item)
         return self._oracle_turns[item.id]
 
+    async def given(self, row: RolloutRow, item: TaskItem) -> Sequence[str]:
+        """Return the replies of a solved episode that a row's episode replays first; see `horizon.replay`."""
+        if self._solved is None or row.purpose != "train" or row.max_turns is None:
+            return ()
+        return list(await in_thread(self._solved.given, item, self.of_run.new_agent(), row.max_turns))
+
     @cached_property
     def pool(self) -> SessionPool:
         """Pool of the sessions of this process, for training and validation."""
@@ -85,17 +95,15 @@ class EnvRuntime:
 
     def new_session(self) -> Session:
         """Return a session of the pool; it opens at its reset."""
-        session = self._pooled()
+        session = PooledEnv(self._live, self.pool)
         return FittedSession(session, self._count_tokens, self.budget.prompt) if self._cuts_prompts else session
-
-    def _pooled(self) -> Session:
-        return PooledEnv(self._live, self.pool)
 
     def place(self, row: RolloutRow, item: TaskItem, player: Player[Any]) -> TakenSeat | None:
         """Return the seat that a row's episode plays; None where one policy plays alone."""
         if self._matches is None:
             return None
-        limits, of_arena = player.limits, replace(player, new_session=self._pooled).replaying
+        sessions = partial(PooledEnv, self._live, self.pool)
+        limits, of_arena = player.limits, replace(player, new_session=sessions).replaying
         first = replace(row, sample=self._matches.number(row))  # whichever seat comes first
         others = self._others.player(replace(limits, retries=0), first.seed(self._seed, 1))
         return self._matches.join(row, item, of_arena, others)
@@ -180,7 +188,7 @@ class EpisodeLoop(AgentLoopBase):
         group, solved = env.group_limit(row), False
         at_limit = group.at_limit if group else None
         try:
-            played = await player.play(item, row.seed(rollout.seed, 1), at_limit)
+            played = await player.play(item, row.seed(rollout.seed, 1), at_limit, await env.given(row, item))
             attempts, policy = played.attempts, played.policy
             solved = attempts[-1].success
         finally:  # whatever failed, the other seats and the rest of the group wait no longer
@@ -194,7 +202,7 @@ class EpisodeLoop(AgentLoopBase):
             await place.match.settle(place.seat, attempts[-1])
         oracle_turns = await env.oracle_turns(item)
         for episode in attempts:
-            episode.oracle_turns = oracle_turns
+            episode.oracle_turns = None if episode.given_turns else oracle_turns
         self._record(row, attempts)
         if not attempts[-1].valid:
             partition = "train" if row.purpose == "train" else "val"

@@ -115,3 +115,19 @@ def test_the_reward_of_a_judge_reaches_the_row_and_the_record(tmp_path, mode):
     assert row.reward_score == pytest.approx(0.4 + (own if mode == "add" else 0.0))
     assert tested.reward_score == pytest.approx(own if mode == "add" else 0.4)
     assert [one["score"] for record in (first, second) for one in record["judgements"]] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("limit", "given"), [(1, 2), (2, 1), (3, 0)])
+def test_a_replay_is_a_part_of_the_prompt_of_training_episodes_alone(limit, given):
+    """The demonstration of 5:2 guesses 3, 1 and 2, the engine 1, 3 and 2."""
+    changes = {"horizon": {"max_turns": [1, 2, 3], "replay": {}}}
+    made = loop(prompt_length=400, **changes)
+    plain, replayed = run(loop(prompt_length=400))[0], run(made, max_turns=limit)[0]
+    assert made.tokenizer.decode(replayed.prompt_ids).count("<|im_start|>assistant") == 1 + given
+    assert (len(replayed.prompt_ids) > len(plain.prompt_ids)) == (given > 0)
+    assert sum(replayed.response_mask) == 2 * limit, "the guess and the end of the reply"
+    assert made.tokenizer.decode(replayed.response_ids).startswith("1"), "the first guess of the policy"
+    summary = replayed.extra_fields["episode"]
+    assert (summary["turns"], summary["max_turns"], summary.get("oracle_turns")) == (limit, limit, None if given else 3)
+    validated = run(loop(prompt_length=400, **changes), purpose="validation", max_turns=None)[0]
+    assert validated.prompt_ids == plain.prompt_ids

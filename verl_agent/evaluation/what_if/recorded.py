@@ -77,6 +77,11 @@ def find_episode(name: str) -> RecordedEpisode:
         record = parse_record(json.loads(line))
     except (ValueError, ConfigError) as error:
         raise ConfigError(f"{file}:{number} is no episode record: {error}") from error
+    if record.get("given_turns"):
+        raise ConfigError(
+            f"{file}:{number} begins with turns of another episode (horizon.replay), so it cannot be replayed from its "
+            "task. Name an episode of validation or of an evaluation."
+        )
     return RecordedEpisode(file, int(number), fingerprint(line), record)
 
 

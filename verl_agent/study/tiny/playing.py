@@ -23,6 +23,7 @@ from verl_agent.rollout.tokens import EpisodeTokens, Segment
 from verl_agent.study.tiny.engine import LockstepEngine
 from verl_agent.study.tiny.words import WordBuilder, Words
 from verl_agent.training.agent_loop import add_last_state, count_replies
+from verl_agent.training.solved_episodes import SolvedEpisodes
 from verl_agent.types import Episode, TaskItem
 
 Result = TypeVar("Result")
@@ -82,6 +83,8 @@ class TinyPlayer:
     def __init__(self, env: RunEnv, words: Words, budget: TokenBudget, seed: int) -> None:
         self._env, self._words, self._budget, self._seed = env, words, budget, seed
         self._builder = WordBuilder(words)
+        replay = env.horizon.replay
+        self._solved = None if replay is None else SolvedEpisodes(env.live, replay)
 
     def play(
         self,
@@ -94,12 +97,16 @@ class TinyPlayer:
         """Play `samples` episodes of each task within its limits; step 0 is an evaluation."""
         engine, label = LockstepEngine(model), self._env.label
         deepens = step > 0 and self._env.horizon.deepen
+        solved = self._solved if step > 0 else None
         jobs = []
         for group, item in enumerate(items):
             shared = GroupLimit(self._env.horizon.stages, samples) if deepens else None
+            given = solved.given(item, self._env.new_agent(), limits[group].max_turns) if solved else []
             for sample in range(samples):
                 seed = EpisodeSeed(self._seed, "train" if step else "validation", label, item.id, step, sample, group)
-                jobs.append(partial(self._episode, engine, item, f"{group:05d}_{sample}", seed, limits[group], shared))
+                jobs.append(
+                    partial(self._episode, engine, item, f"{group:05d}_{sample}", seed, limits[group], shared, given)
+                )
 
         async def together() -> list[tuple[Episode, list[SegmentRow]]]:
             asyncio.get_running_loop().set_default_executor(InThisThread(1))
@@ -116,6 +123,7 @@ class TinyPlayer:
         seed: EpisodeSeed,
         limits: EpisodeLimits,
         group: GroupLimit | None,
+        given: Sequence[str],
     ) -> tuple[Episode, list[SegmentRow]]:
         """Play one episode, and return it with its rows; without any if it is not valid."""
 
@@ -129,7 +137,7 @@ class TinyPlayer:
                 return await group.at_limit(episode)
 
         player = Player(self._env.new_agent, self._env.live.new_session, new_policy, limits)
-        played = await player.play(item, seed, at_limit if group else None)
+        played = await player.play(item, seed, at_limit if group else None, given)
         episode, tokens = played.episode, played.policy.tokens
         if group:
             group.end(episode.success)

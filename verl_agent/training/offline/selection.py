@@ -207,8 +207,7 @@ def conversation(record: EpisodeRecord) -> list[Message]:
 
 def prompt(record: EpisodeRecord) -> list[Message]:
     """Return the messages before the first reply."""
-    roles = [message["role"] for message in record["messages"]]
-    return list(record["messages"][: roles.index("assistant")])
+    return list(record["messages"][: record["prompt_length"]])
 
 
 def content_hash(content: object) -> str:

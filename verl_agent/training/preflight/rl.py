@@ -22,6 +22,7 @@ from verl_agent.training.preflight.lengths import check_critic, check_micro_batc
 from verl_agent.training.preflight.machine import check_machine
 from verl_agent.training.preflight.megatron import MEGATRON_CONDITIONS, check_megatron
 from verl_agent.training.preflight.prompts import check_lengths, check_prompts
+from verl_agent.training.preflight.replay import check_replay
 from verl_agent.training.preflight.teacher import check_teacher
 from verl_agent.training.seats import check_comparison
 from verl_agent.training.splits import validates_on_test
@@ -71,6 +72,7 @@ def check_plan(plan: RunPlan, report: Callable[[str], None] = logger.info) -> Ru
         check_computation(model.model_key, section, plan.lengths.episode, may_be_random=may_be_random)
     for run_env in plan.envs:
         check_prompts(plan, run_env, report)
+        check_replay(plan, run_env, report)
     if plan.critic:
         check_critic(plan.critic.path, plan.actor.path)
     if plan.teacher:
