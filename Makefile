@@ -273,6 +273,10 @@ bench-update: setup ## Measure the update of a step on a CPU, compared with verl
 bench-threads: setup ## Measure how threads wait on a CPU, alone and beside busy processes (six minutes)
 	python -m tests.bench.threads
 
+.PHONY: bench-roofline
+bench-roofline: setup ## Compare a step of a CPU run with the limits of the machine and with vLLM alone (RUN=runs/NAME)
+	python -m tests.bench.roofline $(RUN) --bare
+
 .PHONY: bench-peers
 bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 minutes)
 	[[ -x .venv-trl/bin/python ]] || $(BIN)/python -m venv --without-pip .venv-trl
