@@ -136,6 +136,15 @@ async def start_sessions(
         await pool.shutdown()
 
 
+def role_warning(model: str, config: EvaluationConfig) -> str:
+    """Return a warning about the chat template of a model that an engine plays; see `describe_role_marks`."""
+    if config.api is not None or not is_model(model):
+        return ""
+    from verl_agent.rollout.chat_template import describe_role_marks
+
+    return describe_role_marks(load_tokenizer(model, "model.path"), config.data.apply_chat_template_kwargs)
+
+
 def token_builder(model: str, config: EvaluationConfig) -> Any:
     """Return the continuous-token builder of a model."""
     from verl_agent.rollout.chat_template import choose_builder

@@ -15,7 +15,7 @@ from verl_agent.envs.model_api.traffic import Traffic
 from verl_agent.errors import counted
 from verl_agent.evaluation.job import Evaluation, check_limits
 from verl_agent.evaluation.loop import EvaluationSetup, play_all
-from verl_agent.evaluation.policies import start_policies, start_sessions
+from verl_agent.evaluation.policies import role_warning, start_policies, start_sessions
 from verl_agent.evaluation.report import comparison_table, describe_totals, results_table
 from verl_agent.evaluation.training_differences import differences_table
 from verl_agent.oversight.approval import Approval
@@ -82,6 +82,8 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
     config, pending, run = evaluation.config, evaluation.pending, evaluation.config.run
     say(console, f"starting {evaluation.model}; {counted(len(pending), 'episode')} to play")
     say(console, f"folder: {evaluation.folder}")
+    if warning := role_warning(evaluation.model, config):
+        say(console, (warning, "yellow"))
     traffic = Traffic(lambda text: say(console, (text, "yellow")))
     control = new_control(evaluation, console)
     if config.api is not None:

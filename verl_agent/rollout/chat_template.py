@@ -109,6 +109,18 @@ def _check_content(content: ContentTokenizer, builder: ContinuousTokenBuilder, m
         )
 
 
+def describe_role_marks(tokenizer: Any, template_options: Mapping[str, Any]) -> str:
+    """Return a warning if the chat template marks replies by ordinary text, which a page can write, too; else ""."""
+    text: str = tokenizer.apply_chat_template(PROBE[:3], tokenize=False, **template_options)
+    mark = text.partition(PROBE[1]["content"])[2].partition(PROBE[2]["content"])[0]
+    if any(one in mark for one in ContentTokenizer(tokenizer).control.strings.values()):
+        return ""
+    return (
+        f"the chat template marks replies by ordinary text, {mark!r}: a page or a tool can write turns in the model's "
+        "name. Play environments whose texts you trust, or a model whose marks are control tokens, such as ChatML's"
+    )
+
+
 def check_tools(
     tokenizer: Any, builder: ContinuousTokenBuilder, agent: Agent, template_options: Mapping[str, Any]
 ) -> None:

@@ -19,7 +19,7 @@ from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.call_formats import CALL_FORMATS
 from verl_agent.errors import ConfigError
 from verl_agent.messages import expanded
-from verl_agent.rollout.chat_template import check_tools, choose_builder, without_empty_thoughts
+from verl_agent.rollout.chat_template import check_tools, choose_builder, describe_role_marks, without_empty_thoughts
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.tokens import render_conversation
 from verl_agent.types import Message
@@ -85,6 +85,19 @@ def test_template_that_no_builder_reproduces_raises_config_error(template):
 def test_template_without_a_system_role_raises_config_error_with_its_message():
     with pytest.raises(ConfigError, match=r"model_type='gemma'.* does not render a system message.*no system role\."):
         choose_builder(load_model(NO_SYSTEM).tokenizer, "gemma", {})
+
+
+VICUNA = (
+    "{% for m in messages %}{% if m.role == 'user' %}USER: {{ m.content }} {% elif m.role == 'assistant' %}"
+    "ASSISTANT: {{ m.content }}<|im_end|>{% else %}{{ m.content }} {% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
+)
+
+
+@pytest.mark.parametrize(("template", "mark"), [("", ""), (NO_NEWLINE, ""), (LLAMA, ""), (VICUNA, "' ASSISTANT: '")])
+def test_a_template_that_marks_replies_by_text_is_named(template, mark):
+    warning = describe_role_marks(load_model(template).tokenizer, {})
+    assert bool(warning) == bool(mark) and mark in warning
 
 
 def messages() -> list[Message]:
