@@ -23,6 +23,8 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 
 UNGUIDED = ("1", "no such action", "look", "2")
 """Actions for an item without a demonstration."""
+MOST_COMPARED = 1000
+"""Most entries of a container of a class whose change is noticed; of larger ones only the size."""
 SCRIPT_TURNS = 24
 """Most actions of an episode that is compared with another one; a demonstration may have hundreds."""
 
@@ -56,6 +58,7 @@ class Harness:
         self.env, self.items = env, items
         self.timeout_s, self.budget_s, self.replay_exact = timeout_s, budget_s, replay_exact
         self.skipped: dict[str, int] = {}
+        self._class_state = class_state(env)
         self._shared: list[EventLoopThread] = []
         self._demonstrations: dict[str, list[Action] | None] = {}
         self._references: dict[str, Transcript] = {}
@@ -94,8 +97,11 @@ class Harness:
                 demos = list(session.demonstration(item))
             except NotImplementedError:
                 return None
-            if not demos or not all(isinstance(demo, DemoAction) for demo in demos):
+            if not demos:
                 raise ContractViolation(call, "returned no actions", "Return a list of DemoAction.")
+            if other := [demo for demo in demos if not isinstance(demo, DemoAction)]:
+                got, advice = shorten(repr(other[0])), "Return each action in a DemoAction: DemoAction(action)."
+                raise ContractViolation(call, f"returned {got} of type {type(other[0]).__name__}", advice)
             for demo in demos:
                 parsed = action_format.parse(action_format.format(demo.action))
                 if parsed != demo.action and not isinstance(action_format, ToolFormat):  # `tool_checks` explains it
@@ -217,7 +223,20 @@ class Harness:
         pairs = zip(first.steps, second.steps, strict=False)
         differing = next(((a, b) for a, b in pairs if a != b), (first.prompt, second.prompt))
         got = f"gave {shorten(repr(differing[0]), 150)} alone and {shorten(repr(differing[1]), 150)} {when}"
+        changed = [name for name, held in class_state(self.env).items() if held != self._class_state.get(name)]
+        if changed:
+            advice = (
+                f"`{changed[0]}` belongs to the class, so all sessions share it, and it has changed. Set it in reset()."
+            )
         raise ContractViolation(f"playing {item.id!r}", got, advice)
+
+
+def class_state(env: EnvAdapter) -> dict[str, str]:
+    """Return the dicts, lists and sets that the classes of an environment hold, by name; of large ones the size."""
+    classes = [one for one in type(env).__mro__ if issubclass(one, EnvAdapter) and one is not EnvAdapter]
+    held = {f"{one.__name__}.{name}": value for one in classes for name, value in vars(one).items()}
+    kept = {name: value for name, value in held.items() if isinstance(value, dict | list | set)}
+    return {name: repr(value) if len(value) <= MOST_COMPARED else str(len(value)) for name, value in kept.items()}
 
 
 def _too_slow(action: Action | None, limit_s: float) -> ContractViolation:

@@ -234,6 +234,18 @@ def test_sessions_that_share_their_state_are_a_violation():
     assert "beside another session" in violation(check_adapter(Shared), "sessions do not mix")
 
 
+def test_a_container_of_the_class_that_changes_is_named():
+    class Till(Valid):
+        paid: ClassVar[dict[str, int]] = {}
+
+        async def step(self, action):
+            self.paid["coins"] = self.paid.get("coins", 0) + 1
+            answer = await super().step(action)
+            return replace(answer, observation=f"{answer.observation} {self.paid['coins']}")
+
+    assert "`Till.paid` belongs to the class" in violation(check_adapter(Till), "episodes replay")
+
+
 def test_sessions_that_disturb_each_other_in_threads_are_a_violation():
     playing: set[object] = set()
 
@@ -267,6 +279,11 @@ def test_an_event_loop_kept_for_other_threads_is_a_violation():
     [
         ([DemoAction("hello")], SOLVED, "earned 0.0 of 1.0"),
         ([], "demonstrations are lists of actions", "returned no actions"),
+        (
+            ["hello"],
+            "demonstrations are lists of actions",
+            "returned 'hello' of type str. Return each action in a Demo",
+        ),
     ],
 )
 def test_invalid_demonstrations_are_a_violation(actions, check, words):
