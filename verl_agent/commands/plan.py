@@ -143,8 +143,10 @@ def measure_lengths(plan: "RunPlan", tasks: int, seconds: float) -> "tuple[str, 
             print_line(f"Function calls are counted as {model} writes them.")
             options = {**run_env.agent.options, "calls": "smollm2"}
             run_env = replace(run_env, agent=replace(run_env.agent, options=options))
+        print_line(f"Beginning up to {tasks} tasks of {run_env.env.name}, for about {seconds:g} s ...")
         prompts = measure_prompts(run_env, model, tasks, seconds)
         print_line(str(prompts))
+        print_line(f"The oracle plays, for about {seconds:g} s; an episode in play may take a minute longer ...")
         oracle = measure_oracle(run_env, load_tokenizer(resolve_model(model), "model"), tasks, seconds)
     print_line(str(oracle or f"env {run_env.env.name!r} has no oracle: turn limit and response length stay"))
     return model, prompts.suggested, oracle
