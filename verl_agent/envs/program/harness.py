@@ -17,8 +17,8 @@ from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.values import read_text
 
 FOLDER = Path(__file__).with_name("harnesses")
-INSTALLED = Path(".harnesses")
-"""Folder of `make setup-harnesses`."""
+INSTALLED = (Path(".harnesses"), Path(__file__).parents[3] / ".harnesses")
+"""Folders of `make setup-harnesses`: that of the current folder, and that of the clone."""
 PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
 """Variables that every program gets from the run."""
 KEYS = ("name", "program", "arguments", "prompt")
@@ -118,7 +118,7 @@ def read_harness(chosen: str | Mapping[str, Any]) -> Harness:
     name = str(options.get("name", ""))
     harness = _read(name)
     program = str(options.get("program") or harness.command[0])
-    places = [INSTALLED / name / folder for folder in ("bin", "node_modules/.bin")]
+    places = [installed / name / folder for installed in INSTALLED for folder in ("bin", "node_modules/.bin")]
     found = shutil.which(program, path=os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)]))
     if found is None:
         raise ConfigError(
