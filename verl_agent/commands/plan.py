@@ -114,7 +114,7 @@ def compose_plannable(recipe: Path, overrides: Sequence[str], gpus: int) -> "tup
     if not run.on_cpu and int(run.engine.ranks) > gpus:
         raise ConfigError(f"{PARALLEL} exceeds --gpus={gpus}. Add {PARALLEL}=1 to the command, or raise --gpus.")
     horizon = config["horizon"]
-    shaped = [key for key in ("grow_by", "adaptive", "schedule") if horizon.get(key)]
+    shaped = [key for key in ("grow_by", "adaptive", "schedule", "replay") if horizon.get(key)]
     shaped += ["order"] if horizon.get("order", "growing") != "growing" else []
     shaped += ["steps_per_stage"] if isinstance(horizon.get("steps_per_stage"), list) else []
     if shaped:
@@ -146,7 +146,7 @@ def measure_lengths(plan: "RunPlan", tasks: int, seconds: float) -> "tuple[str, 
         print_line(f"Beginning up to {tasks} tasks of {run_env.env.name}, for about {seconds:g} s ...")
         prompts = measure_prompts(run_env, model, tasks, seconds)
         print_line(str(prompts))
-        print_line(f"The oracle plays, for about {seconds:g} s; an episode in play may take a minute longer ...")
+        print_line(f"Then an oracle plays if there is one, for about {seconds:g} s or an episode, a minute at most ...")
         oracle = measure_oracle(run_env, load_tokenizer(resolve_model(model), "model"), tasks, seconds)
     print_line(str(oracle or f"env {run_env.env.name!r} has no oracle: turn limit and response length stay"))
     return model, prompts.suggested, oracle

@@ -139,8 +139,8 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> l
             reward=record["reward"],
             turns=len(record["turns"]),
             behaviors=shown_behaviors(record),
-            divergence=leaves_plan(carried_out(record).turns, plan_of(task_key(record))),
-            sub_goals=list(env.sub_goals(carried_out(record))) if env else [],
+            divergence=None if begun(record) else leaves_plan(carried_out(record).turns, plan_of(task_key(record))),
+            sub_goals=list(env.sub_goals(carried_out(record))) if env and not begun(record) else [],
             max_turns=record["max_turns"],
             plan_turns=len(plan_of(task_key(record))) or None,
             error_action=action_text(failing_action(record["turns"][-1]))
@@ -151,6 +151,11 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> l
         )
         for record in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))
     ]
+
+
+def begun(record: EpisodeRecord) -> bool:
+    """Return True if another episode's turns precede those of the record (`horizon.replay`)."""
+    return record.get("given_turns", 0) > 0
 
 
 def carried_out(record: EpisodeRecord) -> Episode:

@@ -52,10 +52,15 @@ def condense(record: EpisodeRecord) -> CondensedEpisode:
     return CondensedEpisode(
         cast(EpisodeRecord, {name: record[name] for name in _HEAD if name in record}),  # type: ignore[literal-required]
         {name: row[name] for name in _ROW},
-        record.get("oracle_turns") or (len(record["turns"]) if record["success"] else None),
+        record.get("oracle_turns") or _own_turns(record),
         hash(tuple(map(turn_text, record["turns"]))),
         first_line(row["error"] or ""),
     )
+
+
+def _own_turns(record: EpisodeRecord) -> int | None:
+    """Return the turns of a solved episode; None if it was not solved, or not from the prompt on."""
+    return len(record["turns"]) if record["success"] and not record.get("given_turns") else None
 
 
 def history_of(records: Iterable[EpisodeRecord], log: MetricsLog | None = None) -> RunHistory:

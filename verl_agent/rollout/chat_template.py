@@ -111,7 +111,10 @@ def _check_content(content: ContentTokenizer, builder: ContinuousTokenBuilder, m
 
 def describe_role_marks(tokenizer: Any, template_options: Mapping[str, Any]) -> str:
     """Return a warning if the chat template marks replies by ordinary text, which a page can write, too; else ""."""
-    text: str = tokenizer.apply_chat_template(PROBE[:3], tokenize=False, **template_options)
+    try:
+        text: str = tokenizer.apply_chat_template(PROBE[:3], tokenize=False, **template_options)
+    except TemplateError:
+        return ""  # `choose_builder` explains it
     mark = text.partition(PROBE[1]["content"])[2].partition(PROBE[2]["content"])[0]
     if any(one in mark for one in ContentTokenizer(tokenizer).control.strings.values()):
         return ""

@@ -16,7 +16,8 @@ from typing_extensions import override
 from verl_agent.agents.base import Agent, first_action
 from verl_agent.envs.session import Session
 from verl_agent.envs.settings import OnActionError
-from verl_agent.errors import EnvError, EpisodeEndError
+from verl_agent.errors import ActionError, EnvError, EpisodeEndError
+from verl_agent.returns import reaches
 from verl_agent.rollout.actions import ReplySession
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.retrying import with_retries
@@ -128,30 +129,35 @@ async def _replay(episode: Episode, session: ReplySession, agent: Agent, given: 
     """Play the first replies of a solved episode, whose turns become a part of the prompt.
 
     Raises:
-        EnvError: the task ends, so the environment does not answer as in the solved episode.
+        EnvError: the task ends or is solved, so the environment does not answer as in the solved episode.
     """
-    limit = episode.max_turns
-    episode.max_turns = limit + len(given)
-    for number, text in enumerate(given, start=1):
-        if stop := await _play_turn(episode, session, agent, GivenReply(text)):
+    if not given:
+        return
+    begun, policy = Episode(episode.item, episode.max_turns + len(given), list(episode.messages)), GivenReplies(given)
+    for number in range(1, len(given) + 1):
+        try:
+            stop = await _play_turn(begun, session, agent, policy)
+        except ActionError as error:
+            raise EnvError(f"turn {number} of a replayed episode (horizon.replay): {error}") from error
+        if stop or reaches(begun.rewards, episode.success_reward):
             raise EnvError(
-                f"the replay of a solved episode (horizon.replay) ended in turn {number} of {len(given)} ({stop}): the "
-                "environment is not deterministic, or its options differ from those of the solved episode."
+                f"a replayed episode (horizon.replay) {f'ended ({stop})' if stop else 'solved the task'} in turn "
+                f"{number} of {len(given)}: the environment is not deterministic, its options differ from those of the "
+                "solved episode, or the last turns of that one earn nothing."
             )
-    episode.max_turns, episode.given_turns = limit, len(given)
-    episode.success_reward -= episode.reward
-    episode.turns, episode.prompt_length = [], len(episode.messages)
+    episode.messages, episode.prompt_length, episode.given_turns = begun.messages, len(begun.messages), len(given)
+    episode.success_reward -= begun.reward
 
 
-class GivenReply(Policy):
-    """Policy that replies with one text."""
+class GivenReplies(Policy):
+    """Policy whose replies are known."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = iter(texts)
 
     @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        return Reply(self._text)
+        return Reply(next(self._texts))
 
 
 async def _play_turn(episode: Episode, session: ReplySession, agent: Agent, policy: Policy) -> StopReason | None:

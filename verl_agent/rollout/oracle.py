@@ -70,16 +70,26 @@ async def play_oracle(item: TaskItem, env: EnvAdapter, session: Session, agent: 
     return await play_episode(item, session, agent, policy, EpisodeLimits(max_turns, None))
 
 
+def planned_actions(env: EnvAdapter, item: TaskItem) -> Sequence[DemoAction]:
+    """Return the actions that solve `item`, known before it is played.
+
+    Raises:
+        ConfigError: the oracle's actions depend on observations.
+        NotImplementedError: the task has no oracle.
+    """
+    if env.oracle(item) is not None:
+        raise ConfigError(f"the actions of env {item.env!r}'s oracle depend on its observations. {RECORD_IT}")
+    return env.demonstration(item)
+
+
 def demonstration_actions(env: EnvAdapter, item: TaskItem) -> Sequence[DemoAction]:
     """Return the actions that solve `item`, known before it is played.
 
     Raises:
         ConfigError: the environment has no oracle, or one whose actions depend on observations.
     """
-    if env.oracle(item) is not None:
-        raise ConfigError(f"the actions of env {item.env!r}'s oracle depend on its observations. {RECORD_IT}")
     try:
-        return env.demonstration(item)
+        return planned_actions(env, item)
     except NotImplementedError as error:
         raise ConfigError(f"env {item.env!r} has no oracle, so it has no demonstrations: {error}") from error
 

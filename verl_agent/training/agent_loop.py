@@ -64,7 +64,7 @@ class EnvRuntime:
         self.judge = run_env.new_judge(plan.schedule.folder, plan.engine.workers or 1)
         self._group_limits = GroupLimits(run_env.horizon.stages, loop.rollout_config.n)
         replay = run_env.horizon.replay
-        self._solved = None if replay is None else SolvedEpisodes(self._live, replay)
+        self._solved = None if replay is None else SolvedEpisodes(run_env, replay)
         self._matches: Matches | None = None
         if isinstance(self._live, Arena) and len(self._live.policy_seats) > 1:
             self._matches = Matches(self._live, run_env.label)

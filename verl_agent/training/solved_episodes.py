@@ -1,12 +1,13 @@
 """Solved episodes, of which the episodes of training replay the first turns (`horizon.replay`)."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from verl_agent.agents.base import Agent
-from verl_agent.envs.base import EnvAdapter
+from verl_agent.config.settings import RunEnv
 from verl_agent.horizon import Replay
-from verl_agent.rollout.oracle import demonstration_actions
-from verl_agent.trace.record import EpisodeRecord, is_operated
+from verl_agent.rollout.oracle import planned_actions
+from verl_agent.trace.record import EpisodeRecord, env_label, is_operated, to_episode
 from verl_agent.trace.record_files import read_records
 from verl_agent.types import DemoAction, TaskItem
 
@@ -18,21 +19,26 @@ class SolvedEpisodes:
         ConfigError: the records cannot be read.
     """
 
-    def __init__(self, env: EnvAdapter, replay: Replay) -> None:
-        self._env, self._replay = env, replay
-        self._recorded = _shortest(read_records(replay.records)) if replay.records else None
+    def __init__(self, run_env: RunEnv, replay: Replay) -> None:
+        self._env, self._replay = run_env.live, replay
+        self._recorded: dict[str, list[str]] | None = None
+        if replay.records:
+            names = {run_env.label, run_env.env.name}
+            self._recorded = _shortest(one for one in read_records(replay.records) if env_label(one) in names)
         self._actions: dict[str, Sequence[DemoAction]] = {}
 
     def replies(self, item: TaskItem, agent: Agent) -> list[str]:
-        """Return the replies that solve a task, as `agent` writes them; empty if the records have none.
+        """Return the replies that solve a task, as `agent` writes them; empty if no solution is known.
 
         Raises:
-            ConfigError: the environment has no demonstrations.
+            ConfigError: the oracle's actions depend on observations.
         """
         if self._recorded is not None:
-            return self._recorded.get((item.env, item.id), [])
+            return self._recorded.get(item.id, [])
         if item.id not in self._actions:
-            self._actions[item.id] = demonstration_actions(self._env, item)
+            self._actions[item.id] = ()
+            with suppress(NotImplementedError):
+                self._actions[item.id] = planned_actions(self._env, item)
         actions = self._actions[item.id]
         return [agent.render_demo(actions, number) for number in range(len(actions))]
 
@@ -42,15 +48,16 @@ class SolvedEpisodes:
         return replies[: self._replay.given(len(replies), limit)]
 
 
-def _shortest(records: Iterable[EpisodeRecord]) -> dict[tuple[str, str], list[str]]:
-    """Return the replies of the solved episode with the fewest turns of each task, by environment and id."""
-    found: dict[tuple[str, str], list[str]] = {}
+def _shortest(records: Iterable[EpisodeRecord]) -> dict[str, list[str]]:
+    """Return the replies of the solved episode with the fewest turns of each task."""
+    found: dict[str, list[str]] = {}
     for record in records:
+        if not record["success"] or record.get("given_turns") or is_operated(record):
+            continue
         replies = [
             one["content"] for one in record["messages"][record["prompt_length"] :] if one["role"] == "assistant"
         ]
-        whole = record["success"] and not record.get("given_turns") and not is_operated(record)
-        key = record["env"], record["task"]
-        if whole and (key not in found or len(replies) < len(found[key])):
-            found[key] = replies
+        whole = all(turn.carried_out for turn in to_episode(record).turns)
+        if whole and len(replies) < len(found.get(record["task"], [*replies, ""])):
+            found[record["task"]] = replies
     return found

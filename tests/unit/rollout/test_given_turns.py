@@ -2,19 +2,22 @@
 
 import asyncio
 import json
-
-import pytest
+from dataclasses import replace
+from typing import Any
 
 from tests.support.episodes import STARTED
 from verl_agent.agents.registry import AgentSettings, make_agent
+from verl_agent.config.settings import RunEnv
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.errors import ConfigError, EnvError
-from verl_agent.horizon import Replay
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.errors import EnvCrashError, EnvError
+from verl_agent.horizon import Horizon, Replay
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.function_policy import FunctionPolicy
 from verl_agent.rollout.player import Player
 from verl_agent.rollout.seeds import EpisodeSeed
+from verl_agent.rollout.settings import EpisodeSettings
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, parse_record, to_episode, to_record
 from verl_agent.training.solved_episodes import SolvedEpisodes
 from verl_agent.types import DemoAction, Episode, StepResult, StopReason, TaskItem
@@ -25,8 +28,8 @@ class Stairs(EnvAdapter):
 
     splits, action_format, success_reward = ("train",), LineFormat(), 5.0
 
-    def __init__(self, lost_at: int = 0) -> None:
-        self.at, self.lost_at = 0, lost_at
+    def __init__(self, lost_at: int = 0, crashes_at: int = 0, enough: float = 5.0) -> None:
+        self.at, self.lost_at, self.crashes_at, self.success_reward = 0, lost_at, crashes_at, enough
 
     def tasks(self, split):
         return [TaskItem("stairs", name) for name in "ab"]
@@ -39,6 +42,8 @@ class Stairs(EnvAdapter):
         if action != "up":
             return StepResult("You wait.")
         self.at += 1
+        if self.at == self.crashes_at:
+            raise EnvCrashError("the game fails")
         if self.at == self.lost_at:
             self.lost_at = 0
             raise EnvError("the session is lost")
@@ -48,9 +53,17 @@ class Stairs(EnvAdapter):
         return [DemoAction("up")] * 5
 
 
-def play(replies: list[str], given: int, max_turns: int = 3, turns_left: bool = False, lost_at: int = 0) -> Episode:
+def solved_episodes(env: EnvAdapter, **replay: Any) -> SolvedEpisodes:
+    run_env = RunEnv(
+        env=EnvSettings("stairs", "train", "train"), horizon=Horizon([1]), episode=EpisodeSettings(9), label="stairs"
+    )
+    run_env.__dict__["live"] = env  # made once, when needed
+    return SolvedEpisodes(run_env, Replay(**replay))
+
+
+def play(replies: list[str], given: int, max_turns: int = 3, turns_left: bool = False, **stairs: Any) -> Episode:
     """Play the stairs after replies of the demonstration; the last reply repeats."""
-    env, left = Stairs(lost_at), list(replies)
+    env, left = Stairs(**stairs), list(replies)
     settings = AgentSettings("act", {"turns_left": turns_left})
     read = lambda messages: left.pop(0) if len(left) > 1 else left[0]  # noqa: E731
     player = Player(
@@ -60,7 +73,7 @@ def play(replies: list[str], given: int, max_turns: int = 3, turns_left: bool = 
         EpisodeLimits(max_turns, retries=1),
     )
     item = TaskItem("stairs", "a")
-    texts = SolvedEpisodes(env, Replay()).replies(item, player.new_agent())[:given]
+    texts = solved_episodes(env).replies(item, player.new_agent())[:given]
     return asyncio.run(player.play(item, EpisodeSeed(1, "train", "stairs", "a", 1, 0), given=texts)).episode
 
 
@@ -92,9 +105,18 @@ def test_a_lost_session_replays_given_and_own_turns():
     assert (episode.success, len(episode.turns), len(episode.replays)) == (True, 2, 1)
 
 
-def test_a_replay_that_ends_the_task_is_an_error_of_the_environment():
+def test_a_replay_that_ends_or_solves_the_task_is_an_error_of_the_environment():
     episode = play(["Action: up"], given=5)
-    assert episode.stop is StopReason.ENV_ERROR and "ended in turn 5 of 5" in episode.error
+    assert episode.stop is StopReason.ENV_ERROR and "ended (terminated) in turn 5 of 5" in episode.error
+    assert (episode.turns, episode.given_turns) == ([], 0)
+    episode = play(["Action: up"], given=3, enough=2.0)
+    assert episode.stop is StopReason.ENV_ERROR and "solved the task in turn 2 of 3" in episode.error
+
+
+def test_a_replayed_action_that_always_fails_is_no_action_of_the_policy():
+    episode = play(["Action: up"], given=3, crashes_at=2)
+    assert (episode.stop, episode.turns, episode.valid) == (StopReason.ENV_ERROR, [], False)
+    assert "turn 2 of a replayed episode" in episode.error
 
 
 def test_a_record_keeps_the_given_turns():
@@ -109,23 +131,30 @@ def test_the_solved_record_with_the_fewest_turns_is_replayed(tmp_path):
     slow, quick, failed = play(["Action: wait", "Action: up"], 0, 9), play(["Action: up"], 0, 9), play(["no"], 0)
     begun = play(["Action: up"], given=4)  # its first turns are another's
     path = tmp_path / "episodes.jsonl"
-    path.write_text("".join(json.dumps(evaluated(one)) + "\n" for one in (slow, failed, quick, begun)))
-    solved, agent = (
-        SolvedEpisodes(Stairs(), Replay(records=[str(path)])),
-        make_agent(AgentSettings("act"), LineFormat()),
+    records = [evaluated(one) for one in (slow, failed, quick, begun)]
+    records.append(
+        {**records[2], "env": "other", "turns": records[2]["turns"][:1], "messages": records[2]["messages"][:3]}
     )
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    solved, agent = solved_episodes(Stairs(), records=[str(path)]), make_agent(AgentSettings("act"), LineFormat())
     assert solved.replies(TaskItem("stairs", "a"), agent) == ["Action: up"] * 5
     assert solved.given(TaskItem("stairs", "a"), agent, 2) == ["Action: up"] * 3
     assert solved.given(TaskItem("stairs", "b"), agent, 2) == []
-    assert solved.given(TaskItem("other", "a"), agent, 2) == []
 
 
-def test_an_environment_without_demonstrations_is_refused():
+def test_a_turn_that_was_not_carried_out_is_not_replayed(tmp_path):
+    rejected = play(["Action: up"], 0, 9)
+    rejected.turns[0] = replace(rejected.turns[0], step=StepResult("No.", 1.0, info={"rejected_action": 1.0}))
+    path = tmp_path / "episodes.jsonl"
+    path.write_text(json.dumps(evaluated(rejected)) + "\n")
+    agent = make_agent(AgentSettings("act"), LineFormat())
+    assert solved_episodes(Stairs(), records=[str(path)]).replies(TaskItem("stairs", "a"), agent) == []
+
+
+def test_a_task_without_a_demonstration_is_played_from_its_prompt():
     class Bare(Stairs):
         def demonstration(self, item):
             raise NotImplementedError("write one")
 
-    with pytest.raises(ConfigError, match="has no oracle"):
-        SolvedEpisodes(Bare(), Replay()).given(
-            TaskItem("stairs", "a"), make_agent(AgentSettings("act"), LineFormat()), 1
-        )
+    agent = make_agent(AgentSettings("act"), LineFormat())
+    assert solved_episodes(Bare()).given(TaskItem("stairs", "a"), agent, 1) == []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
+from reprlib import Repr
 from typing import Any, TypeVar
 
 from verl_agent.envs.action_format import ToolFormat
@@ -23,8 +24,9 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 
 UNGUIDED = ("1", "no such action", "look", "2")
 """Actions for an item without a demonstration."""
-MOST_COMPARED = 1000
-"""Most entries of a container of a class whose change is noticed; of larger ones only the size."""
+SHORT = Repr()
+"""Writes the values of which a change is noticed."""
+SHORT.maxdict = SHORT.maxlist = SHORT.maxset = SHORT.maxstring = SHORT.maxother = 100
 SCRIPT_TURNS = 24
 """Most actions of an episode that is compared with another one; a demonstration may have hundreds."""
 
@@ -225,18 +227,16 @@ class Harness:
         got = f"gave {shorten(repr(differing[0]), 150)} alone and {shorten(repr(differing[1]), 150)} {when}"
         changed = [name for name, held in class_state(self.env).items() if held != self._class_state.get(name)]
         if changed:
-            advice = (
-                f"`{changed[0]}` belongs to the class, so all sessions share it, and it has changed. Set it in reset()."
-            )
+            advice += f" `{changed[0]}` belongs to the class, so that all sessions share it, and it has changed."
         raise ContractViolation(f"playing {item.id!r}", got, advice)
 
 
 def class_state(env: EnvAdapter) -> dict[str, str]:
-    """Return the dicts, lists and sets that the classes of an environment hold, by name; of large ones the size."""
+    """Return the dicts, lists and sets that the classes of an environment hold, shortened, by name."""
     classes = [one for one in type(env).__mro__ if issubclass(one, EnvAdapter) and one is not EnvAdapter]
     held = {f"{one.__name__}.{name}": value for one in classes for name, value in vars(one).items()}
     kept = {name: value for name, value in held.items() if isinstance(value, dict | list | set)}
-    return {name: repr(value) if len(value) <= MOST_COMPARED else str(len(value)) for name, value in kept.items()}
+    return {name: f"{len(value)} {SHORT.repr(value)}" for name, value in kept.items()}
 
 
 def _too_slow(action: Action | None, limit_s: float) -> ContractViolation:

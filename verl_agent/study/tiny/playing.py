@@ -63,8 +63,8 @@ class Plays:
 
     @property
     def turns(self) -> int:
-        """Number of turns of all episodes."""
-        return sum(len(episode.turns) for episode in self.episodes)
+        """Number of turns of all episodes, replayed ones included."""
+        return sum(len(episode.turns) + episode.given_turns for episode in self.episodes)
 
 
 class InThisThread(ThreadPoolExecutor):
@@ -84,7 +84,7 @@ class TinyPlayer:
         self._env, self._words, self._budget, self._seed = env, words, budget, seed
         self._builder = WordBuilder(words)
         replay = env.horizon.replay
-        self._solved = None if replay is None else SolvedEpisodes(env.live, replay)
+        self._solved = None if replay is None else SolvedEpisodes(env, replay)
 
     def play(
         self,

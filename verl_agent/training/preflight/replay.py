@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from verl_agent.agents.base import Agent
 from verl_agent.config.plan import RunPlan
@@ -11,7 +12,7 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError, counted
 from verl_agent.models.hf import load_config, load_tokenizer
-from verl_agent.rollout.episode import Course, GivenReply, play_once
+from verl_agent.rollout.episode import Course, GivenReplies, play_once
 from verl_agent.rollout.sessions import ReplayingSession
 from verl_agent.training.solved_episodes import SolvedEpisodes
 from verl_agent.types import Episode, TaskItem
@@ -20,12 +21,20 @@ SAMPLE = 8
 """Tasks whose solved episodes are replayed: of those that are known, the ones with the most turns."""
 
 
+class Solved(NamedTuple):
+    """Task, the replies that are replayed, and all replies of the solved episode."""
+
+    item: TaskItem
+    given: Sequence[str]
+    replies: Sequence[str]
+
+
 def check_replay(plan: RunPlan, run_env: RunEnv, report: Callable[[str], None]) -> None:
     """Check that the solved episodes of a run with `horizon.replay` can be replayed, and tell how many tasks have one.
 
     Raises:
         ConfigError: the environment is not deterministic or has seats for several policies, no task has a solved
-            episode, or one does not replay or exceeds `data.max_prompt_length`.
+            episode, nothing would be replayed, or an episode does not replay or exceeds `data.max_prompt_length`.
     """
     horizon, live, name = run_env.horizon, run_env.live, run_env.env.name
     if horizon.replay is None:
@@ -40,53 +49,74 @@ def check_replay(plan: RunPlan, run_env: RunEnv, report: Callable[[str], None]) 
             f"horizon.replay needs an environment that answers the same actions alike, and {name!r} is not "
             "deterministic. Set horizon.replay=null."
         )
-    solved, items = SolvedEpisodes(live, horizon.replay), run_env.tasks(run_env.env.train_tasks)
+    if plan.lengths.overlong == "truncate_observation":
+        raise ConfigError(
+            "horizon.replay is not allowed with data.overlong_prompt=truncate_observation, which leaves no room behind "
+            "the first observation. Set one of them to null or drop."
+        )
+    solved, items = SolvedEpisodes(run_env, horizon.replay), run_env.tasks(run_env.env.train_tasks)
     agent, limit = run_env.new_agent(), min(horizon.stages)
-    begun = items if horizon.replay.records else sample_tasks(items, SAMPLE)  # each demonstration takes time
-    replies = {item.id: solved.given(item, agent, limit) for item in begun if solved.replies(item, agent)}
-    if not replies:
+    chosen = items if horizon.replay.records else sample_tasks(items, SAMPLE)  # each demonstration takes time
+    known = [Solved(item, solved.given(item, agent, limit), solved.replies(item, agent)) for item in chosen]
+    known = sorted((one for one in known if one.replies), key=lambda one: -len(one.given))
+    if not known:
+        source = f"records={list(horizon.replay.records)}" if horizon.replay.records else "the demonstrations"
         raise ConfigError(
-            f"horizon.replay.records={list(horizon.replay.records)} has no solved episode of {name!r}'s "
-            f"{len(items)} training tasks ({run_env.env.train_tasks!r}). Name records of these tasks, or leave "
-            "horizon.replay.records out to replay the environment's demonstrations."
+            f"horizon.replay: {source} have no solved episode of {name!r}'s {len(items)} training tasks "
+            f"({run_env.env.train_tasks!r}). Name records of these tasks in horizon.replay.records, or set "
+            "horizon.replay=null."
         )
-    longest = sorted((item for item in begun if item.id in replies), key=lambda item: -len(replies[item.id]))[:SAMPLE]
-    episodes = asyncio.run(_replay_all(run_env, [(item, replies[item.id]) for item in longest]))
-    length = max(_prompt_tokens(plan, agent, episode) for episode in episodes)
-    if length > plan.lengths.prompt:
+    if not known[0].given:
         raise ConfigError(
-            f"a prompt of {name!r} with the turns that horizon.replay replays has {length} tokens, more than "
-            f"data.max_prompt_length={plan.lengths.prompt}. Raise it; data.max_response_length can be lower by as much."
+            f"horizon.replay replays nothing: the solved episodes have at most {len(known[0].replies)} turns, and the "
+            f"policy may take {limit} (horizon.max_turns), of which {horizon.replay.spare} are spare. Lower the limit."
         )
-    known = f"{len(replies)} of {len(items)} tasks have a solved episode; " if horizon.replay.records else ""
-    most = f"at most {counted(len(replies[longest[0].id]), 'turn')} and {length} tokens of the prompt"
-    report(f"replay in {name}: {known}{most} of {plan.lengths.prompt}, in a sample of {len(longest)}")
+    lengths = asyncio.run(_replay_all(plan, run_env, known[:SAMPLE]))
+    overlong, budget = sum(length > plan.lengths.prompt for length in lengths), plan.lengths.prompt
+    if overlong > run_env.env.max_env_error_rate * len(lengths):
+        raise ConfigError(
+            f"{overlong} of {len(lengths)} prompts of {name!r} have more than data.max_prompt_length={budget} tokens "
+            f"with the turns that horizon.replay replays, up to {max(lengths)}. Raise it."
+        )
+    share = f"{len(known)} of {len(items)} tasks have a solved episode; " if horizon.replay.records else ""
+    most = f"at most {counted(len(known[0].given), 'turn')} and {max(lengths)} of {budget} tokens of the prompt"
+    report(f"replay in {name}: {share}{most}, in a sample of {len(lengths)}")
 
 
-async def _replay_all(run_env: RunEnv, given: Sequence[tuple[TaskItem, Sequence[str]]]) -> list[Episode]:
-    """Replay solved episodes, and return them with an empty reply of the policy.
+async def _replay_all(plan: RunPlan, run_env: RunEnv, known: Sequence[Solved]) -> list[int]:
+    """Replay solved episodes, play their last turns, too, and return the tokens of the prompts.
 
     Raises:
-        ConfigError: one does not replay.
+        ConfigError: one does not solve its task again, or the agent shows its turns otherwise in a prompt.
     """
     pool = local_pool(run_env.live, run_env.env, count=1)
 
-    async def replay(item: TaskItem, replies: Sequence[str]) -> Episode:
+    async def replay(one: Solved) -> Episode:
         session = ReplayingSession(lambda: PooledEnv(run_env.live, pool), None, run_env.env.retries)
-        return await play_once(item, session, run_env.new_agent(), GivenReply(""), Course(1, given=replies))
+        left = one.replies[len(one.given) :]
+        policy, course = GivenReplies(left), Course(len(left), given=one.given)
+        return await play_once(one.item, session, run_env.new_agent(), policy, course)
 
     try:
-        episodes = await asyncio.gather(*(replay(*pair) for pair in given))
+        episodes = await asyncio.gather(*map(replay, known))
     finally:
         await pool.shutdown()
-    for episode in episodes:
-        if not episode.turns:
+    for one, episode in zip(known, episodes, strict=True):
+        if not episode.success:
             raise ConfigError(
-                f"horizon.replay: the solved episode of task {episode.item.id!r} does not replay ({episode.stop}): "
-                f"{episode.error} Record episodes with the options and the agent of this recipe, or set "
+                f"horizon.replay: the solved episode of task {one.item.id!r} does not solve it again "
+                f"({episode.stop}). {episode.error} Record episodes with the options and the agent of this recipe, or "
+                "set horizon.replay=null."
+            )
+        agent, begun = run_env.new_agent(), episode.prompt_length - 2 * episode.given_turns
+        prompt = episode.messages[: episode.prompt_length]
+        if agent.visible_messages(prompt, begun) != agent.visible_messages(prompt, episode.prompt_length):
+            raise ConfigError(
+                f"horizon.replay is not allowed with this agent (agent.name={run_env.agent.name}, agent.context): it "
+                "shows earlier turns in another form than a prompt does. Set agent.context.keep=all, or "
                 "horizon.replay=null."
             )
-    return episodes
+    return [_prompt_tokens(plan, run_env.new_agent(), episode) for episode in episodes]
 
 
 def _prompt_tokens(plan: RunPlan, agent: Agent, episode: Episode) -> int:

@@ -1,15 +1,20 @@
 """Test the checks of `horizon.replay` before a run: solved episodes exist, replay, and fit into the prompt."""
 
+import json
 import re
 
 import pytest
 
 from env_adapters.textcraft.adapter import TextCraft
 from tests.support.composing import ROOT, recipe
+from tests.support.episodes import STARTED
 from tests.support.models import write_byte_model
 from tests.support.packages import write_metadata
+from verl_agent.agents.registry import AgentSettings, make_agent
 from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.oracle import demonstrate
+from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.training.preflight.replay import check_replay
 from verl_agent.types import DemoAction
 
@@ -33,20 +38,49 @@ def check(model, *changes):
 def test_the_demonstrations_are_replayed_and_their_length_is_told(model):
     changes = ["data.max_prompt_length=4000", "data.max_response_length=400", "horizon.max_turns=[1]"]
     (line,) = check(model, *changes, "horizon.replay={}")
-    turns, tokens = re.match(r"replay in textcraft: at most (\d+) turns? and (\d+) tokens of the prompt", line).groups()
+    turns, tokens = re.match(r"replay in textcraft: at most (\d+) turns? and (\d+) of 4000 tokens", line).groups()
     (spare,) = check(model, *changes[:2], "horizon.max_turns=[2]", "horizon.replay={spare:1}")
     assert int(turns) >= 1 and int(tokens) < 4000 and spare == line
     assert check(model, *changes) == []
 
 
 def test_a_prompt_that_is_too_long_with_its_turns_is_refused(model):
-    with pytest.raises(ConfigError, match=r"replays has \d+ tokens, more than data.max_prompt_length=99"):
+    with pytest.raises(ConfigError, match=r"8 of 8 prompts of 'textcraft' have more than data.max_prompt_length=99"):
         check(model, "data.max_prompt_length=99", "horizon.max_turns=[1]", "horizon.replay={}")
+
+
+@pytest.mark.parametrize("wrong", ["", "I do nonsense."])
+def test_a_record_that_does_not_solve_its_task_again_is_refused(model, tmp_path, wrong):
+    env, item = TextCraft(), TextCraft().tasks("easy_train")[0]
+    agent = make_agent(AgentSettings("act"), env.action_format)
+    record = to_record(demonstrate(item, env, agent), EpisodeMeta("evaluation", "easy_train", 0, "g", 0, STARTED, 1.0))
+    for message in record["messages"][record["prompt_length"] :] if wrong else ():
+        message["content"] = wrong if message["role"] == "assistant" else message["content"]
+    (tmp_path / "episodes.jsonl").write_text(json.dumps(record))
+    changes = ["horizon.max_turns=[1]", "data.max_prompt_length=4000", f"horizon.replay={{records:[{tmp_path}]}}"]
+    if wrong:
+        with pytest.raises(ConfigError, match=f"{item.id}' does not solve it again"):
+            check(model, *changes)
+    else:
+        assert "1 of 135 tasks have a solved episode" in check(model, *changes)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["horizon.max_turns=[30]"], "replays nothing: the solved episodes have at most . turns, and .* may take 30"),
+        (["horizon.max_turns=[1]", "data.overlong_prompt=truncate_observation"], "which leaves no room"),
+        (["horizon.max_turns=[1]", "agent.context.keep=last", "agent.context.turns=1"], "Set agent.context.keep=all"),
+    ],
+)
+def test_a_replay_that_does_nothing_or_shows_other_turns_than_play_is_refused(model, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        check(model, "data.max_prompt_length=4000", *changes, "horizon.replay={}")
 
 
 def test_records_of_other_tasks_are_refused(model, tmp_path):
     (tmp_path / "episodes.jsonl").write_text("")
-    with pytest.raises(ConfigError, match=r"horizon.replay.records=\[.*\] has no solved episode of 'textcraft'"):
+    with pytest.raises(ConfigError, match=r"records=\[.*\] have no solved episode of 'textcraft'"):
         check(model, "horizon.max_turns=[1]", f"horizon.replay={{records:[{tmp_path}]}}")
 
 
