@@ -274,7 +274,7 @@ bench-threads: setup ## Measure how threads wait on a CPU, alone and beside busy
 	python -m tests.bench.threads
 
 .PHONY: bench-roofline
-bench-roofline: setup ## Compare a step of a CPU run with the limits of the machine and with vLLM alone (RUN=runs/NAME)
+bench-roofline: setup ## Compare a step of a CPU run with the machine and with vLLM alone (RUN=runs/NAME)
 	python -m tests.bench.roofline $(RUN) --bare
 
 .PHONY: bench-peers

@@ -2,15 +2,17 @@
 
 python -m tests.bench.roofline RUN [--step N] [--bare] [--json PATH]
 
-RUN is the folder of a training run on a CPU (`runs/NAME`). Of one of its steps, the table has for rollout, log-probs,
-update and transfer of the weights: operations, bytes, seconds, operations a second, and the share of the limit, which
-is the longer of two times: the operations at the rate of products that this machine reaches with the phase's own
-shapes, and the bytes at its memory bandwidth. `--bare` also lets vLLM alone answer the requests of the step, each as
-long as in the run. Measure on a quiet machine, the one that the run was on.
+RUN is the folder of a training run on a CPU whose files of tokens have all rows of a step: it was started with
+`trainer.v1.sampler.sampler_kwargs.skip_uniform=false` and an `episode.record_tokens.groups` of at least
+`data.train_batch_size`. Of one of its steps, the table has for rollout, log-probs, update and transfer of the weights:
+operations, bytes, seconds, operations a second, and the share of the limit. The limit is the longer of two times: that
+of the operations at the rate of products which this machine reaches with the phase's own shapes, and that of the bytes
+at its memory bandwidth. `--bare` also lets vLLM alone answer the requests of the step, each as long as in the run.
+Measure on a quiet machine, the one that the run was on.
 
-Operations count each token of a conversation once, as an engine with a cache of prefixes computes them: 2 for each
-weight that multiplies a token, and 4 for each dimension of each head and earlier token in attention. The output layer
-counts where logits are needed. An update counts three times its forward pass.
+Operations count 2 for each weight that multiplies a token, and 4 for each dimension of each head and earlier token in
+attention. A rollout computes each token once, that of a prompt once for its group; the output layer counts for tokens
+that were written. An update counts three times its forward pass.
 """
 
 import argparse
@@ -20,7 +22,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import torch
@@ -28,10 +29,13 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig
 
-from verl_agent.platform.worker_environment import SPIN_ROUNDS
+from tests.bench.bare_engine import bare_seconds, requests
+from verl_agent.config.search_path import cpu_dtype
 
 GIGA = 1e9
 REPEATS = 5
+SHORT_S = 0.1
+"""Seconds below which a phase is not shown: the run has skipped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +81,26 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a step: tokens and, at each, 1 where the policy wrote it.
+    """Rows of a step.
 
     Attributes:
-        groups: group of each row; rows of a group share their prompt.
-        turns: turn of each token of each row, 0 in prompts.
+        tokens: ids of each row.
+        masks: 1 for each token that the policy wrote.
+        prompts: tokens of the prompt of each row.
+        groups: group of each row.
     """
 
     tokens: Sequence[Sequence[int]]
     masks: Sequence[Sequence[int]]
     prompts: Sequence[int]
     groups: Sequence[str]
-    turns: Sequence[Sequence[int]]
 
     @classmethod
     def of(cls, file: Path) -> "Rows":
         """Read the file of a step's tokens (`RUN/tokens/step_N.parquet`)."""
-        names = ("token_ids", "loss_mask", "prompt_length", "group", "turns")
-        return cls(*(pq.read_table(file, columns=[name])[name].to_pylist() for name in names))
+        table = pq.read_table(file, columns=["token_ids", "turns", "prompt_length", "group"]).to_pydict()
+        masks = [[int(turn >= 0) for turn in row] for row in table["turns"]]
+        return cls(table["token_ids"], masks, table["prompt_length"], table["group"])
 
     @property
     def written(self) -> int:
@@ -107,24 +113,19 @@ class Rows:
         return sum(map(len, self.tokens))
 
     @property
-    def distinct(self) -> int:
-        """Number of tokens that an engine computes: those of a prompt once for its group."""
-        shared = dict(zip(self.groups, self.prompts, strict=True))
-        return self.total - sum(self.prompts) + sum(shared.values())
+    def repeated(self) -> list[int]:
+        """Lengths of the prompts of rows whose group has an earlier row, so that an engine has read them."""
+        found: set[str] = set()
+        return [
+            length
+            for length, group in zip(self.prompts, self.groups, strict=True)
+            if group in found or found.add(group)  # type: ignore[func-returns-value]
+        ]
 
     @property
-    def pairs(self) -> int:
-        """Number of pairs of a token and an earlier one or itself, over all rows."""
-        return sum(len(row) * (len(row) + 1) // 2 for row in self.tokens)
-
-    def replies(self) -> list[list[tuple[list[int], int]]]:
-        """Return for each row its requests in order: the tokens that the engine read, and the number that it wrote."""
-        found = []
-        for ids, mask in zip(self.tokens, self.masks, strict=True):
-            starts = [at for at in range(1, len(mask)) if mask[at] and not mask[at - 1]]
-            ends = [next((at for at in range(start, len(mask)) if not mask[at]), len(mask)) for start in starts]
-            found.append([(list(ids[:start]), end - start) for start, end in zip(starts, ends, strict=True)])
-        return found
+    def positions(self) -> int:
+        """Sum of the positions of all tokens that the policy wrote: what each of them reads from the cache."""
+        return sum(at for mask in self.masks for at, written in enumerate(mask) if written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +135,19 @@ class Phase:
     Attributes:
         operations: floating-point operations.
         moved: bytes that have to be read or written once.
-        rate: operations a second that products of the phase's shapes reach; 0 without products.
+        products_s: seconds of the operations at the rates that products of the phase's shapes reach.
         seconds: time in the run.
     """
 
     name: str
     operations: float
     moved: float
-    rate: float
+    products_s: float
     seconds: float
 
     def limit_s(self, bandwidth: float) -> float:
         """Return the seconds that the machine needs at least."""
-        return max(self.operations / self.rate if self.rate else 0.0, self.moved / bandwidth)
+        return max(self.products_s, self.moved / bandwidth)
 
 
 def product_rate(rows: int, model: Model, dtype: torch.dtype) -> float:
@@ -158,7 +159,8 @@ def product_rate(rows: int, model: Model, dtype: torch.dtype) -> float:
         for _ in range(max(1, 4096 // rows)):
             (x @ up) @ down
         times.append((time.perf_counter() - began) / max(1, 4096 // rows))
-    return 4.0 * rows * model.hidden * model.inner / min(times)
+    rate: float = 4.0 * rows * model.hidden * model.inner / min(times)
+    return rate
 
 
 def _shapes(rows: int, model: Model) -> list[tuple[int, int]]:
@@ -173,81 +175,59 @@ def bandwidth() -> float:
         began = time.perf_counter()
         target.copy_(source)
         times.append(time.perf_counter() - began)
-    return 2 * source.numel() * 4 / min(times)
+    rate: float = 2 * source.numel() * 4 / min(times)
+    return rate
 
 
-def phases(model: Model, rows: Rows, timing: dict[str, float], passes: int) -> list[Phase]:
+def pairs(lengths: Sequence[int]) -> int:
+    """Return the number of pairs of a token and an earlier one or itself, in rows of some lengths."""
+    return sum(length * (length + 1) // 2 for length in lengths)
+
+
+def phases(model: Model, rows: Rows, timing: dict[str, float], dtype: torch.dtype, updates: int) -> list[Phase]:
     """Return the phases of a step.
 
     Args:
         timing: seconds by name, verl's `timing_s/*`.
-        passes: forward passes that compute log-probs before the update.
+        updates: optimizer steps of the step.
     """
-    forward = model.operations(rows.total, rows.pairs, rows.written)
-    size, parameters = len(rows.tokens), model.weights + model.head
-    steps = rows.written / size  # an engine reads all weights in each of its steps, at best for all rows at once
-    read = 2.0 * (parameters * steps + model.cached * sum(len(row) * sum(mask) for row, mask in _pairs(rows)) / 2)
-    decoding = product_rate(size, model, torch.bfloat16)
-    training = product_rate(min(4096, max(64, rows.total // 8)), model, torch.bfloat16)
-    rollout = model.operations(rows.distinct, rows.pairs, rows.written)
+    lengths, written, size = [len(row) for row in rows.tokens], rows.written, dtype.itemsize
+    forward = model.operations(rows.total, pairs(lengths), written)
+    parameters, again = model.weights + model.head, rows.repeated
+    writing = 2.0 * (model.weights + model.head) * written + float(model.attended) * rows.positions
+    reading = forward - writing - model.operations(sum(again), pairs(again), 0)
+    decoding = product_rate(len(lengths), model, dtype)
+    training = product_rate(min(4096, max(64, rows.total // 8)), model, dtype)
+    steps = written / len(lengths)  # an engine reads all weights in each of its steps, at best for all rows at once
+    cached = size * (parameters * steps + model.cached * rows.positions)
+    scored = sum(timing.get(name, 0.0) for name in ("old_log_prob", "ref"))
+    passes = sum(timing.get(name, 0.0) > SHORT_S for name in ("old_log_prob", "ref"))
+    optimizer = 28.0 * parameters * updates  # reads weight, gradient and two moments, and writes three, float32
+    moved = (4.0 + size) * parameters  # reads the float32 weights, writes the engine's
     return [
-        Phase("rollout", rollout, read, decoding, timing["gen"]),
-        Phase("log-probs", passes * forward, passes * 2.0 * parameters, training, timing.get("old_log_prob", 0.0)),
-        Phase("update", 3 * forward, 28.0 * parameters, training, timing["update_actor"]),
-        Phase("transfer", 0.0, 6.0 * parameters, 0.0, timing["update_weights"]),
+        Phase("rollout", reading + writing, cached, reading / training + writing / decoding, timing["gen"]),
+        Phase("log-probs", passes * forward, size * passes * parameters, passes * forward / training, scored),
+        Phase("update", 3 * forward, optimizer, 3 * forward / training, timing["update_actor"]),
+        Phase("transfer", 0.0, moved, 0.0, timing["update_weights"]),
     ]
-
-
-def _pairs(rows: Rows) -> list[tuple[Sequence[int], Sequence[int]]]:
-    return list(zip(rows.tokens, rows.masks, strict=True))
-
-
-def bare_seconds(folder: Path, rows: Rows) -> float:
-    """Return the seconds in which vLLM alone answers the requests of a step, all rows at once, each turn by turn."""
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ.setdefault("GOMP_SPINCOUNT", str(SPIN_ROUNDS))
-    from vllm import LLM, SamplingParams
-
-    longest = max(map(len, rows.tokens)) + 1
-    options = {"dtype": "bfloat16", "max_model_len": longest, "max_num_seqs": len(rows.tokens)}
-    engine: Any = LLM(str(folder), enable_prefix_caching=True, **options).llm_engine
-
-    def ask(row: int, turn: int) -> None:
-        read, length = left[row][turn]
-        params = SamplingParams(max_tokens=length, min_tokens=length, ignore_eos=True, logprobs=0)
-        engine.add_request(f"{row}-{turn}", {"prompt_token_ids": read}, params)
-
-    seconds = 0.0
-    for _ in range(2):  # the first one compiles
-        left, began = rows.replies(), time.perf_counter()
-        engine.reset_prefix_cache()
-        for row in range(len(left)):
-            if left[row]:
-                ask(row, 0)
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                row, turn = map(int, output.request_id.split("-")[:2])
-                if output.finished and turn + 1 < len(left[row]):
-                    ask(row, turn + 1)
-        seconds = time.perf_counter() - began
-    return seconds
 
 
 def show(found: Sequence[Phase], memory: float, bare: float | None) -> Table:
     """Return the table of the phases."""
-    table = Table("phase", "GFLOP", "GB", "seconds", "GFLOP/s", "limit, GFLOP/s", "share of the limit")
+    table = Table("phase", "GFLOP", "GB", "seconds", "GFLOP/s", "limit, s", "share of the limit")
     for one in found:
-        if one.seconds < 0.1:
+        if one.seconds < SHORT_S:
             continue
         done = f"{one.operations / one.seconds / GIGA:.0f}" if one.operations else ""
-        most = f"{one.rate / GIGA:.0f}" if one.rate else ""
-        share = f"{one.limit_s(memory) / one.seconds:.0%}"
+        limit = one.limit_s(memory)
+        numbers = (one.operations / GIGA, one.moved / GIGA, one.seconds)
         table.add_row(
-            one.name, f"{one.operations / GIGA:.0f}", f"{one.moved / GIGA:.1f}", f"{one.seconds:.1f}", done, most, share
+            one.name, *(f"{number:,.1f}" for number in numbers), done, f"{limit:.1f}", f"{limit / one.seconds:.0%}"
         )
     if bare is not None:
-        ratio = f"{bare / found[0].seconds:.0%} of the run's seconds"
-        table.add_row("vLLM alone", "", "", f"{bare:.1f}", "", "", ratio)
+        table.add_row(
+            "vLLM alone", "", "", f"{bare:.1f}", "", "", f"{bare / found[0].seconds:.0%} of the rollout's seconds"
+        )
     return table
 
 
@@ -268,9 +248,19 @@ def main() -> None:
                 logged = line["data"]
     timing = {name.partition("/")[2]: value for name, value in logged.items() if name.startswith("timing_s/")}
     folder = next(options.run.glob("global_step_*/actor/huggingface"))
+    config = json.loads((options.run / "run.json").read_text())
+    policy, tasks = config["actor_rollout_ref"], config["data"]["train_batch_size"]
+    dtype: torch.dtype = getattr(torch, cpu_dtype())
+    updates = max(1, tasks // policy["actor"]["ppo_mini_batch_size"]) * policy["actor"]["ppo_epochs"]
     model, rows, memory = Model.of(folder), Rows.of(files[step]), bandwidth()
-    found = phases(model, rows, timing, passes=1 if timing.get("old_log_prob", 0.0) > 1 else 0)
-    bare = bare_seconds(folder, rows) if options.bare else None
+    if len(rows.tokens) < (episodes := tasks * policy["rollout"]["n"]):
+        parser.error(
+            f"{files[step]} has {len(rows.tokens)} of the step's {episodes} episodes. Run it again with "
+            "trainer.v1.sampler.sampler_kwargs.skip_uniform=false and episode.record_tokens.groups of at least "
+            "data.train_batch_size."
+        )
+    found = phases(model, rows, timing, dtype, updates)
+    bare = bare_seconds(folder, requests(rows.tokens, rows.masks), dtype) if options.bare else None
     console = Console()
     console.print(
         f"{options.run}, step {step}: {len(rows.tokens)} rows, {rows.total:,} tokens, {rows.written:,} written; "
