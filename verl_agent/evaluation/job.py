@@ -17,6 +17,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api_policy import check_api
 from verl_agent.evaluation.loop import ErrorShare, PlannedEpisode, error_share, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
+from verl_agent.evaluation.recorded_play import play_of_evaluation
 from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, read_evaluation
 from verl_agent.evaluation.training_differences import TrainingDifference, run_of_model, training_differences
 from verl_agent.models.hf import check_context, context_length, load_config, load_tokenizer
@@ -164,6 +165,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         file=SETTINGS,
         earlier=None if _holds_results(folder) else {},
     )
+    play_of_evaluation(sections, model, rules).write(folder)
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
     return Evaluation(sections, items, model, folder, earlier, baseline, rules)
 
