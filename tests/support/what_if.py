@@ -16,10 +16,9 @@ from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import make_env
 from verl_agent.evaluation.recorded_play import RecordedPlay, play_of_training
 from verl_agent.evaluation.settings import EvaluationSettings
-from verl_agent.evaluation.what_if.branch import Players
+from verl_agent.evaluation.what_if.branch import Sampling
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
 from verl_agent.evaluation.what_if.results import VERSION, Replies, SampledReply
-from verl_agent.evaluation.what_if.samples import Sampling
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.player import Player
 from verl_agent.rollout.seeds import EpisodeSeed
@@ -68,8 +67,8 @@ class FakeModel:
 
 def players(
     *script: int | str, env: EnvAdapter | None = None, made: list[FakeModel] | None = None, **values: object
-) -> Players:
-    """Return players whose models share a script of guesses, which repeats; texts are used as they are."""
+) -> Sampling:
+    """Return a player whose models share a script of guesses, which repeats; texts are used as they are."""
     env = env or make_env("guess_number")
     lines = cycle([line if isinstance(line, str) else say(line) for line in script])
     kept = [] if made is None else made
@@ -80,15 +79,12 @@ def players(
 
     limits = EpisodeLimits(MAX_TURNS, None)
     player = Player[Any](lambda: ReAct(env.action_format), env.new_session, new_policy, limits)
-    return changed(Players(player, SAMPLING.episode_seed(GUESS), concurrency=1), **values)
+    return changed(Sampling(player, "guesser", EvaluationSettings(concurrency=1)), **values)
 
 
-def changed(play: Players, **values: object) -> Players:
-    """Return players with other fields of their player."""
+def changed(play: Sampling, **values: object) -> Sampling:
+    """Return samples of a player with other fields."""
     return replace(play, player=replace(play.player, **values))  # type: ignore[arg-type]
-
-
-SAMPLING = Sampling("guesser", EvaluationSettings(), MAX_TURNS)
 
 
 def replies_of(recorded: RecordedEpisode, turn: int, replies: list[SampledReply]) -> Replies:

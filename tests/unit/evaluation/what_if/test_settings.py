@@ -17,8 +17,7 @@ from tests.support.what_if import RUN, of_evaluation, of_run, recorded_game
 from verl_agent.envs.model_api.reply_log import FILE as REPLY_LOG
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.recorded_play import FILE as PLAY
-from verl_agent.evaluation.what_if.question import TurnQuestion
-from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode, fingerprint
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode, TurnQuestion, find_episode, fingerprint
 from verl_agent.evaluation.what_if.results import (
     VERSION,
     Result,
