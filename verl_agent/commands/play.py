@@ -13,8 +13,8 @@ from urllib.parse import quote
 import typer
 
 from verl_agent.commands.terminal import print_line, read_json
-from verl_agent.envs.cache import user_name
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
+from verl_agent.system.user import user_name
 from verl_agent.terminal import say
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for it
