@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.recorded_play import read_play
 from verl_agent.evaluation.suite.report import _without_result
 from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.models.lora import _rank_and_alpha
@@ -26,6 +27,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "tokenizer_config.json": make_portable,
     REPORT: read_report,
     "failures.json": read_failures,
+    "play.json": read_play,
     "suite.json": _without_result,
     "labels.json": lambda folder: LabelFile.of(folder).read(),
     "lora_train_meta.json": lambda folder: _rank_and_alpha(folder / "huggingface"),
