@@ -197,7 +197,7 @@ def check_limits(config: EvaluationConfig, model: str) -> str:
         reply = ("model.api.max_output_tokens", api.max_output_tokens)
     around = 1
     if api is None:
-        with suppress(ConfigError):  # raised again, with its place in the order, when the model is loaded
+        with suppress(ConfigError):  # raised again, in its order, when the model is loaded
             around = template_tokens(load_tokenizer(model, "model.path"))
     response = ("data.max_response_length", config.data.max_response_length)
     return check_turns({f"horizon.eval_max_turns={limit}": limit}, reply, response, around)
