@@ -103,8 +103,7 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
 
     from verl_agent.config.keys import as_text
     from verl_agent.config.search_path import register_config
-    from verl_agent.evaluation.settings import read_evaluation
-    from verl_agent.evaluation.what_if.settings import evaluation_base
+    from verl_agent.evaluation.settings import evaluation_base, read_evaluation
 
     register_config()
     reply = min(512, tokens // 4)

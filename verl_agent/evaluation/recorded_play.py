@@ -5,7 +5,7 @@ They are sections of an evaluation recipe, so that questions to a recorded episo
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -114,5 +114,6 @@ def read_play(folder: Path) -> RecordedPlay:
     Raises:
         ConfigError: the file is damaged.
     """
-    values = read_json(folder / FILE, "Restore it, or start the run again, which writes it.", ("envs", "model"))
-    return RecordedPlay(**values)
+    known = [field.name for field in fields(RecordedPlay)]
+    values = read_json(folder / FILE, "Restore it, or start the run again, which writes it.", known)
+    return RecordedPlay(**{name: values[name] for name in known})

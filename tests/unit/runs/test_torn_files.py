@@ -47,7 +47,7 @@ def test_a_torn_file_is_named_with_the_next_step(tmp_path, name, content):
     assert re.search(r"(Restore|Delete|Write|Run|Choose|Repair|Update) \S+", str(caught.value).replace(str(file), ""))
 
 
-@pytest.mark.parametrize("name", [".plan", "best/best.json", "suite.json"])
+@pytest.mark.parametrize("name", [".plan", "best/best.json", "suite.json", "play.json"])
 def test_a_file_without_its_keys_is_named(tmp_path, name):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)

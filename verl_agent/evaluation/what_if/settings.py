@@ -11,13 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-import verl_agent.config
 from verl_agent.config.composing import compose_recipe
-from verl_agent.config.keys import as_text, reference
+from verl_agent.config.keys import as_text
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.recorded_play import RecordedPlay, play_folder, read_play
-from verl_agent.evaluation.settings import BASE, EvaluationConfig, read_evaluation
+from verl_agent.evaluation.settings import BASE, EvaluationConfig, evaluation_base, read_evaluation
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
 from verl_agent.models.checkpoints import checkpoints
 from verl_agent.oversight.rules import Rule
@@ -87,16 +86,6 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
             "the recipe of that environment."
         )
     return Settings(sections, [section("approval", Rule, rule) for rule in rules])
-
-
-def evaluation_base() -> DictConfig:
-    """Return the defaults of an evaluation on this machine."""
-    config = OmegaConf.create(reference(BASE))
-    if use_cpu_device():
-        config = OmegaConf.merge(config, OmegaConf.load(Path(verl_agent.config.__file__).with_name("cpu_eval.yaml")))
-    OmegaConf.set_struct(config, False)
-    assert isinstance(config, DictConfig)
-    return config
 
 
 def _parse_overrides(overrides: Sequence[str]) -> DictConfig:
