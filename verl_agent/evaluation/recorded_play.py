@@ -26,7 +26,7 @@ class RecordedPlay:
     Attributes:
         envs: sections of an evaluation recipe by label of the environment.
         model: section `model`; that of the first step of a training run.
-        tokenizer: model path whose tokenizer is used.
+        tokenizer: folder or hub id of the tokenizer.
         train: section `evaluation` of the training episodes of a training run; None for an evaluation.
         engine: section `engine` of an evaluation.
         approval: rules of the approval policy; empty for none.
@@ -83,9 +83,8 @@ def play_of_training(plan: RunPlan) -> RecordedPlay:
             },
             "evaluation": _sampling(plan, f"{ROLLOUT}.val_kwargs"),
         }
-    model = plan.value(plan.actor.model_key)
-    tokenizer = str(model.get("tokenizer_path") or model["path"])
-    return RecordedPlay(envs, {"path": model["path"]}, tokenizer, _sampling(plan, ROLLOUT))
+    named = {"path": plan.value(f"{plan.actor.model_key}.path")}
+    return RecordedPlay(envs, named, plan.actor.tokenizer_path, _sampling(plan, ROLLOUT))
 
 
 def _sampling(plan: RunPlan, key: str) -> dict[str, float]:
