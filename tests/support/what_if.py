@@ -11,13 +11,14 @@ from tests.support.episodes import STARTED
 from tests.support.fakes import ScriptedPolicy
 from verl_agent.agents.plain import ReAct
 from verl_agent.api import play_sync
+from verl_agent.config.plan import RunPlan
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.registry import make_env
+from verl_agent.evaluation.recorded_play import RecordedPlay, play_of_training
 from verl_agent.evaluation.settings import EvaluationSettings
-from verl_agent.evaluation.what_if.branch import Players
+from verl_agent.evaluation.what_if.branch import Sampling
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
 from verl_agent.evaluation.what_if.results import VERSION, Replies, SampledReply
-from verl_agent.evaluation.what_if.samples import Sampling
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.player import Player
 from verl_agent.rollout.seeds import EpisodeSeed
@@ -66,8 +67,8 @@ class FakeModel:
 
 def players(
     *script: int | str, env: EnvAdapter | None = None, made: list[FakeModel] | None = None, **values: object
-) -> Players:
-    """Return players whose models share a script of guesses, which repeats; texts are used as they are."""
+) -> Sampling:
+    """Return a player whose models share a script of guesses, which repeats; texts are used as they are."""
     env = env or make_env("guess_number")
     lines = cycle([line if isinstance(line, str) else say(line) for line in script])
     kept = [] if made is None else made
@@ -78,15 +79,12 @@ def players(
 
     limits = EpisodeLimits(MAX_TURNS, None)
     player = Player[Any](lambda: ReAct(env.action_format), env.new_session, new_policy, limits)
-    return changed(Players(player, SAMPLING.episode_seed(GUESS), concurrency=1), **values)
+    return changed(Sampling(player, "guesser", EvaluationSettings(concurrency=1)), **values)
 
 
-def changed(play: Players, **values: object) -> Players:
-    """Return players with other fields of their player."""
+def changed(play: Sampling, **values: object) -> Sampling:
+    """Return samples of a player with other fields."""
     return replace(play, player=replace(play.player, **values))  # type: ignore[arg-type]
-
-
-SAMPLING = Sampling("guesser", EvaluationSettings(), MAX_TURNS)
 
 
 def replies_of(recorded: RecordedEpisode, turn: int, replies: list[SampledReply]) -> Replies:
@@ -110,13 +108,16 @@ def replies_of(recorded: RecordedEpisode, turn: int, replies: list[SampledReply]
 
 
 RUN = {
-    "version": 2,
-    "command": "train",
     "env": {"name": "guess_number", "options": {"tolerant": True}, "mixture": None},
     "agent": {"name": "act", "options": {"instructions": False}, "context": {"keep": "all", "turns": 4, "stride": 1}},
     "horizon": {"max_turns": [2, 8]},
     "episode": {"max_tokens_per_turn": 8, "max_tokens": 50, "on_truncated_turn": "play", "seeded_sampling": False},
-    "data": {"max_prompt_length": 70, "max_response_length": 90, "apply_chat_template_kwargs": {"thinking": False}},
+    "data": {
+        "max_prompt_length": 70,
+        "max_response_length": 90,
+        "overlong_prompt": "drop",
+        "apply_chat_template_kwargs": {"thinking": False},
+    },
     "actor_rollout_ref": {"model": {"path": "smollm2-135m"}, "rollout": {"temperature": 0.8, "top_p": 0.9}},
 }
 
@@ -126,19 +127,18 @@ def of_run(
 ) -> RecordedEpisode:
     """Return an episode of a training run."""
     (folder / "episodes").mkdir(exist_ok=True)
-    (folder / "run.json").write_text(json.dumps(RUN if settings is None else settings))
+    play_of_training(RunPlan.of(RUN if settings is None else settings)).write(folder)
     game = recorded_game(folder / "episodes")
     record = to_record(game.episode, EpisodeMeta(purpose, "train", step, "g", 0, STARTED, 1.0, env_label=env_label))
     game.file.write_text(json.dumps(record) + "\n")
     return find_episode(f"{game.file}:1")
 
 
-def of_evaluation(folder: Path, model: str = "random", **sections: object) -> RecordedEpisode:
+def of_evaluation(folder: Path, model: str = "random", api: dict | None = None, **sections: object) -> RecordedEpisode:
     """Return an episode of an evaluation."""
     recorded = recorded_game(folder)
-    settings = {name: RUN[name] for name in ("env", "agent", "episode", "data")} | {"model": model, "version": 2}
-    settings["episode"] = {"max_tokens_per_turn": 9}
-    settings["env"] = {"name": "guess_number", "options": {}}
-    settings |= {"horizon": {"eval_max_turns": 9}, "evaluation": {"temperature": 0.5, "seed": 3}}
-    (folder / "settings.json").write_text(json.dumps(settings | sections))
+    settings = {"env": {"name": "guess_number", "options": {}}, "agent": RUN["agent"], "data": RUN["data"]}
+    settings |= {"episode": {"max_tokens_per_turn": 9}, "evaluation": {"temperature": 0.5, "seed": 3}}
+    named = {"path": model} if api is None else {"path": None, "api": api}
+    RecordedPlay({"guess_number": settings | sections}, named, model).write(folder)
     return recorded

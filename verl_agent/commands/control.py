@@ -8,8 +8,8 @@ import typer
 from rich.table import Table
 
 from verl_agent.commands.terminal import print_line
-from verl_agent.envs.cache import user_name
 from verl_agent.errors import ConfigError, counted
+from verl_agent.system.user import user_name
 from verl_agent.terminal import Console, ask_line, say, show_table, styled
 from verl_agent.visible import make_visible, one_line
 

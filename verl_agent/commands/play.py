@@ -13,8 +13,8 @@ from urllib.parse import quote
 import typer
 
 from verl_agent.commands.terminal import print_line, read_json
-from verl_agent.envs.cache import user_name
 from verl_agent.errors import MAX_MESSAGE_CHARS, ConfigError, did_you_mean
+from verl_agent.system.user import user_name
 from verl_agent.terminal import say
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for it
@@ -103,8 +103,7 @@ def _config(env: str, options: dict[str, Any], agent: str, turns: int, copilot: 
 
     from verl_agent.config.keys import as_text
     from verl_agent.config.search_path import register_config
-    from verl_agent.evaluation.settings import read_evaluation
-    from verl_agent.evaluation.what_if.settings import evaluation_base
+    from verl_agent.evaluation.settings import evaluation_base, read_evaluation
 
     register_config()
     reply = min(512, tokens // 4)

@@ -16,7 +16,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.terminal import Console, show_table
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for them
-    from verl_agent.evaluation.what_if.question import TurnQuestion
+    from verl_agent.evaluation.what_if.recorded import TurnQuestion
     from verl_agent.evaluation.what_if.results import Result
 
 
@@ -46,8 +46,7 @@ def what_if(  # noqa: PLR0913 - one for each option
     Replies and results are stored beside the records, in FILE.what_if; the viewer shows them. Settings are those that
     the run recorded.
     """
-    from verl_agent.evaluation.what_if.question import TurnQuestion
-    from verl_agent.evaluation.what_if.recorded import find_episode
+    from verl_agent.evaluation.what_if.recorded import TurnQuestion, find_episode
     from verl_agent.evaluation.what_if.results import results_file
     from verl_agent.evaluation.what_if.tables import result_tables
 

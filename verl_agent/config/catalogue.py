@@ -107,10 +107,12 @@ def sections(base: str) -> list[Section]:
 def own_rows(base: str) -> Mapping[str, KeyRow]:
     """Return the rows of the settings classes of a base YAML, by key and by section with a dot at its end."""
     found: dict[str, KeyRow] = {}
-    for one in sections(base):
-        found[f"{one.key}."] = marked_row(one.markers)
-        for name in (each.name for each in fields(one.kind)):
-            found[f"{one.key}.{name}"] = marked_row(field_type(one.kind, name)[1], field_meaning(one.kind, name))
+    for section in sections(base):
+        found[f"{section.key}."] = marked_row(section.markers)
+        for name in (each.name for each in fields(section.kind)):
+            found[f"{section.key}.{name}"] = marked_row(
+                field_type(section.kind, name)[1], field_meaning(section.kind, name)
+            )
     return found
 
 
@@ -122,9 +124,9 @@ def fields_of(key: str) -> list[str]:
 def own_type(key: str, base: str) -> Any:
     """Return the type of a field of a settings class with its constraints; None if there is no such field."""
     section, _, name = key.rpartition(".")
-    for one in sections(base):
-        if one.key == section and name in (each.name for each in fields(one.kind)):
-            hint, bounds = field_type(one.kind, name)
+    for known in sections(base):
+        if known.key == section and name in (each.name for each in fields(known.kind)):
+            hint, bounds = field_type(known.kind, name)
             return Annotated[hint, *bounds] if bounds else hint
     return None
 

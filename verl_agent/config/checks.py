@@ -118,12 +118,16 @@ def check_needs(key: str, values: Any) -> None:
 
 def _marked(key: str, values: Any, around: Sequence[Any] = ()) -> Iterator[tuple[str, Any, Any, Sequence[Any]]]:
     """Yield key, value, default and markers of each setting, also of those in sections."""
-    for one in fields(values):
-        name, value, markers = f"{key}.{one.name}", getattr(values, one.name), field_type(type(values), one.name)[1]
+    for field in fields(values):
+        name, value, markers = (
+            f"{key}.{field.name}",
+            getattr(values, field.name),
+            field_type(type(values), field.name)[1],
+        )
         if is_dataclass(value):
             yield from _marked(name, value, [*around, *markers])
         else:
-            yield name, value, one.default, [*around, *markers]
+            yield name, value, field.default, [*around, *markers]
 
 
 def _message(config: DictConfig, key: str, reason: str, default: Any, base: str) -> str:

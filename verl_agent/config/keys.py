@@ -97,11 +97,11 @@ def reference(base: str, *choices: str) -> dict[str, Any]:
         with initialize_config_module("verl_agent.config", version_base=None):
             config = compose(base, list(choices))
     plain = {str(key): value for key, value in OmegaConf.to_container(config).items()}
-    for one in all_sections():
+    for section in all_sections():
         node: Any = plain
-        for part in one.key.split("."):
+        for part in section.key.split("."):
             node = node.get(part) if isinstance(node, dict) else None
-        for field in fields(one.kind) if one.base == base and isinstance(node, dict) else ():
+        for field in fields(section.kind) if section.base == base and isinstance(node, dict) else ():
             default = getattr(field.default, "default", field.default)
             if isinstance(default, PLAIN):
                 node.setdefault(field.name, default)

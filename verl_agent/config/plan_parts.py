@@ -27,9 +27,10 @@ def at(*keys: str) -> Any:
 
 def read_part(kind: type[T], values: Mapping[str, Any], names: Mapping[str, str] | None = None, **own: Any) -> T:
     """Return a part whose fields have the values of their keys, in which `names` replace braces, and of `own`."""
-    for one in (one for one in fields(kind) if one.name not in own):  # type: ignore[arg-type]  # a dataclass
-        found = (value_at(values, key.format_map(names or {})) for key in one.metadata["keys"])
-        own[one.name] = next((value for value in found if value is not None), None)
+    missing = [part for part in fields(kind) if part.name not in own]  # type: ignore[arg-type]  # a dataclass
+    for part in missing:
+        found = (value_at(values, key.format_map(names or {})) for key in part.metadata["keys"])
+        own[part.name] = next((value for value in found if value is not None), None)
     return kind(**own)
 
 

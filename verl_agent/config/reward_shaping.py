@@ -73,8 +73,8 @@ class RewardShaping:
             reward, invalid = (turn.step.reward, turn.step.info.get("invalid_action", 0.0)) if turn.step else (0.0, 0.0)
             shaped.append(reward / (high - low) - self.step_cost - self.invalid_action_cost * invalid)
         shaped[-1] -= low / (high - low)
-        for one in episode.judgements:
-            shaped[one.turn] += one.reward if one.replaced is None else 0.0
+        for judgement in episode.judgements:
+            shaped[judgement.turn] += judgement.reward if judgement.replaced is None else 0.0
         return shaped if self.place == "turn" else [0.0] * (len(shaped) - 1) + [sum_rewards(shaped)]
 
 

@@ -1,6 +1,5 @@
-"""Person who runs this process, and folder in which prepared models and data are kept between runs."""
+"""Folder in which prepared models and data are kept between runs."""
 
-import getpass
 import os
 from pathlib import Path
 
@@ -31,12 +30,4 @@ def home(variable: str) -> Path:
     try:
         return Path.home()
     except (RuntimeError, KeyError) as error:
-        raise ConfigError(f"user {user_name()} has no home folder. Set {variable} or HOME to a folder.") from error
-
-
-def user_name() -> str:
-    """Return the name of the user, or the number of one without a name, as in a container with `--user`."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+        raise ConfigError(f"user uid {os.getuid()} has no home folder. Set {variable} or HOME to a folder.") from error

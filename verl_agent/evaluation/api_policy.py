@@ -102,13 +102,13 @@ def with_originals(messages: Sequence[Message], answers: Sequence[ApiReply]) -> 
     another reply in place of one. The longest common runs of replies are therefore matched, the last ones first.
     """
     rendered = [ChatMessage(one["role"], one["content"], None, tuple(one.get("answers", ()))) for one in messages]
-    own = [place for place, message in enumerate(messages) if message["role"] == "assistant"][::-1]
-    texts = [messages[place]["content"] for place in own]
+    own = [index for index, message in enumerate(messages) if message["role"] == "assistant"][::-1]
+    texts = [messages[index]["content"] for index in own]
     matcher = SequenceMatcher(None, texts, [answer.text for answer in reversed(answers)], autojunk=False)
     for first, newest, length in matcher.get_matching_blocks():
         for offset in range(length):
-            place, answer = own[first + offset], answers[len(answers) - 1 - newest - offset]
-            rendered[place] = replace(rendered[place], original=answer.original)
+            index, answer = own[first + offset], answers[len(answers) - 1 - newest - offset]
+            rendered[index] = replace(rendered[index], original=answer.original)
     return rendered
 
 

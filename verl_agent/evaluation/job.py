@@ -17,6 +17,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api_policy import check_api
 from verl_agent.evaluation.loop import ErrorShare, PlannedEpisode, error_share, pending_episodes
 from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
+from verl_agent.evaluation.recorded_play import play_of_evaluation
 from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, read_evaluation
 from verl_agent.evaluation.training_differences import TrainingDifference, run_of_model, training_differences
 from verl_agent.models.hf import check_context, context_length, load_config, load_tokenizer
@@ -164,6 +165,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         file=SETTINGS,
         earlier=None if _holds_results(folder) else {},
     )
+    play_of_evaluation(sections, model, rules).write(folder)
     earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
     return Evaluation(sections, items, model, folder, earlier, baseline, rules)
 
@@ -195,7 +197,7 @@ def check_limits(config: EvaluationConfig, model: str) -> str:
         reply = ("model.api.max_output_tokens", api.max_output_tokens)
     around = 1
     if api is None:
-        with suppress(ConfigError):  # raised again, with its place in the order, when the model is loaded
+        with suppress(ConfigError):  # raised again, in its order, when the model is loaded
             around = template_tokens(load_tokenizer(model, "model.path"))
     response = ("data.max_response_length", config.data.max_response_length)
     return check_turns({f"horizon.eval_max_turns={limit}": limit}, reply, response, around)

@@ -186,12 +186,12 @@ async def play_all(
 
     async def work() -> None:
         while queue:
-            one = queue.popleft()
+            planned = queue.popleft()
             try:
-                episode = await play_one(one, setup, writer)
+                episode = await play_one(planned, setup, writer)
             except ReplyUnavailableError as error:
                 if error.unsure:
-                    queue.append(one)
+                    queue.append(planned)
                 else:
                     outages.add(error)
                 continue

@@ -78,8 +78,8 @@ class PerturbedSession(WrappedSession):
             known = " ".join(message["content"] for message in rules)
             self._names = new_names(first["content"], known, f"{self._seed}/{item.id}")
         changed: list[Message] = [
-            {"role": one["role"], "content": self._variant(one["content"])} if number == 0 else one
-            for number, one in enumerate(rules)
+            {"role": message["role"], "content": self._variant(message["content"])} if number == 0 else message
+            for number, message in enumerate(rules)
         ]
         return [*changed, {"role": first["role"], "content": self._observed(first["content"])}]
 

@@ -43,7 +43,7 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
         del columns["overlong"]
     if not any(result.refused for result in results):
         del columns["refused"]
-    table = _table(title, *columns)
+    table = plain_table(title, "category", values=[*columns])
     captions = [line for one in results if one.category == ALL for line in _captions(one, policy)]
     table.caption = styled(("\n".join([*captions, *_too_few(result.tasks for result in results)]), "table.caption"))
     for number, result in enumerate(results, start=1):
@@ -54,16 +54,17 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
 
 def comparison_table(comparisons: Sequence[Comparison], before: str) -> Table:
     """Return a table that compares success and return of each category with those of the evaluation `before`."""
-    table = _table(f"compared with {before}, by task", "measure", "tasks", "before", "after", "difference [95 %]")
+    values = ("measure", "tasks", "before", "after", "difference [95 %]")
+    table = plain_table(f"compared with {before}, by task", "category", values=values)
     unpaired = comparisons[-1].unpaired
     notes = [f"{unpaired} tasks played in only one of the two are left out"] if unpaired else []
     table.caption = styled(
         ("\n".join([*notes, *_too_few(one.difference.tasks for one in comparisons)]), "table.caption")
     )
-    for one in comparisons:
+    for comparison in comparisons:
         for name, measure, before_after, difference in (
-            (one.category, "success", (one.before, one.after), one.difference),
-            ("", "return", (one.return_before, one.return_after), one.return_difference),
+            (comparison.category, "success", (comparison.before, comparison.after), comparison.difference),
+            ("", "return", (comparison.return_before, comparison.return_after), comparison.return_difference),
         ):
             cells = (measure, _tasks(difference.tasks), *map("{:.3f}".format, before_after), str(difference))
             table.add_row(styled(name), *map(styled, cells))
@@ -154,18 +155,21 @@ def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
         )
 
 
-def plain_table(title: Text | None = None) -> Table:
-    """Return a table without columns and edges."""
-    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+def plain_table(title: Text | str = "", *names: str, values: Sequence[str] = ()) -> Table:
+    """Return a table without edges and rows.
+
+    Args:
+        names: headings of columns that name the rows.
+        values: headings of columns of numbers.
+    """
+    shown = styled((title, "table.title")) if isinstance(title, str) else title
+    table = Table(
+        title=shown if title else None, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     table.title_justify = table.caption_justify = "left"
-    return table
-
-
-def _table(title: str, *headings: str) -> Table:
-    """Return an empty table that fits 80 columns; its first column is the category."""
-    table = plain_table(styled((title, "table.title")))
-    table.add_column("category", no_wrap=True)
-    for heading in headings:
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    for heading in values:
         table.add_column(styled(heading), justify="right", no_wrap=True)
     return table
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from omegaconf import DictConfig, OmegaConf
@@ -9,12 +10,14 @@ from omegaconf.errors import InterpolationKeyError, InterpolationResolutionError
 from pydantic import Field
 from pydantic.dataclasses import dataclass as strict_dataclass
 
+import verl_agent.config
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import check_complete, check_kind
+from verl_agent.config.keys import check_complete, check_kind, reference
 from verl_agent.config.settings import RunEnv, read_run_env
 from verl_agent.envs.model_api.settings import KINDS, ApiSettings, api_settings
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.perturb import PerturbSettings
+from verl_agent.platform.detect import use_cpu_device
 from verl_agent.rollout.settings import OverlongPrompt
 from verl_agent.sections import STRICT, Needs, OnResume, section, settings
 
@@ -164,6 +167,16 @@ class EvaluationConfig:
     engine: EngineSettings
     evaluation: EvaluationSettings
     api: ApiSettings | None = None
+
+
+def evaluation_base() -> DictConfig:
+    """Return the defaults of an evaluation on this machine."""
+    config = OmegaConf.create(reference(BASE))
+    if use_cpu_device():
+        config = OmegaConf.merge(config, OmegaConf.load(Path(verl_agent.config.__file__).with_name("cpu_eval.yaml")))
+    OmegaConf.set_struct(config, False)
+    assert isinstance(config, DictConfig)
+    return config
 
 
 class UnresolvedError(ConfigError):

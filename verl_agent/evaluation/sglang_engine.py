@@ -40,8 +40,8 @@ def generation(output: Mapping[str, Any], options: Mapping[str, Any]) -> Generat
     if options["return_logprob"]:
         log_probs = [float(value) for value, _, _ in meta["output_token_logprobs"][: len(ids)]]
     if options["top_logprobs_num"]:
-        places = meta["output_top_logprobs"][: len(ids)]
-        extra["top_log_probs"] = [[(int(token), float(value)) for value, token, _ in place] for place in places]
+        tokens = meta["output_top_logprobs"][: len(ids)]
+        extra["top_log_probs"] = [[(int(token), float(value)) for value, token, _ in ranked] for ranked in tokens]
     return Generation(ids, log_probs, extra, (meta["finish_reason"] or {}).get("type"))
 
 

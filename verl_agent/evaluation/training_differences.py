@@ -57,7 +57,10 @@ def training_differences(run: Path, config: EvaluationConfig) -> list[TrainingDi
     elif trained["env.name"] not in (None, evaluated["env.name"]):
         compared.remove("env.options")  # options of another environment
     return [
-        one for key in compared if trained[key] is not None for one in _differences(key, trained[key], evaluated[key])
+        difference
+        for key in compared
+        if trained[key] is not None
+        for difference in _differences(key, trained[key], evaluated[key])
     ]
 
 
@@ -88,8 +91,8 @@ def differences_table(differences: Sequence[TrainingDifference], run: Path) -> T
     table.caption = "Success may be lower than in training. Set these keys as in training if that is not intended."
     for heading in ("setting", "trained with", "evaluated with"):
         table.add_column(heading, overflow="fold")
-    for one in differences:
-        table.add_row(styled(one.key), styled(repr(one.trained)), styled(repr(one.evaluated)))
+    for difference in differences:
+        table.add_row(styled(difference.key), styled(repr(difference.trained)), styled(repr(difference.evaluated)))
     return table
 
 

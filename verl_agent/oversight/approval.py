@@ -128,8 +128,8 @@ class Approval(Overseer):
             read = proposal.agent.read(proposal.apply(decision)) if decision.decision == "edit" else []
         except ConfigError as error:
             return Decision("reject", reason=f"{rule.by} chose another action, but {error}", by=rule.by)
-        for at, one in enumerate(result.action for result in read if result.action is not None):
-            _, allowed = self.find(one, proposal.env_observation, later=at > 0)
+        for at, action in enumerate(result.action for result in read if result.action is not None):
+            _, allowed = self.find(action, proposal.env_observation, later=at > 0)
             if allowed.decision == "reject":
                 return Decision("reject", reason=f"{rule.by} chose another action, but {allowed.reason}", by=rule.by)
         return decision

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from aiohttp import ClientWebSocketResponse
 
-from verl_agent.envs.cache import user_name
 from verl_agent.errors import ConfigError
 from verl_agent.oversight.base import Decision
 from verl_agent.oversight.person import read_line
 from verl_agent.oversight.question import Question
 from verl_agent.oversight.socket import connect_to_run, receive
+from verl_agent.system.user import user_name
 
 
 @asynccontextmanager

@@ -247,6 +247,7 @@ class OverseenSession(ReplySession):
         if first_action(results) is None:
             rejected = replace(rejected, info={**rejected.info, "invalid_action": 1.0})
         results[:] = [
-            replace(one, step=rejected if at == 0 else replace(rejected, info={})) for at, one in enumerate(results)
+            replace(result, step=rejected if at == 0 else replace(rejected, info={}))
+            for at, result in enumerate(results)
         ]
         return joined(results)

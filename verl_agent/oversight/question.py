@@ -63,7 +63,8 @@ class Question:
         first = episode.messages[: episode.prompt_length if episode.turns else episode.prompt_length - 1]
         past = episode.messages[episode.prompt_length : -1]
         latest: list[Message] = [
-            {"role": one["role"], "content": shorten(one["content"], MAX_MESSAGE)} for one in past[-MAX_HISTORY:]
+            {"role": message["role"], "content": shorten(message["content"], MAX_MESSAGE)}
+            for message in past[-MAX_HISTORY:]
         ]
         return cls(
             turn=f"{one_line(shorten(episode.item.id, 40))}, turn {len(episode.turns) + 1} of {episode.max_turns}",

@@ -12,13 +12,13 @@ from verl_agent.errors import ConfigError, counted
 from verl_agent.results.failures import CategoryFailures, FailedEpisode, find_failures, summarize_failures
 from verl_agent.results.folder import RECORDS, REPORT, planned_records, read_report
 from verl_agent.results.leaderboard_report import to_cell
-from verl_agent.results.markdown import escaped, markdown_table
-from verl_agent.trace.provenance import read_json, write_result
+from verl_agent.results.report_files import escaped, markdown_table, write_report
+from verl_agent.trace.provenance import read_json
 from verl_agent.trace.record_files import read_records
 
 FAILURES_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
-JSON, MARKDOWN = "failures.json", "failures.md"
+JSON = "failures.json"
 EPISODE_COLUMNS = ("task", "sample", "stop", "return", "turns", "first divergence", "sub-goals", "missed")
 
 
@@ -55,9 +55,7 @@ def write_failures(
 ) -> list[Path]:
     """Write both files and return their paths."""
     facts = {"categories": list(map(asdict, summaries)), "episodes": list(map(asdict, failures))}
-    write_result(folder / JSON, FAILURES_VERSION, facts)
-    (folder / MARKDOWN).write_text(failures_markdown(summaries, failures), encoding="utf-8")
-    return [folder / JSON, folder / MARKDOWN]
+    return write_report(folder, "failures", FAILURES_VERSION, facts, failures_markdown(summaries, failures))
 
 
 def failures_markdown(summaries: Sequence[CategoryFailures], failures: Sequence[FailedEpisode]) -> str:

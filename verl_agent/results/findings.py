@@ -190,7 +190,7 @@ def _groups(history: RunHistory, causes: Sequence[Finding], others: Sequence[Fin
     since = onset.step if onset is not None else history.train[0].step
     steps = history.last_steps(since)
     counts = [history.uniform[at.step] for at in steps if at.step in history.uniform]
-    equal, groups = (sum(count[place] for count in counts) for place in (0, 1))
+    equal, groups = (sum(count[index] for count in counts) for index in (0, 1))
     success = _mean(steps, [at.success for at in steps])
     if not groups or (share := equal / groups) < 0.5 or success >= SOLVED or history.improves(since):
         return []

@@ -87,19 +87,19 @@ def condensed_history(
     actions = defaultdict[int, defaultdict[int, list[str]]](lambda: defaultdict(list))
     errors = Counter[str]()
     for head in heads:
-        one = by_head[id(head)]
-        row, at = one.row, (head["step"], head["purpose"])
+        episode = by_head[id(head)]
+        row, at = episode.row, (head["step"], head["purpose"])
         sums[at][row["stop"], row["operated"]].append(row)
-        if one.needs:
-            needs[task_key(head)].append(one.needs)
+        if episode.needs:
+            needs[task_key(head)].append(episode.needs)
         if head["purpose"] != "train":
             continue
         if StopReason(row["stop"]).valid and not row["operated"]:
             returned = row["shaped_return"]
             groups[row["step"], row["group"]].append(row["reward"] if returned is None else returned)
-            actions[row["step"]][one.actions].append(head["task"])
+            actions[row["step"]][episode.actions].append(head["task"])
         elif row["stop"] == StopReason.ENV_ERROR:
-            errors[one.error] += 1
+            errors[episode.error] += 1
     uniform = defaultdict[int, list[bool]](list)
     for (step, _), values in groups.items():
         if len(values) > 1:

@@ -111,10 +111,10 @@ def _not_finite(history: RunHistory) -> Finding | None:
     if 2 * len(broken.keys() & set(recent)) <= len(recent):  # the trainer skips a single update that is not finite
         return None
     ill = [at in broken for at in steps]
-    place = len(ill) - 1
-    while place > 0 and any(ill[max(0, place - 2) : place]):  # one finite step does not end the stretch
-        place -= 1
-    since = min(at for at in broken if at >= steps[place])
+    first = len(ill) - 1
+    while first > 0 and any(ill[max(0, first - 2) : first]):  # one finite step does not end the stretch
+        first -= 1
+    since = min(at for at in broken if at >= steps[first])
     symptom = f"NaN or infinite: {', '.join(sorted(broken[since])[:3])}"
     advice = "Resume from a checkpoint before that step with a lower actor_rollout_ref.actor.optim.lr."
     return began(history, "Divergence", since, symptom, advice)

@@ -105,7 +105,7 @@ def read_labels(path: Path) -> list[PersonLabel]:
         raise ConfigError(f"--labels {path}: no such file.")
     if path.suffix == ".csv":
         table = csv.DictReader(io.StringIO(read_text(path), newline=""))
-        rows: list[tuple[int, Any]] = [(place, _decoded(row)) for place, row in enumerate(table, 2)]
+        rows: list[tuple[int, Any]] = [(line, _decoded(row)) for line, row in enumerate(table, 2)]
     else:
         rows = list(json_lines(path))
     labels = [section(f"{path}:{number}: label", PersonLabel, row) for number, row in rows]

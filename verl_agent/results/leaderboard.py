@@ -160,13 +160,13 @@ def make_boards(folders: Sequence[Path], broken: dict[Path, str] | None = None) 
     by_key: dict[tuple[str, str], list[_Evaluation]] = defaultdict(list)
     for folder in dict.fromkeys(found for given in folders for found in evaluations_in(given)):
         try:
-            one = _read(folder)
+            evaluation = _read(folder)
         except ConfigError as error:
             if broken is None:
                 raise
             broken[folder] = str(error)
             continue
-        by_key[one.conditions["env"], one.key].append(one)
+        by_key[evaluation.conditions["env"], evaluation.key].append(evaluation)
     return [_board(env, key, by_key[env, key]) for env, key in sorted(by_key)]
 
 
@@ -231,18 +231,18 @@ def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:
     rates = {one.folder: one.results[-1].success for one in evaluations}
     categories = dict.fromkeys(result.category for one in evaluations for result in one.results[:-1])
     rows = []
-    for one, model, label in zip(evaluations, models, labels, strict=True):
-        named = {result.category: result.success for result in one.results[:-1] if result.success is not None}
-        cost, rate = costs[one.folder], rates[one.folder]
+    for evaluation, model, label in zip(evaluations, models, labels, strict=True):
+        named = {result.category: result.success for result in evaluation.results[:-1] if result.success is not None}
+        cost, rate = costs[evaluation.folder], rates[evaluation.folder]
         rows.append(
             BoardRow(
-                label=label if labels.count(label) == 1 else f"{label} ({one.folder.name})",
+                label=label if labels.count(label) == 1 else f"{label} ({evaluation.folder.name})",
                 model=model,
-                folder=str(one.folder),
-                commit=str(one.report["provenance"].get("commit", UNKNOWN)),
-                planned=one.report["planned"],
-                played=one.report["played"],
-                results=one.results,
+                folder=str(evaluation.folder),
+                commit=str(evaluation.report["provenance"].get("commit", UNKNOWN)),
+                planned=evaluation.report["planned"],
+                played=evaluation.report["played"],
+                results=evaluation.results,
                 macro=macro_mean(list(named.values())) if named else rate,
                 unmeasured=[name for name in categories if name not in named],
                 cost_usd=cost,
@@ -275,11 +275,11 @@ def _differences(rows: Sequence[BoardRow], evaluations: Mapping[str, _Evaluation
     """Compare all pairs of rows on the tasks that both have a valid episode of."""
     found: list[tuple[str, str, Estimate, Estimate, float]] = []
     for first, second in combinations(rows, 2):
-        one, other = evaluations[first.folder], evaluations[second.folder]
-        if shared := sorted(one.solved.keys() & other.solved.keys()):
-            mine, theirs = ({task: side[task] for task in shared} for side in (one.solved, other.solved))
-            earned, baseline = ({task: side[task] for task in shared} for side in (one.returns, other.returns))
-            returns = mean_return(earned, one.success_reward, baseline)
+        left, right = evaluations[first.folder], evaluations[second.folder]
+        if shared := sorted(left.solved.keys() & right.solved.keys()):
+            mine, theirs = ({task: side[task] for task in shared} for side in (left.solved, right.solved))
+            earned, baseline = ({task: side[task] for task in shared} for side in (left.returns, right.returns))
+            returns = mean_return(earned, left.success_reward, baseline)
             p_value = sign_flip_p_value([fmean(mine[task]) - fmean(theirs[task]) for task in shared])
             found.append((first.label, second.label, paired_difference(mine, theirs), returns, p_value))
     adjusted = holm([p_value for *_, p_value in found])

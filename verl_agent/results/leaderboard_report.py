@@ -7,14 +7,12 @@ from typing import Any
 
 from verl_agent.errors import counted
 from verl_agent.results.leaderboard import SOURCE, TASKS, Board, BoardRow
-from verl_agent.results.markdown import escaped, markdown_table
+from verl_agent.results.report_files import escaped, markdown_table, write_report
 from verl_agent.results.results import ALL, CategoryResult
 from verl_agent.results.statistics import MIN_TASKS, Estimate
-from verl_agent.trace.provenance import write_result
 
 LEADERBOARD_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
-JSON, MARKDOWN, PLOT = "leaderboard.json", "leaderboard.md", "leaderboard.png"
 FEW = "*"
 """Mark of an estimate from too few tasks."""
 PAIR_COLUMNS = ("pair", "difference of success [95 %]", "p", "p (Holm)", "difference of return [95 %]")
@@ -24,15 +22,10 @@ PARETO = "(Pareto)"
 
 def write_leaderboard(boards: Sequence[Board], folder: Path) -> list[Path]:
     """Write the files of a leaderboard into a folder and return them; the plot only if a cost is known."""
-    folder.mkdir(parents=True, exist_ok=True)
     facts = {"published_source": SOURCE, "boards": list(map(asdict, boards))}
-    write_result(folder / JSON, LEADERBOARD_VERSION, facts)
-    (folder / MARKDOWN).write_text(leaderboard_markdown(boards), encoding="utf-8")
-    written = [folder / JSON, folder / MARKDOWN]
-    if any(row.priced for board in boards for row in board.rows):
-        _plot(boards, folder / PLOT)
-        written.append(folder / PLOT)
-    return written
+    priced = any(row.priced for board in boards for row in board.rows)
+    figure = _plot(boards) if priced else None
+    return write_report(folder, "leaderboard", LEADERBOARD_VERSION, facts, leaderboard_markdown(boards), figure)
 
 
 def leaderboard_markdown(boards: Sequence[Board]) -> str:
@@ -83,13 +76,13 @@ def difference_cells(board: Board) -> list[list[str]]:
     """Return the differences of all pairs of rows as text: pair, success, p value, corrected p value, return."""
     return [
         [
-            f"{one.first} − {one.second}",
-            str(one.difference),
-            f"{one.p_value:.4f}",
-            f"{one.adjusted:.4f}",
-            str(one.return_difference),
+            f"{difference.first} − {difference.second}",
+            str(difference.difference),
+            f"{difference.p_value:.4f}",
+            f"{difference.adjusted:.4f}",
+            str(difference.return_difference),
         ]
-        for one in board.differences
+        for difference in board.differences
     ]
 
 
@@ -164,14 +157,12 @@ def to_cell(estimate: Estimate | None) -> str:
     return f"{estimate} ({estimate.tasks}{FEW if estimate.too_few else ''})"
 
 
-def _plot(boards: Sequence[Board], path: Path) -> None:
-    """Plot the mean cost of an episode against success, one panel for each board with a known cost."""
+def _plot(boards: Sequence[Board]) -> Any:
+    """Return a figure of the mean cost of an episode against success, one panel for each board with a known cost."""
     from matplotlib.figure import Figure
 
-    from verl_agent.trace.curves import save_figure
-
     priced = [(board, found) for board in boards if (found := [(row, *row.priced) for row in board.rows if row.priced])]
-    figure = Figure(figsize=(6, 4 * len(priced)), layout="constrained")
+    figure = Figure(figsize=(6, 4 * len(priced)), dpi=120, layout="constrained")
     for axes, (board, rows) in zip(figure.subplots(len(priced), squeeze=False)[:, 0], priced, strict=True):
         for row, cost, success in rows:
             errors = [[success.mean - success.low], [success.high - success.mean]]
@@ -180,4 +171,4 @@ def _plot(boards: Sequence[Board], path: Path) -> None:
         front = sorted((cost, success.mean) for row, cost, success in rows if row.pareto)
         axes.plot(*zip(*front, strict=True), color="grey", linewidth=1, zorder=0)
         axes.set(title=board.env, xlabel="USD per episode", ylabel="success rate", ylim=(0, 1))
-    save_figure(figure, path, dpi=120)
+    return figure

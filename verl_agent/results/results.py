@@ -166,9 +166,9 @@ def counted_episodes(records: Iterable[EpisodeRecord], count_operated: bool = Fa
 def by_category(played: Sequence[CountedEpisode]) -> dict[str, list[CountedEpisode]]:
     """Return the episodes of each category, in natural order; those without one are left out."""
     categories: dict[str, list[CountedEpisode]] = defaultdict(list)
-    for one in played:
-        if one.summary.category:
-            categories[one.summary.category].append(one)
+    for episode in played:
+        if episode.summary.category:
+            categories[episode.summary.category].append(episode)
     return {name: categories[name] for name in sorted(categories, key=_natural)}
 
 
@@ -180,18 +180,18 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def solved_by_task(played: Iterable[CountedEpisode]) -> dict[TaskKey, list[float]]:
     """Return 1.0 or 0.0 for each valid episode of each task."""
     solved: dict[TaskKey, list[float]] = defaultdict(list)
-    for one in played:
-        if one.summary.valid:
-            solved[one.task].append(float(one.summary.success))
+    for episode in played:
+        if episode.summary.valid:
+            solved[episode.task].append(float(episode.summary.success))
     return dict(solved)
 
 
 def returns_by_task(played: Iterable[CountedEpisode]) -> dict[TaskKey, list[float]]:
     """Return the return of each valid episode of each task."""
     earned: dict[TaskKey, list[float]] = defaultdict(list)
-    for one in played:
-        if one.summary.valid:
-            earned[one.task].append(one.summary.reward)
+    for episode in played:
+        if episode.summary.valid:
+            earned[episode.task].append(episode.summary.reward)
     return dict(earned)
 
 

@@ -7,14 +7,13 @@ from typing import Any
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.results.folder import planned_records, read_report
+from verl_agent.results.report_files import write_report
 from verl_agent.results.scaling import ScalingCurve, scaling_curves
 from verl_agent.results.selectors import Selection, best_of_n
 from verl_agent.results.statistics import Estimate
-from verl_agent.trace.provenance import write_result
 
 SCALING_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
-JSON, PLOT = "scaling.json", "scaling.png"
 UPPER_BOUND = "upper bound: it knows the outcome"
 
 
@@ -50,9 +49,7 @@ def read_scaling(folder: Path) -> Scaling:
 
 def write_scaling(scaling: Scaling, folder: Path) -> list[Path]:
     """Write JSON and plot, and return their paths."""
-    write_result(folder / JSON, SCALING_VERSION, asdict(scaling))
-    _plot(scaling, folder / PLOT)
-    return [folder / JSON, folder / PLOT]
+    return write_report(folder, "scaling", SCALING_VERSION, asdict(scaling), figure=_plot(scaling))
 
 
 def describe_ends(curve: ScalingCurve) -> str:
@@ -77,22 +74,20 @@ def describe_selection(selection: Selection) -> str:
     return f"{name}, {selection.meaning}: {found} with {counted(most, 'sample')}"
 
 
-def _plot(scaling: Scaling, path: Path) -> None:
-    """Plot one panel for each unit of the curves, one for best-of-n, and below each unit the return where known."""
+def _plot(scaling: Scaling) -> Any:
+    """Return a figure: a panel for each unit of the curves, one for best-of-n, and below each the return if known."""
     from matplotlib.figure import Figure
-
-    from verl_agent.trace.curves import save_figure
 
     units = list(dict.fromkeys(curve.unit for curve in scaling.curves))
     chosen = [selection for selection in scaling.selections if selection.points]
     rows = 1 + (any(curve.returns for curve in scaling.curves) or any(one.returns for one in chosen))
-    figure = Figure(figsize=(5 * (len(units) + bool(chosen)), 4 * rows), layout="constrained")
+    figure = Figure(figsize=(5 * (len(units) + bool(chosen)), 4 * rows), dpi=120, layout="constrained")
     every, below = (*figure.subplots(rows, len(units) + bool(chosen), squeeze=False), ())[:2]
     for curve in scaling.curves:
-        place = units.index(curve.unit)
-        _draw(every[place], curve.points, curve.unit, "success rate", curve.name)
+        column = units.index(curve.unit)
+        _draw(every[column], curve.points, curve.unit, "success rate", curve.name)
         if curve.returns:
-            _draw(below[place], curve.returns, curve.unit, "mean return")
+            _draw(below[column], curve.returns, curve.unit, "mean return")
     for selection in chosen:
         label, style = (f"{selection.name} (upper bound)", "--") if selection.upper_bound else (selection.name, "-")
         unit = "samples to choose from"
@@ -104,7 +99,7 @@ def _plot(scaling: Scaling, path: Path) -> None:
         axes.set(ylim=(0, 1))
         axes.legend()
     figure.suptitle(scaling.model)
-    save_figure(figure, path, dpi=120)
+    return figure
 
 
 def _draw(axes: Any, points: Mapping[Any, Estimate], unit: str, title: str, label: str = "", style: str = "-") -> None:

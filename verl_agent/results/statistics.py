@@ -292,8 +292,8 @@ def _root_mean_square(differences: Sequence[float], scale: float) -> float:
     return math.hypot(scale, *differences) / math.sqrt(differing + 1)
 
 
-def _clipped(one: Estimate, least: float, most: float) -> Estimate:
-    return Estimate(one.mean, max(least, one.low), min(most, one.high), one.tasks)
+def _clipped(estimate: Estimate, least: float, most: float) -> Estimate:
+    return Estimate(estimate.mean, max(least, estimate.low), min(most, estimate.high), estimate.tasks)
 
 
 def _wider(plain: Estimate, adjusted: Estimate) -> Estimate:

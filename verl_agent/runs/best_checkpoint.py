@@ -109,8 +109,8 @@ def store_best(checkpoint: Path, result: Best, run: Path) -> None:
     target = run / BEST
     actor = checkpoint / "actor"
     weights = actor if actor.is_dir() else checkpoint
-    places = (weights / HUGGINGFACE, weights / "model" / HUGGINGFACE)  # of FSDP and of Megatron
-    merged = next((place for place in places if any(next(place.glob(name), None) for name in WEIGHTS)), None)
+    folders = (weights / HUGGINGFACE, weights / "model" / HUGGINGFACE)  # of FSDP and of Megatron
+    merged = next((folder for folder in folders if any(next(folder.glob(name), None) for name in WEIGHTS)), None)
     if merged:
         resolve_checkpoint(merged)  # merges LoRA adapters now: the file with their rank is not kept
     draft, old = run / f"{BEST}.new", run / OLD

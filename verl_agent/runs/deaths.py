@@ -64,8 +64,8 @@ class Death:
 
     def __str__(self) -> str:
         """Return the sentence that names the process and the cause."""
-        place = f"process {self.pid} on {self.node}" if self.node else f"process {self.pid}"
-        return f"{self.name[0].upper()}{self.name[1:]}, {place}, {self.cause or 'ended unexpectedly'}."
+        process = f"process {self.pid} on {self.node}" if self.node else f"process {self.pid}"
+        return f"{self.name[0].upper()}{self.name[1:]}, {process}, {self.cause or 'ended unexpectedly'}."
 
 
 def name_process(command_line: str) -> str | None:

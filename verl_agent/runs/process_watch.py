@@ -64,9 +64,9 @@ class ProcessWatch:
                     line = " ".join(process.cmdline())
                     if name_process(line) is not None:
                         found[process] = Found(line, process.pid, process.ppid(), process.create_time())
-        for process, one in found.items():
-            name = name_process(one.command_line)
-            if name is not None and not any(one.is_copy_of(other) for other in found.values()):
+        for process, seen in found.items():
+            name = name_process(seen.command_line)
+            if name is not None and not any(seen.is_copy_of(other) for other in found.values()):
                 self._known[process] = name
                 if process not in self._starters and (starter := _starter(process)) is not None:
                     self._starters[process] = starter

@@ -1,6 +1,5 @@
 """Report of a study: tables in Markdown, every point as JSON, and plots."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
@@ -10,19 +9,17 @@ from typing import Any
 import numpy as np
 
 from verl_agent.errors import ConfigError
+from verl_agent.results.report_files import markdown_table, write_report
 from verl_agent.results.statistics import Estimate
 from verl_agent.runs.identity import read_settings
 from verl_agent.study.execution import RECORD, code_hashes, decisions
-from verl_agent.study.inference import (
-    ArmComparison,
-    bootstrap,
-    interquartile_mean,
-    seeds_for,
-)
+from verl_agent.study.inference import ArmComparison, bootstrap, interquartile_mean, seeds_for
 from verl_agent.study.plan import Plan
 from verl_agent.study.runs import Point, Results, chosen_value, search_runs, study_runs
 from verl_agent.study.settings import MEASURES
 
+REPORT_VERSION = 1
+"""Version of the JSON. It increases when a field changes its meaning or disappears."""
 FALL = 0.2
 """Fall of success after which a run has collapsed."""
 TRAINING = {
@@ -97,15 +94,14 @@ def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
         },
         "points": {str(run.folder(Path())): points for run, points in results.points.items()},
     }
-    (out / "report.json").write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     plots = plot(results, out)
     lines = [*head(results, recorded), *verdicts(results, compared), *strata_table(results), *told_apart(results)]
     lines += ["\n## All measures", *pairs_tables(results), *measures_tables(results), *why(results)]
     lines += [*searched(plan, out), *(f"\n![{path.stem}]({path.name})" for path in plots)]
-    (out / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    written = write_report(out, "report", REPORT_VERSION, content, "\n".join(lines) + "\n")
     first = next(iter(plan.study.arms))
     answers = [f"{arm} minus {first}: {span(one.difference)}, {said}" for arm, (one, _, said) in compared.items()]
-    return [out / "report.md", out / "report.json", *plots], answers
+    return [*written, *plots], answers
 
 
 def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
@@ -130,20 +126,20 @@ def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
 def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float, str]]) -> Iterator[str]:
     """Yield the table of the primary measure."""
     study, first = results.plan.study, next(iter(results.plan.study.arms))
-    of_pairs = "better in, of all pairs of runs"
-    yield f"\n| arm | seeds | {study.measure} | interquartile mean | minus {first} | p (Holm) | {of_pairs} | verdict |"
-    yield "|---|---|---|---|---|---|---|---|"
+    heads = ["arm", "seeds", study.measure, "interquartile mean", f"minus {first}", "p (Holm)"]
+    rows = []
     for arm in study.arms:
         if not (seeds := results.seeds(arm)):
-            yield f"| {arm} | 0 | | | | | | no run has ended |"
+            rows.append([arm, "0", *[""] * 5, "no run has ended"])
             continue
-        values, rest = results.values(arm, study.measure, seeds), " | | | "
+        values, minus = results.values(arm, study.measure, seeds), [""] * 4
         if arm in compared:
-            one, p, said = compared[arm]
-            p_shown = p_text(p) if results.bounded(one.difference.tasks) else ""
-            rest = f"{span(one.difference)} | {p_shown} | {one.improvement.mean:.0%} | **{said}**"
+            found, p, said = compared[arm]
+            p_shown = p_text(p) if results.bounded(found.difference.tasks) else ""
+            minus = [span(found.difference), p_shown, f"{found.improvement.mean:.0%}", said]
         middle = bootstrap([values], lambda arms: interquartile_mean(arms[0]), bounded=results.bounded(len(seeds)))
-        yield f"| {arm} | {len(seeds)} | {span(results.over_seeds(values.mean(0)))} | {span(middle)} | {rest} |"
+        rows.append([arm, str(len(seeds)), span(results.over_seeds(values.mean(0))), span(middle), *minus])
+    yield from ("", *markdown_table([*heads, "better in, of all pairs of runs", "verdict"], rows))
     if all(len(seeds) < 2 for _, seeds in results.shared()):
         yield "\nOne seed has no interval: it shows how a run goes, and decides nothing."
     elif not results.learned():
@@ -161,14 +157,15 @@ def strata_table(results: Results) -> Iterator[str]:
     study, (first, *_) = results.plan.study, results.plan.study.arms
     if len(study.strata) > 1:
         yield f"\n{study.measure} in each stratum; minus {first} over paired seeds, not corrected:\n"
-        yield f"| arm | {' | '.join(study.strata)} |\n{'|---' * (len(study.strata) + 1)}|"
+        rows = []
         for arm in study.arms:
             if not (seeds := results.seeds(first, arm)):
                 continue
             own, base = (results.values(one, study.measure, seeds) for one in (arm, first))
             pairs = zip(own, own - base, strict=True)
             cells = [f"{span(results.over_seeds(value))}; {span(results.over_seeds(minus))}" for value, minus in pairs]
-            yield f"| {arm} | {' | '.join(cells)} |"
+            rows.append([arm, *cells])
+        yield from markdown_table(["arm", *study.strata], rows)
 
 
 def told_apart(results: Results) -> Iterator[str]:
@@ -193,17 +190,16 @@ def searched(plan: Plan, out: Path) -> Iterator[str]:
 def measures_tables(results: Results) -> Iterator[str]:
     """Yield two tables: the mean of each measure over seeds and strata, and its difference to the first arm."""
     study, first = results.plan.study, next(iter(results.plan.study.arms))
-    known = results.measured()
-    yield f"\n| arm | {' | '.join(known)} | runs that fell by more than {FALL} |\n{'|---' * (len(known) + 2)}|"
+    known, rows = results.measured(), []
     for arm, seeds in results.shared():
         fell = results.values(arm, "fall", seeds) > FALL
-        row = [span(results.over_seeds(results.values(arm, name, seeds).mean(0))) for name in known]
-        yield f"| {arm} | {' | '.join(row)} | {int(fell.sum())} of {fell.size} |"
-    yield f"\nMinus {first}, means over paired seeds, not corrected:\n"
-    yield f"| arm | {' | '.join(known)} |\n{'|---' * (len(known) + 1)}|"
-    for arm in list(study.arms)[1:]:
-        found = results.differences(arm)
-        yield f"| {arm} | {' | '.join(span(found[name]) if found else '' for name in known)} |"
+        means = [span(results.over_seeds(results.values(arm, name, seeds).mean(0))) for name in known]
+        rows.append([arm, *means, f"{int(fell.sum())} of {fell.size}"])
+    yield from ("", *markdown_table(["arm", *known, f"runs that fell by more than {FALL}"], rows))
+    yield f"Minus {first}, means over paired seeds, not corrected:\n"
+    minus = [(arm, results.differences(arm)) for arm in list(study.arms)[1:]]
+    rows = [[arm, *(span(found[name]) if found else "" for name in known)] for arm, found in minus]
+    yield from markdown_table(["arm", *known], rows)
 
 
 def pairs_tables(results: Results) -> Iterator[str]:
@@ -221,10 +217,9 @@ def pairs_table(results: Results, said: str, difference: Callable[[str, str], Es
     found = {(row, column): one for column, row in combinations(arms, 2) if (one := difference(row, column))}
     if found:
         yield f"\nRow minus column, {said}, means over paired seeds, not corrected:\n"
-        yield f"| | {' | '.join(arms[:-1])} |\n{'|---' * len(arms)}|"
-        for row in arms[1:]:
-            cells = [span(found[row, column]) if (row, column) in found else "" for column in arms[:-1]]
-            yield f"| {row} | {' | '.join(cells)} |"
+        cells = {pair: span(difference) for pair, difference in found.items()}
+        rows = [[row, *(cells.get((row, column), "") for column in arms[:-1])] for row in arms[1:]]
+        yield from markdown_table(["", *arms[:-1]], rows)
 
 
 def why(results: Results) -> Iterator[str]:
@@ -234,24 +229,25 @@ def why(results: Results) -> Iterator[str]:
     known = {key for points in next(iter(runs.values())) for point in points[1:] for key in point}
     if not (shown := [name for name in TRAINING if name in known]):
         return
-    yield f"\nMeans over the training of all runs:\n\n| arm | {' | '.join(TRAINING[name] for name in shown)} |"
-    yield "|---" * (len(shown) + 1) + "|"
+    yield "\nMeans over the training of all runs:\n"
+    rows = []
     for arm, found in runs.items():
         spent = {name: f"{np.mean([one[-1][name] for one in found]):.3g}" for name in shown if name in TOTALS}
         seen = {name: [point[name] for points in found for point in points[1:] if name in point] for name in shown}
         for name in {*THIRDS} & {*seen}:  # 0: no such turn
             seen[name] = [point[name] for points in found for point in with_one_limit(points) if point[name]]
         means = {name: f"{np.mean(values):.3g}" if values else "" for name, values in seen.items()}
-        yield f"| {arm} | {' | '.join((means | spent).values())} |"
+        rows.append([arm, *(means | spent).values()])
+    yield from markdown_table(["arm", *(TRAINING[name] for name in shown)], rows)
     if known >= WARNINGS.keys():
-        yield "\nRuns with an early warning, of those with two points under their last turn limit:\n"
-        yield f"| arm | runs | {' | '.join(said for said, _ in WARNINGS.values())} |"
-        yield "|---" * (len(WARNINGS) + 2) + "|"
+        yield "Runs with an early warning, of those with two points under their last turn limit:\n"
+        rows = []
         for arm, found in runs.items():
             same = [[one for one in points[1:] if one["max_turns"] == points[-1]["max_turns"]] for points in found]
             same = [points for points in same if len(points) > 1]
             counts = [sum(warns(one[0][name], one[-1][name]) for one in same) for name, (_, warns) in WARNINGS.items()]
-            yield f"| {arm} | {len(same)} | {' | '.join(map(str, counts))} |"
+            rows.append([arm, *map(str, (len(same), *counts))])
+        yield from markdown_table(["arm", "runs", *(said for said, _ in WARNINGS.values())], rows)
 
 
 def with_one_limit(points: Sequence[Point]) -> list[Point]:

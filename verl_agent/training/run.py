@@ -7,6 +7,7 @@ from typing_extensions import override
 from verl_agent.config.plan import RunPlan, running
 from verl_agent.envs.tasks import task_ids
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.recorded_play import play_of_training
 from verl_agent.runs.child import Link
 from verl_agent.runs.identity import TASK_IDS, read_settings
 from verl_agent.runs.processes import ending_all_children
@@ -53,6 +54,12 @@ class ReinforcementLearning(TrainingJob):
         self.settings = {"command": self.command, **identity(plan), TASK_IDS: tasks}
         self.settings |= {"rubrics": rubrics} if rubrics else {}
         self.checkpoint_gb = needed_gb(plan)[1]
+
+    @override
+    def claim(self) -> bool:
+        done = super().claim()
+        play_of_training(self.plan).write(self.folder.root)
+        return done
 
     @override
     def is_done(self) -> bool:

@@ -11,7 +11,8 @@ CODE = f"""
 import os
 os.setgid({NOBODY}); os.setuid({NOBODY})
 from verl_agent.errors import ConfigError
-from verl_agent.envs.cache import cache_dir, user_name
+from verl_agent.envs.cache import cache_dir
+from verl_agent.system.user import user_name
 print(user_name())
 try:
     print(cache_dir())

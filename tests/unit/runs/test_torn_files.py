@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.recorded_play import read_play
 from verl_agent.evaluation.suite.report import _without_result
 from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.models.lora import _rank_and_alpha
@@ -26,6 +27,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "tokenizer_config.json": make_portable,
     REPORT: read_report,
     "failures.json": read_failures,
+    "play.json": read_play,
     "suite.json": _without_result,
     "labels.json": lambda folder: LabelFile.of(folder).read(),
     "lora_train_meta.json": lambda folder: _rank_and_alpha(folder / "huggingface"),
@@ -45,7 +47,7 @@ def test_a_torn_file_is_named_with_the_next_step(tmp_path, name, content):
     assert re.search(r"(Restore|Delete|Write|Run|Choose|Repair|Update) \S+", str(caught.value).replace(str(file), ""))
 
 
-@pytest.mark.parametrize("name", [".plan", "best/best.json", "suite.json"])
+@pytest.mark.parametrize("name", [".plan", "best/best.json", "suite.json", "play.json"])
 def test_a_file_without_its_keys_is_named(tmp_path, name):
     file = tmp_path / name
     file.parent.mkdir(exist_ok=True)

@@ -135,7 +135,7 @@ def test_differences_of_pairs_have_the_sign_of_those_to_the_first_arm(plan, tmp_
     play(plan, plan.study.seeds, tmp_path)
     _, answers = write_study_report(plan, tmp_path)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    (row,) = re.findall(r"\| \| long \| same \|\n[-|]*\n\| same \| [^|]* \|  \|\n\| short \| ([^|]*) \|", text)
+    (row,) = re.findall(r"\|  \| long \| same \|\n[-| ]*\n\| same \| [^|]* \|  \|\n\| short \| ([^|]*) \|", text)
     assert row.startswith("-0.2") and answers[1].startswith(f"short minus long: {row}")
 
 
@@ -235,7 +235,7 @@ def test_means_of_training_are_those_of_the_points_that_have_them(plan):
     (run,) = study_runs(plan, [1], ["long"])
     assert list(why(Results(plan, {run: [start, first, last]}))) == []
     found = {run: [start, first | {"limited": 0.2, "uniform": 3.0}, last | {"uniform": 5.0, "step": 7}]}
-    assert list(why(Results(plan, found)))[2] == "| long | 4 | 0.2 | 7 |"
+    assert list(why(Results(plan, found)))[3] == "| long | 4 | 0.2 | 7 |"
 
 
 def test_arms_are_also_compared_after_the_training_steps_of_the_shortest_run(plan):
@@ -275,7 +275,7 @@ def test_early_warnings_and_thirds_of_turns_are_of_points_with_one_limit(plan):
 
 def test_a_report_on_a_full_disk_names_its_folder(plan, tmp_path):
     play(plan, [1], tmp_path)
-    (tmp_path / "report.json").symlink_to("/dev/full")
+    (tmp_path / "report.md").symlink_to("/dev/full")
     result = CliRunner().invoke(app, ["study", "report", str(plan.file), "--out", str(tmp_path)])
     assert result.exit_code == 2 and "No space left" in result.stderr and f"Repair {tmp_path}" in result.stderr
 

@@ -37,12 +37,13 @@ from tests.support.environments import skip_without_packages
 from tests.support.episodes import talk
 from tests.support.serving import serving_app
 from verl_agent.config.checks import FIELDS, check_effects, check_keys
-from verl_agent.config.keys import FREE
+from verl_agent.config.keys import FREE, as_text
 from verl_agent.config.plan import OfflinePlan, RunPlan
 from verl_agent.config.settings import read_env
 from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.settings import evaluation_config
+from verl_agent.evaluation.recorded_play import play_of_training
+from verl_agent.evaluation.settings import evaluation_base, evaluation_config, read_evaluation
 from verl_agent.sections import section
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.offline.dpo import pair_rows
@@ -233,6 +234,18 @@ def test_a_training_recipe_passes_the_checks_before_a_run(path, openenv_url):
         for part in plan.envs:
             check_environment(part, [part])
         check_shares(plan.envs, plan.batch.tasks, plan.batch.most)
+
+
+@pytest.mark.parametrize("path", of_kind("agent_base"))
+def test_the_settings_of_a_runs_play_are_those_of_an_evaluation(path):
+    plan = RunPlan.of(OmegaConf.to_container(resolved(path)))
+    envs = play_of_training(plan).envs
+    assert [*envs] == [env.label for env in plan.envs]
+    for env in plan.envs:
+        given = {**envs[env.label], "model": {"path": "smollm2-135m"}, "horizon": {"eval_max_turns": 3}}
+        played = read_evaluation(OmegaConf.merge(evaluation_base(), as_text(given)))
+        assert (played.run.env.options, played.run.agent) == (env.env.options, env.agent)
+        assert played.data.max_prompt_length == plan.lengths.prompt
 
 
 @pytest.mark.parametrize("path", of_kind("agent_base"))

@@ -26,6 +26,7 @@ from tests.support.training_runs import (
     uninterrupted_tasks,
     wait_for_end,
 )
+from verl_agent.evaluation.recorded_play import play_folder, read_play
 from verl_agent.models.checkpoints import find_damage
 from verl_agent.runs.processes import shared_memory
 from verl_agent.trace.metrics_log import read_metrics
@@ -192,6 +193,12 @@ def test_a_killed_run_resumes_and_loses_no_step(run: Run):
     assert sorted(run.metrics) == list(range(1, STEPS + 1))
     firsts = [json.loads(path.open().readline())["step"] for path in sorted(run.folder.glob("metrics/*.jsonl"))]
     assert firsts == [1, run.killed_after + 1]
+
+
+def test_a_run_records_the_settings_of_its_play(run: Run):
+    play = read_play(play_folder(next(run.folder.glob("episodes/*.jsonl"))))
+    assert [*play.envs] == ["flaky"] and play.train == {"temperature": 1.0, "top_p": 1.0}
+    assert Path(play.tokenizer).samefile(play.model["path"])
 
 
 def test_the_engine_has_the_weights_that_were_trained(run: Run):

@@ -141,7 +141,7 @@ class SourceEpisode:
 
     Attributes:
         number: number of the episode in the import, from 0.
-        left_out: number of values by the name of their field, for which a record has no place.
+        left_out: number of values by the name of their field that a record cannot hold.
     """
 
     messages: Sequence[SourceMessage]

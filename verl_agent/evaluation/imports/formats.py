@@ -116,10 +116,10 @@ def read_inspect(value: Json, beside: Json, settings: ImportSettings) -> Iterato
         return
     attached = value.get("attachments") or {}
     messages = []
-    for one in value["messages"]:
-        message = {name: part for name, part in one.items() if name not in ("id", "source", "function", "model")}
-        message["content"] = _attached(one.get("content"), attached)
-        message["sampled"] = one.get("source") != "input"
+    for source in value["messages"]:
+        message = {name: part for name, part in source.items() if name not in ("id", "source", "function", "model")}
+        message["content"] = _attached(source.get("content"), attached)
+        message["sampled"] = source.get("source") != "input"
         messages.append(SourceMessage.model_validate(message))
     scores = {name: one.get("value") for name, one in (value.get("scores") or {}).items()}
     left_out: Counter[str] = Counter()
@@ -146,25 +146,25 @@ def _exported(value: Json, metadata: Json) -> EpisodeRecord:
     turns: list[dict[str, Any]] = []
     left = list(value["messages"])
     while left:
-        one = dict(left.pop(0))
-        told = one.pop("metadata", None)
-        if one["role"] == "tool":
-            answers = [one["content"]]
+        message = dict(left.pop(0))
+        told = message.pop("metadata", None)
+        if message["role"] == "tool":
+            answers = [message["content"]]
             while left and left[0]["role"] == "tool":
                 answers.append(left.pop(0)["content"])
             content = "\n\n".join(answers)
-            one = {"role": "tool", "content": content} | ({"answers": answers} if len(answers) > 1 else {})
-        one.pop("tool_calls", None)
-        messages.append(cast(Message, one))
-        if one["role"] != "assistant" and turns and "observation" not in turns[-1]:
-            turns[-1]["observation"] = one["content"]
+            message = {"role": "tool", "content": content} | ({"answers": answers} if len(answers) > 1 else {})
+        message.pop("tool_calls", None)
+        messages.append(cast(Message, message))
+        if message["role"] != "assistant" and turns and "observation" not in turns[-1]:
+            turns[-1]["observation"] = message["content"]
         if told is not None:
-            turns.append({"reply": one["content"], **told})
+            turns.append({"reply": message["content"], **told})
     return parse_record({**metadata, "turns": turns, "messages": messages})
 
 
 def _counted(episode: SourceEpisode, value: Json, known: Sequence[str]) -> SourceEpisode:
-    """Return an episode that counts the values of its source for which a record has no place."""
+    """Return an episode that counts the values of its source that a record cannot hold."""
     episode.left_out.update(name for name, one in value.items() if one and name not in known)
     return episode
 

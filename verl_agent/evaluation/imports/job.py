@@ -30,7 +30,7 @@ class Imported:
         episodes: number of records.
         unrated: number of them without a return.
         refused: number of refused episodes by reason.
-        left_out: number of values by their field, for which a record has no place.
+        left_out: number of values by their field that a record cannot hold.
     """
 
     episodes: int = 0
@@ -60,7 +60,7 @@ def import_records(path: Path, name: str, into: Path, settings: ImportSettings) 
                         found.unrated += record["stop"] == "unrated"
                 except RefusedError as error:
                     found.refused[error.kind] += 1
-                    refused.write(f"{text.place}: {one_line(str(error))}\n")
+                    refused.write(f"{text.source}: {one_line(str(error))}\n")
         if not found.episodes:
             first = drafts[1].read_text(encoding="utf-8").partition("\n")[0] or "it is empty"
             raise ConfigError(
@@ -97,8 +97,8 @@ def _records(text: Found, name: str, settings: ImportSettings, found: Imported) 
                 made.append(read)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise RefusedError("a value that its format does not allow", f"{place}: {first['msg']}") from error
+        field_path = ".".join(map(str, first["loc"]))
+        raise RefusedError("a value that its format does not allow", f"{field_path}: {first['msg']}") from error
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ConfigError) as error:
         # boundary: the value has been written by another program, and may have any form
         raise RefusedError("an episode of another format", f"{type(error).__name__}: {error}") from error

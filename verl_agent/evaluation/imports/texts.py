@@ -20,13 +20,13 @@ class Found:
     """One JSON text of a source.
 
     Attributes:
-        place: file, and its line or its member, for messages.
+        source: file, and its line or its member, for messages.
         text: the text, or its decoded value.
         beside: further JSON text about it, Harbor's `result.json`; empty without one.
         torn: True if the file ends inside of it.
     """
 
-    place: str
+    source: str
     text: Any
     beside: bytes = b""
     torn: bool = False

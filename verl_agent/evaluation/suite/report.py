@@ -14,16 +14,16 @@ from verl_agent.evaluation.training_differences import run_of_model
 from verl_agent.results.folder import REPORT, planned_records, read_report
 from verl_agent.results.leaderboard import SOURCE, published_rates
 from verl_agent.results.leaderboard_report import FEW, to_cell
-from verl_agent.results.markdown import escaped, markdown_table
+from verl_agent.results.report_files import escaped, markdown_table, write_report
 from verl_agent.results.results import ALL, CategoryResult, summarize
 from verl_agent.results.statistics import MIN_TASKS, Estimate, macro_mean
 from verl_agent.runs.identity import read_settings
 from verl_agent.terminal import styled
-from verl_agent.trace.provenance import read_json, write_result
+from verl_agent.trace.provenance import read_json
 
 SUITE_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
-JSON, MARKDOWN = "suite.json", "suite.md"
+JSON = "suite.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,37 +104,28 @@ def write_suite_report(suite: Suite, outcomes: Sequence[SuiteOutcome], folder: P
     """Write JSON and Markdown into the folder of a suite, and return their paths."""
     rows = suite_rows(suite, outcomes)
     models = summarize_models(rows, outcomes)
-    folder.mkdir(parents=True, exist_ok=True)
     facts = {
         "suite": suite.file.stem,
         "published_source": SOURCE,
         "rows": [asdict(row) for row in rows],
         "models": [asdict(model) for model in models],
     }
-    write_result(folder / JSON, SUITE_VERSION, facts)
-    (folder / MARKDOWN).write_text(suite_markdown(suite, rows, models, outcomes), encoding="utf-8")
-    return [folder / JSON, folder / MARKDOWN]
+    return write_report(folder, "suite", SUITE_VERSION, facts, suite_markdown(suite, rows, models, outcomes))
 
 
 def suite_table(suite: Suite, rows: Sequence[SuiteRow]) -> Table:
     """Return the table of a suite for the terminal: a row for each category, a column for each model."""
     names = list(dict.fromkeys(row.model for row in rows))
-    table = plain_table(styled((suite.file.stem, "table.title")))
-    for heading in ("evaluation", "category"):
-        table.add_column(heading, no_wrap=True)
+    table = plain_table(suite.file.stem, "evaluation", "category")
     for name in names:
         table.add_column(styled(name), justify="right")
-    cells = {(row.evaluation, row.category, row.model): row for row in rows}
-    for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in rows):
-        found = (cells.get((evaluation, category, name)) for name in names)
-        table.add_row(*map(styled, (evaluation, category, *map(_text, found))))
+    for cells in _by_model(rows, names, _text):
+        table.add_row(*map(styled, cells))
     return table
 
 
-def _text(row: SuiteRow | None) -> str:
-    """Return success and, below it, the return, each with interval and number of tasks; or the status, or nothing."""
-    if row is None:
-        return ""
+def _text(row: SuiteRow) -> str:
+    """Return success and, below it, the return, each with interval and number of tasks; or the status."""
     if row.result is None or row.success is None:
         return row.status
     return f"{row.success} ({row.success.tasks})\n{row.result.mean_return} return"
@@ -177,11 +168,8 @@ def _by_model(rows: Sequence[SuiteRow], names: Sequence[str], cell: Callable[[Su
 
 def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[SuiteOutcome]) -> list[str]:
     """Return the table with the success of each model on all tasks of each evaluation, and published rates."""
-    played = [
-        name
-        for name in dict.fromkeys(one.evaluation for one in outcomes)
-        if any(name in m.by_evaluation for m in models)
-    ]
+    known = {name for model in models for name in model.by_evaluation}
+    played = [name for name in dict.fromkeys(outcome.evaluation for outcome in outcomes) if name in known]
     if not played:
         return []
     envs = {outcome.evaluation: outcome.env for outcome in outcomes}
@@ -202,9 +190,9 @@ def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[SuiteOutcome]) 
 def _incomplete(outcomes: Sequence[SuiteOutcome]) -> list[str]:
     """Return a line for each evaluation, status and reason that is not complete, with the models that it concerns."""
     models: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for one in outcomes:
-        if one.reason:
-            models[one.evaluation, one.status, one.reason].append(one.model)
+    for outcome in outcomes:
+        if outcome.reason:
+            models[outcome.evaluation, outcome.status, outcome.reason].append(outcome.model)
     every = len({one.model for one in outcomes})
     return [
         f"* {', '.join([name, *(found if len(found) < every else ()), status])}: {reason}"

@@ -4,18 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from pathlib import Path
 
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from yaml import YAMLError
 
 import verl_agent.config
-from verl_agent.config.composing import read_yaml
-from verl_agent.config.explanation import explain_failure
-from verl_agent.config.keys import add_free_keys, leaves, value_at
-from verl_agent.config.search_path import register_config
+from verl_agent.config.composing import compose_recipe, read_yaml
+from verl_agent.config.keys import leaves, value_at
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.evaluation.settings import BASE, EvaluationConfig, UnresolvedError, read_evaluation
 from verl_agent.platform.detect import use_cpu_device
@@ -122,24 +117,11 @@ def compose_entry(suite: Suite, name: str) -> EvaluationConfig:
         ConfigError: it does not compose, or a key or a value is not allowed.
     """
     try:
-        return _compose(suite.recipe(name), suite.overrides(name))
+        return read_evaluation(compose_recipe(suite.recipe(name), BASE, suite.overrides(name)))
     except UnresolvedError:
         raise
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
-
-
-def _compose(recipe: Path, overrides: Sequence[str]) -> EvaluationConfig:
-    register_config()
-    try:
-        with initialize_config_dir(str(recipe.parent), version_base=None):
-            config = compose(recipe.stem, [add_free_keys(override) for override in overrides])
-    except (HydraException, YAMLError, ValueError) as error:
-        arguments = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem, *overrides]
-        if (message := explain_failure(error, arguments, BASE)) is None:
-            raise
-        raise ConfigError(message) from error
-    return read_evaluation(config)
 
 
 def _cpu_overrides(recipe: Path, given: Sequence[str]) -> list[str]:

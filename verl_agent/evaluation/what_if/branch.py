@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from verl_agent.agents.base import Agent
 from verl_agent.errors import ConfigError, RequestRefusedError
+from verl_agent.evaluation.settings import EvaluationSettings
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
 from verl_agent.oversight.base import Decision, Overseer, Proposal
 from verl_agent.rollout.player import Player
@@ -39,22 +40,28 @@ class TokenPolicy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Players:
-    """Player with the settings of the recorded run, which plays several samples at once.
+class Sampling:
+    """Player with the settings of the recorded run, and its policy as results record it.
 
     Attributes:
         player: player whose overseer decides on the actions after the turn, as in the recorded run.
-        seed: seed of the first sample. Both actions of a comparison have the same seeds.
-        concurrency: episodes and replies at once, >= 1.
+        settings: section `evaluation`: temperature, top-p, seed, and the number of samples that are drawn at once.
+        others: checksum of the other settings on which samples depend. Those of different settings are never pooled.
     """
 
     player: Player[Any]
-    seed: EpisodeSeed
-    concurrency: int = 32
+    model: str
+    settings: EvaluationSettings
+    others: str = ""
 
-    def seed_of(self, sample: int) -> EpisodeSeed:
-        """Return the seed of a sample by its index."""
-        return replace(self.seed, sample=sample)
+    @property
+    def max_turns(self) -> int:
+        """Turn limit of the episodes."""
+        return self.player.limits.max_turns
+
+    def seed_of(self, item: TaskItem, sample: int) -> EpisodeSeed:
+        """Return the seed of a sample by its index. Both actions of a comparison have the same seeds."""
+        return EpisodeSeed(self.settings.seed, "what_if", item.env, item.id, step=0, sample=sample)
 
 
 class RecordedReviews(Overseer):
@@ -135,10 +142,9 @@ def check_same(recorded: RecordedEpisode, turn: int, then: Sequence[Message], no
 
 
 def _first_difference(then: str, now: str) -> str:
-    place = next(
-        (index for index, (old, new) in enumerate(zip(then, now, strict=False)) if old != new), min(len(then), len(now))
-    )
-    old, new = (text[max(0, place - SHOWN) : place + SHOWN] for text in (then, now))
+    shared = next((index for index, pair in enumerate(zip(then, now, strict=False)) if pair[0] != pair[1]), None)
+    shared = min(len(then), len(now)) if shared is None else shared
+    old, new = (text[max(0, shared - SHOWN) : shared + SHOWN] for text in (then, now))
     return f"it was {old!r}, now it is {new!r}"
 
 
@@ -160,9 +166,9 @@ def reply_with(recorded: RecordedEpisode, turn: int, agent: Agent, action: str) 
 
 
 async def sample_replies(
-    recorded: RecordedEpisode, turn: int, players: Players, samples: Iterable[int], with_thought: bool = True
+    recorded: RecordedEpisode, turn: int, sampling: Sampling, samples: Iterable[int], with_thought: bool = True
 ) -> list[Reply | RequestRefusedError]:
-    """Return replies of a policy at the place of a recorded turn; no environment is played.
+    """Return replies of a policy at a recorded turn; no environment is played.
 
     A sample whose request a server refuses is the error, so that the others are kept.
 
@@ -174,42 +180,38 @@ async def sample_replies(
         ConfigError: replies without a thought are asked of a policy that is no model, or of an agent whose replies are
             the action; or no room is left for a reply.
     """
-    player = players.player
+    player, item = sampling.player, recorded.episode.item
     beginning = "" if with_thought else player.new_agent().action_mark
     if not with_thought and not beginning:
         raise ConfigError("--without-thought: this agent passes the whole reply as the action, so it has no thought.")
 
-    async def sample(index: int) -> Reply | RequestRefusedError:
+    async def draw(index: int) -> Reply | RequestRefusedError:
+        agent, policy = player.new_agent(), player.new_policy(item, sampling.seed_of(item, index))
+        messages, reply = visible_messages(recorded, turn, agent), None
         try:
-            return await draw(index)
+            if isinstance(policy, TokenPolicy):
+                for number, played in enumerate(recorded.episode.turns[: turn - 1], start=1):
+                    await policy.add_given(visible_messages(recorded, number, agent), played.reply)
+                if beginning:
+                    reply = await policy.continue_reply(messages, beginning)
+            elif beginning:
+                raise ConfigError(
+                    "--without-thought begins the reply for a model, and this policy is not a model. Set model.path."
+                )
+            reply = reply or await policy.reply(messages)
         except RequestRefusedError as error:
             return error
-
-    async def draw(index: int) -> Reply:
-        agent, policy = player.new_agent(), player.new_policy(recorded.episode.item, players.seed_of(index))
-        if not with_thought and not isinstance(policy, TokenPolicy):
-            raise ConfigError(
-                "--without-thought begins the reply for a model, and this policy is not a model. Set model.path."
-            )
-        if isinstance(policy, TokenPolicy):
-            for earlier in range(1, turn):
-                played = recorded.episode.turns[earlier - 1]
-                await policy.add_given(visible_messages(recorded, earlier, agent), played.reply)
-            messages = visible_messages(recorded, turn, agent)
-            reply = await (policy.continue_reply(messages, beginning) if beginning else policy.reply(messages))
-        else:
-            reply = await policy.reply(visible_messages(recorded, turn, agent))
         if reply.truncated_by and not reply.tokens:
             raise ConfigError(
                 f"turn {turn} of {recorded.name} leaves no tokens for a reply. Raise data.max_response_length."
             )
         return reply
 
-    return await _gather(sample, samples, players.concurrency)
+    return await _gather(draw, samples, sampling.settings.concurrency)
 
 
 async def play_on(
-    recorded: RecordedEpisode, turn: int, given: Reply, players: Players, samples: Iterable[int], max_turns: int
+    recorded: RecordedEpisode, turn: int, given: Reply, sampling: Sampling, samples: Iterable[int]
 ) -> list[Episode]:
     """Replay an episode to a turn in fresh sessions, give a reply there, and play on.
 
@@ -222,7 +224,7 @@ async def play_on(
     Raises:
         ConfigError: the environment declares that it is not deterministic, or a replay differs from the record.
     """
-    player = players.player
+    player, item = sampling.player, recorded.episode.item
     if not player.new_session().deterministic:
         raise ConfigError(
             f"env {recorded.record['env']!r} is not deterministic (`deterministic = False`), so an episode cannot be "
@@ -235,16 +237,15 @@ async def play_on(
     branching = replace(
         player,
         new_policy=new_policy,
-        limits=replace(player.limits, max_turns=max_turns),
         overseer=RecordedReviews(recorded, turn, cast(Overseer | None, player.overseer)),
     )
 
     async def play(index: int) -> Episode:
-        played = await branching.play(recorded.episode.item, players.seed_of(index))
+        played = await branching.play(item, sampling.seed_of(item, index))
         check_replayed(recorded, turn, played.episode)
         return played.episode
 
-    return await _gather(play, samples, players.concurrency)
+    return await _gather(play, samples, sampling.settings.concurrency)
 
 
 def check_replayed(recorded: RecordedEpisode, turn: int, episode: Episode) -> None:
@@ -278,10 +279,9 @@ async def _gather(call: Callable[[int], Coroutine[Any, Any, T]], samples: Iterab
         async with free:
             return await call(index)
 
-    tasks = [asyncio.create_task(limited(index)) for index in samples]
     try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(limited(index)) for index in samples]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

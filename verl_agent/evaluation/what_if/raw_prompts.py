@@ -18,15 +18,14 @@ from verl_agent.agents.base import Agent
 from verl_agent.config.keys import as_text
 from verl_agent.envs.parsing import thought_marks
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.recorded_play import play_folder, read_play
 from verl_agent.evaluation.what_if.branch import visible_messages
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
-from verl_agent.evaluation.what_if.settings import settings_folder, settings_of
+from verl_agent.evaluation.what_if.settings import settings_of
 from verl_agent.models.checkpoints import HUGGINGFACE
 from verl_agent.models.hf import load_tokenizer
 from verl_agent.models.resolve import SMOLLM2, prepare_smollm2
-from verl_agent.results.folder import SETTINGS as EVALUATION_SETTINGS
 from verl_agent.rollout.control_tokens import ContentTokenizer, show
-from verl_agent.runs.identity import read_settings
 from verl_agent.types import Message
 
 
@@ -40,7 +39,7 @@ def raw_prompts(recorded: RecordedEpisode, turns: Iterable[int]) -> list[str]:
         ConfigError: no settings are recorded beside the file, the tokenizer is not on this machine, or its template
             refuses the messages.
     """
-    name = _tokenizer_of(settings_folder(recorded))
+    name = read_play(play_folder(recorded.file)).tokenizer
     config = settings_of(recorded, [f"model.path={json.dumps(as_text(name))}"]).config
     agent = config.run.new_agent()
     tokenizer, options = load_tokenizer(_at(name), "model.path"), dict(config.data.apply_chat_template_kwargs)
@@ -63,19 +62,11 @@ def render_messages(tokenizer: Any, messages: Sequence[Message], agent: Agent, o
     return show(text)
 
 
-def _tokenizer_of(folder: Path) -> str:
-    """Return the model whose tokenizer a run or an evaluation used; checkpoints of a run have that of its model."""
-    if (folder / EVALUATION_SETTINGS).is_file():
-        return str(read_settings(folder, EVALUATION_SETTINGS)["model"])
-    model = read_settings(folder)["actor_rollout_ref"]["model"]
-    return str(model.get("tokenizer_path") or model["path"])
-
-
 def _at(model: str) -> str:
     """Return the folder with the tokenizer of a model path, or the path itself if it is no such folder."""
     folder = prepare_smollm2() if model == SMOLLM2 else Path(model).expanduser()
-    places = (folder, folder / HUGGINGFACE, folder / "actor" / HUGGINGFACE)
-    return next((str(place) for place in places if (place / "tokenizer_config.json").is_file()), model)
+    folders = (folder, folder / HUGGINGFACE, folder / "actor" / HUGGINGFACE)
+    return next((str(holder) for holder in folders if (holder / "tokenizer_config.json").is_file()), model)
 
 
 def main(name: str, first: str, last: str) -> None:

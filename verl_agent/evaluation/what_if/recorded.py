@@ -1,12 +1,14 @@
-"""Recorded episode named by its file and line, and the identity that results refer to."""
+"""Recorded episode named by its file and line, the identity that results refer to, and a question to its turns."""
 
 import json
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.what_if.summary import comparable
 from verl_agent.trace.record import EpisodeRecord, parse_record, to_episode
 from verl_agent.trace.record_files import record_files
 from verl_agent.types import Episode
@@ -40,16 +42,49 @@ class RecordedEpisode:
         """The record as an episode."""
         return to_episode(self.record)
 
-    def check_turn(self, turn: int) -> None:
-        """Check the number of a turn, counted from 1.
 
-        Raises:
-            ConfigError: the episode has no such turn.
-        """
-        turns = len(self.record["turns"])
-        if not 1 <= turn <= turns:
+@dataclass(frozen=True, slots=True)
+class TurnQuestion:
+    """Question to one turn of a recorded episode.
+
+    Attributes:
+        samples: number of replies, or of episodes after each action, >= 1.
+        action: action to take instead of the recorded one; None for none.
+        oracle: take the action of the environment's oracle.
+        without_thought: draw replies without a thought too.
+    """
+
+    recorded: RecordedEpisode
+    turn: int
+    samples: int
+    action: str | None = None
+    oracle: bool = False
+    without_thought: bool = False
+
+    def __post_init__(self) -> None:
+        turns = len(self.recorded.record["turns"])
+        if not 1 <= self.turn <= turns:
             allowed = f"1 to {turns}" if turns else "none, since no turn was played"
-            raise ConfigError(f"--turn {turn} is not a turn of {self.name}. Allowed: {allowed}.")
+            raise ConfigError(f"--turn {self.turn} is not a turn of {self.recorded.name}. Allowed: {allowed}.")
+        if self.samples < 1:
+            raise ConfigError(f"--samples {self.samples} is not allowed. Allowed: a whole number >= 1.")
+        if self.action is not None and self.oracle:
+            raise ConfigError("--action and --oracle name two actions. Give one of them.")
+        if self.without_thought and self.plays_on:
+            raise ConfigError("--without-thought asks for replies and plays no episode. Leave --action, --oracle out.")
+        if self.action is not None and comparable(self.action) == comparable(self.recorded_action):
+            raise ConfigError(f"--action {self.action!r} is the recorded action, so there is nothing to compare.")
+
+    @property
+    def plays_on(self) -> bool:
+        """True if episodes are played on after another action; False if replies are drawn."""
+        return self.action is not None or self.oracle
+
+    @property
+    def recorded_action(self) -> str | None:
+        """Action of the recorded turn."""
+        action = self.recorded.episode.turns[self.turn - 1].action
+        return None if action is None else str(action)
 
 
 def find_episode(name: str) -> RecordedEpisode:
@@ -68,7 +103,7 @@ def find_episode(name: str) -> RecordedEpisode:
         )
     file = _record_file(Path(path))
     with file.open("rb") as lines:
-        line = next((line for place, line in enumerate(lines, start=1) if place == int(number)), None)
+        line = next(islice(lines, int(number) - 1, None), None)
     if line is None:
         with file.open("rb") as lines:
             count = sum(1 for _ in lines)

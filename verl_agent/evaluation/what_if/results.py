@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from verl_agent.envs.machine.locks import locked
 from verl_agent.errors import ConfigError
+from verl_agent.json_lines import remove_unfinished_line
 from verl_agent.trace.turn_record import StopName
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class PlayedEpisode(TypedDict):
 
 @with_config(ConfigDict(strict=True))
 class Replies(SampledTurn):
-    """Replies that a policy gave at the place of a recorded turn.
+    """Replies that a policy gave at a recorded turn.
 
     `with_thought` is false if the beginning of the action was given, so that the reply has no thought before it.
     """
@@ -119,12 +120,12 @@ def append_results(file: Path, results: Iterable[Result]) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    lines = "".join(json.dumps(result) + "\n" for result in results).encode()
+    lines = "".join(json.dumps(result) + "\n" for result in results)
     try:
-        with locked(file), file.open("ab") as out:
-            if out.tell() and not _ends_with_newline(file):
-                lines = b"\n" + lines  # a killed writer left an unfinished line
-            out.write(lines)
+        with locked(file):
+            remove_unfinished_line(file)
+            with file.open("a", encoding="utf-8") as out:
+                out.write(lines)
     except OSError as error:
         raise _not_writable(file, error) from error
 
@@ -145,12 +146,6 @@ def _not_writable(file: Path, error: OSError) -> ConfigError:
         f"the results cannot be written to {file} ({error.strerror or error}). Free disk space, or copy the records to "
         "a folder that you may write to, together with the run's settings (run.json or settings.json)."
     )
-
-
-def _ends_with_newline(file: Path) -> bool:
-    with file.open("rb") as content:
-        content.seek(-1, os.SEEK_END)
-        return content.read(1) == b"\n"
 
 
 def _parse(value: Any) -> Result:

@@ -2,32 +2,32 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.envs.session import Session
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.errors import ConfigError
 from verl_agent.evaluation.api_policy import check_api
 from verl_agent.evaluation.job import playable_policy
 from verl_agent.evaluation.policies import is_model, start_policies, start_sessions
 from verl_agent.evaluation.settings import EvaluationConfig
-from verl_agent.evaluation.what_if.branch import Players
-from verl_agent.evaluation.what_if.question import TurnQuestion
-from verl_agent.evaluation.what_if.recorded import RecordedEpisode
+from verl_agent.evaluation.what_if.branch import Sampling, play_on, reply_with
+from verl_agent.evaluation.what_if.recorded import TurnQuestion
 from verl_agent.evaluation.what_if.results import Result, check_writable, read_results, results_file
-from verl_agent.evaluation.what_if.samples import Sampling, draw_continuations, draw_replies
+from verl_agent.evaluation.what_if.samples import draw_continuations, draw_replies
 from verl_agent.evaluation.what_if.settings import Settings
 from verl_agent.evaluation.what_if.summary import comparable, of_turn
 from verl_agent.oversight.approval import Approval
 from verl_agent.oversight.rules import asks_person
 from verl_agent.platform.worker_environment import worker_environment
-from verl_agent.returns import reaches
-from verl_agent.rollout.oracle import ORACLE, demonstration_actions
+from verl_agent.rollout.oracle import ORACLE, OraclePolicy, demonstration_actions
 from verl_agent.rollout.player import Player
-from verl_agent.rollout.sessions import ReplayingSession
+from verl_agent.rollout.policy import Policy
+from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.runs.processes import run_ending_all_children
-from verl_agent.types import DemoAction
+from verl_agent.types import DemoAction, TaskItem
 
 REPLIES = "what_if_replies"
 """Folder beside the records with the replies of an API, so that those of the evaluation stay as they are."""
@@ -83,23 +83,27 @@ def check(question: TurnQuestion, settings: Settings) -> str:
 async def draw_samples(question: TurnQuestion, settings: Settings, model: str, report: Callable[[str], None]) -> None:
     """Draw the samples of a question and store them; see `answer_question`."""
     config, run, item = settings.config, settings.config.run, question.recorded.episode.item
-    sampling = Sampling(model, config.evaluation, run.horizon.turns_for_evaluation(), settings.checksum())
+    action, replies = question.action, results_file(question.recorded.file).parent / REPLIES
+    approval = Approval(settings.rules, run.live.describe_action) if settings.rules else None
     async with start_sessions(model, config) as new_session:
-        action = question.action
+        no_policy = partial(_plan_policy, run.new_agent(), ())  # until the model has started
+        player: Player[Any] = Player(run.new_agent, new_session, no_policy, run.limits(), approval)
+        sampling = Sampling(player, model, config.evaluation, settings.checksum())
         if question.oracle:
-            action = await _oracle_action(question, settings, new_session)
+            action = await oracle_action(question, run.live, sampling)
             report(f"the oracle takes: {action}")
-        report(estimate_effort(question, config.run.horizon.turns_for_evaluation(), config.evaluation.concurrency))
+        report(estimate_effort(question, sampling.max_turns, config.evaluation.concurrency))
         report(f"starting {model}")
-        replies = results_file(question.recorded.file).parent / REPLIES
         async with start_policies(model, config, [item], replies, _policy_class(config, model)) as new_policy:
-            approval = Approval(settings.rules, run.live.describe_action) if settings.rules else None
-            player = Player(run.new_agent, new_session, new_policy, run.limits(), approval)
-            players = Players(player, sampling.episode_seed(item), config.evaluation.concurrency)
+            sampling = replace(sampling, player=replace(player, new_policy=new_policy))
             if action is None:
-                await draw_replies(question, sampling, players, report)
+                await draw_replies(question, sampling, report)
             else:
-                await draw_continuations(question, sampling, players, action, report)
+                await draw_continuations(question, sampling, action, report)
+
+
+def _plan_policy(agent: Agent, actions: Sequence[DemoAction], item: TaskItem, seed: EpisodeSeed) -> Policy:
+    return OraclePolicy(agent, actions)
 
 
 def _policy_class(config: EvaluationConfig, model: str) -> Any:
@@ -124,26 +128,7 @@ def estimate_effort(question: TurnQuestion, max_turns: int, concurrency: int) ->
     return f"up to {replies} replies; {about}{usd} after the start of the model"
 
 
-async def _oracle_action(question: TurnQuestion, settings: Settings, new_session: Callable[[], Session]) -> str:
-    run, recorded = settings.config.run, question.recorded
-    max_turns = run.horizon.turns_for_evaluation()
-    try:
-        action = await oracle_action(recorded, question.turn, run.live, run.new_agent(), new_session, max_turns)
-    except EnvError as error:
-        raise ConfigError(f"the environment failed while the oracle's action was searched: {error}") from error
-    if comparable(action) == comparable(question.recorded_action):
-        raise ConfigError(f"the oracle takes the recorded action {action!r}, so there is nothing to compare.")
-    return action
-
-
-async def oracle_action(
-    recorded: RecordedEpisode,
-    turn: int,
-    env: EnvAdapter,
-    agent: Agent,
-    new_session: Callable[[], Session],
-    max_turns: int,
-) -> str:
+async def oracle_action(question: TurnQuestion, env: EnvAdapter, sampling: Sampling) -> str:
     """Return the action that the oracle takes at a turn.
 
     An oracle that follows observations reads those of the episode. A demonstration is a fixed list of actions from
@@ -151,42 +136,43 @@ async def oracle_action(
     first action is returned.
 
     Args:
-        agent: agent with the settings of the recorded one.
+        sampling: player of the recorded run; its policy plays nothing.
 
     Raises:
-        ConfigError: the environment has no oracle, or no end of its demonstration solves the task in the turns left.
-        EnvError: the environment fails.
+        ConfigError: the environment has no oracle or fails, no end of its demonstration solves the task in the turns
+            left, or the action is the recorded one.
     """
-    episode = recorded.episode
+    episode, agent, turn = question.recorded.episode, sampling.player.new_agent(), question.turn
     if follow := env.oracle(episode.item):
         before = range(episode.prompt_length - 1, episode.prompt_length + 2 * turn - 2, 2)
         texts = [agent.without_turns_left(episode.messages[index]["content"]) for index in before]
-        return str([follow(text) for text in texts][-1].action)
-    actions = demonstration_actions(env, episode.item)
-    left = max_turns - turn + 1
-    for length in range(1, min(len(actions), left) + 1):
-        if await _solves(recorded, turn, actions[len(actions) - length :], new_session):
-            return str(actions[len(actions) - length].action)
+        action = str([follow(text) for text in texts][-1].action)
+    else:
+        action = await _start_of_solution(question, demonstration_actions(env, episode.item), sampling)
+    if comparable(action) == comparable(question.recorded_action):
+        raise ConfigError(f"the oracle takes the recorded action {action!r}, so there is nothing to compare.")
+    return action
+
+
+async def _start_of_solution(question: TurnQuestion, actions: Sequence[DemoAction], sampling: Sampling) -> str:
+    """Return the first action of the shortest end of a demonstration that solves the task from the turn of a question.
+
+    Raises:
+        ConfigError: see `oracle_action`.
+    """
+    recorded, turn, agent = question.recorded, question.turn, sampling.player.new_agent()
+    left = sampling.max_turns - turn + 1
+    for start in range(len(actions) - 1, max(len(actions) - left, 0) - 1, -1):
+        action, new_policy = actions[start], partial(_plan_policy, agent, actions[start + 1 :])
+        player = replace(sampling.player, new_policy=new_policy)
+        reply = reply_with(recorded, turn, agent, str(action.action))
+        (played,) = await play_on(recorded, turn, reply, replace(sampling, player=player), [0])
+        if not played.valid:
+            raise ConfigError(f"the environment failed while the oracle's action was searched: {played.error}")
+        if played.success:
+            return str(action.action)
     raise ConfigError(
-        f"no end of the oracle's {len(actions)} actions solves {episode.item.id!r} from turn {turn} in the {left} "
-        "turns left: the earlier turns left the oracle's path. Name an action with --action, or choose an earlier turn."
+        f"no end of the oracle's {len(actions)} actions solves {recorded.episode.item.id!r} from turn {turn} in the "
+        f"{left} turns left: the earlier turns left the oracle's path. Name an action with --action, or choose an "
+        "earlier turn."
     )
-
-
-async def _solves(
-    recorded: RecordedEpisode, turn: int, rest: Sequence[DemoAction], new_session: Callable[[], Session]
-) -> bool:
-    """Return True if the actions solve the task after the recorded turns before `turn`."""
-    session = ReplayingSession(new_session)
-    earlier = [action for played in recorded.episode.turns[: turn - 1] for action in played.actions]
-    rewards: list[float] = []
-    try:
-        await session.reset(recorded.episode.item)
-        for action in [*earlier, *(demo.action for demo in rest)]:
-            result = await session.step(action)
-            rewards.append(result.reward)
-            if result.terminated:
-                break
-    finally:
-        await session.close()
-    return reaches(rewards, session.success_reward)

@@ -1,14 +1,12 @@
 """Samples that answer a question, drawn from given players and appended to the file of results."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from verl_agent.agents.base import Agent
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.settings import EvaluationSettings
-from verl_agent.evaluation.what_if.branch import Players, play_on, reply_with, sample_replies
-from verl_agent.evaluation.what_if.question import TurnQuestion
+from verl_agent.evaluation.what_if.branch import Sampling, play_on, reply_with, sample_replies
+from verl_agent.evaluation.what_if.recorded import TurnQuestion
 from verl_agent.evaluation.what_if.results import (
     VERSION,
     Continuations,
@@ -23,45 +21,24 @@ from verl_agent.evaluation.what_if.results import (
     results_file,
 )
 from verl_agent.evaluation.what_if.summary import of_turn, stored_samples
-from verl_agent.rollout.seeds import EpisodeSeed
-from verl_agent.types import Episode, Reply, TaskItem
+from verl_agent.types import Episode, Reply
 
 
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """Policy and limits of the samples, as results record them.
-
-    Attributes:
-        settings: section `evaluation`: temperature, top-p and seed.
-        others: checksum of the other settings on which samples depend. Those of different settings are never pooled.
-    """
-
-    model: str
-    settings: EvaluationSettings
-    max_turns: int
-    others: str = ""
-
-    def episode_seed(self, item: TaskItem) -> EpisodeSeed:
-        """Return the seed of the first sample."""
-        return EpisodeSeed(self.settings.seed, "what_if", item.env, item.id, step=0, sample=0)
-
-
-async def draw_replies(
-    question: TurnQuestion, sampling: Sampling, players: Players, report: Callable[[str], None]
-) -> None:
+async def draw_replies(question: TurnQuestion, sampling: Sampling, report: Callable[[str], None]) -> None:
     """Draw replies at the turn, and as many without a thought if the question asks for them; store each kind.
 
     Raises:
         ConfigError: see `verl_agent.evaluation.what_if.branch.sample_replies`; or the results cannot be written.
     """
-    agent = players.player.new_agent()
+    agent = sampling.player.new_agent()
     for with_thought in (True, False) if question.without_thought else (True,):
-        result: Replies = {**_place(question, sampling), "kind": "replies", "with_thought": with_thought, "replies": []}
+        turn = _sampled_turn(question, sampling)
+        result: Replies = {**turn, "kind": "replies", "with_thought": with_thought, "replies": []}
         samples = _new_samples(question, result)
         report(f"drawing {len(samples)} replies" + ("" if with_thought else " without a thought"))
-        drawn = await sample_replies(question.recorded, question.turn, players, samples, with_thought)
-        replies = {at: one for at, one in zip(samples, drawn, strict=True) if isinstance(one, Reply)}
-        refused = [one for one in drawn if not isinstance(one, Reply)]
+        drawn = await sample_replies(question.recorded, question.turn, sampling, samples, with_thought)
+        replies = {index: reply for index, reply in zip(samples, drawn, strict=True) if isinstance(reply, Reply)}
+        refused = [reply for reply in drawn if not isinstance(reply, Reply)]
         if not replies:
             raise ConfigError(f"no reply could be drawn: {refused[-1]}")
         if refused:
@@ -71,7 +48,7 @@ async def draw_replies(
 
 
 async def draw_continuations(
-    question: TurnQuestion, sampling: Sampling, players: Players, action: str, report: Callable[[str], None]
+    question: TurnQuestion, sampling: Sampling, action: str, report: Callable[[str], None]
 ) -> None:
     """Play episodes on after the recorded action and after another one, and store each side.
 
@@ -82,7 +59,7 @@ async def draw_continuations(
     Raises:
         ConfigError: see `play_on` in `branch`; all episodes failed; or the results cannot be written.
     """
-    agent, recorded = players.player.new_agent(), question.recorded_action
+    agent, recorded = sampling.player.new_agent(), question.recorded_action
     turn = question.recorded.episode.turns[question.turn - 1]
     before = turn.reply if recorded is None else reply_with(question.recorded, question.turn, agent, recorded)
     after = reply_with(question.recorded, question.turn, agent, action)
@@ -95,7 +72,7 @@ async def draw_continuations(
             continue
         side = result["action"]
         report(f"playing {len(wanted)} episodes on after {side!r:.100}")
-        episodes = await play_on(question.recorded, question.turn, reply, players, wanted, sampling.max_turns)
+        episodes = await play_on(question.recorded, question.turn, reply, sampling, wanted)
         valid = [(index, episode) for index, episode in zip(wanted, episodes, strict=True) if episode.valid]
         if not valid:
             raise ConfigError(
@@ -113,7 +90,7 @@ def _continuations(
 ) -> Continuations:
     """Return a result without samples."""
     return {
-        **_place(question, sampling),
+        **_sampled_turn(question, sampling),
         "kind": "continuations",
         "action": action,
         "source": source,
@@ -124,7 +101,7 @@ def _continuations(
     }
 
 
-def _place(question: TurnQuestion, sampling: Sampling) -> SampledTurn:
+def _sampled_turn(question: TurnQuestion, sampling: Sampling) -> SampledTurn:
     return {
         "version": VERSION,
         "episode": question.recorded.fingerprint,
@@ -153,8 +130,8 @@ def _new_samples(question: TurnQuestion, like: Result) -> list[int]:
 
 
 def _sampled(reply: Reply, agent: Agent) -> SampledReply:
-    read = [] if reply.truncated_by else [one.action for one in agent.read_reply(reply.text)]
-    action = "\n".join(str(one) for one in read if one is not None) or None
+    parts = [] if reply.truncated_by else [part.action for part in agent.read_reply(reply.text)]
+    action = "\n".join(str(part) for part in parts if part is not None) or None
     return {"text": reply.text, "action": action, "tokens": reply.tokens}
 
 
@@ -163,5 +140,5 @@ def _played(episode: Episode, turn: int) -> PlayedEpisode:
         "success": episode.success,
         "reward": float(episode.reward),
         "stop": str(episode.stop),
-        "actions": [None if one.action is None else str(one.action) for one in episode.turns[turn - 1 :]],
+        "actions": [None if later.action is None else str(later.action) for later in episode.turns[turn - 1 :]],
     }

@@ -7,30 +7,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-import verl_agent.config
-from verl_agent.config.keys import as_text, reference
-from verl_agent.config.mixture import run_envs
+from verl_agent.config.composing import compose_recipe
+from verl_agent.config.keys import as_text
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.settings import BASE, EvaluationConfig, read_evaluation
+from verl_agent.evaluation.recorded_play import RecordedPlay, play_folder, read_play
+from verl_agent.evaluation.settings import BASE, EvaluationConfig, evaluation_base, read_evaluation
 from verl_agent.evaluation.what_if.recorded import RecordedEpisode
 from verl_agent.models.checkpoints import checkpoints
 from verl_agent.oversight.rules import Rule
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.results.folder import REPORT
-from verl_agent.results.folder import SETTINGS as EVALUATION_SETTINGS
-from verl_agent.runs.identity import SETTINGS_FILE, read_settings
 from verl_agent.sections import section
-from verl_agent.trace.provenance import read_json
 from verl_agent.trace.record import EpisodeRecord, env_label
-
-SECTIONS = ("env", "agent", "horizon", "episode", "data", "evaluation")
-"""Sections of an evaluation's settings that are taken from its record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +30,16 @@ class Settings:
     """Settings of new samples.
 
     Attributes:
-        folder: folder whose settings were taken; None if a recipe was given.
         rules: rules of the approval policy under which the episode was played; empty for none.
     """
 
     config: EvaluationConfig
-    folder: Path | None
     rules: Sequence[Rule] = ()
 
     def checksum(self) -> str:
         """Return a short checksum of the settings on which samples depend, beside model, sampling and turn limit."""
         run, data = self.config.run, self.config.data
-        parts = [asdict(one) for one in (run.agent, run.episode, data)]
+        parts = [asdict(part) for part in (run.agent, run.episode, data)]
         rules = [asdict(rule) for rule in self.rules]
         text = json.dumps([run.env.name, run.env.options, *parts, *rules], sort_keys=True, default=str)
         return f"{zlib.crc32(text.encode()):08x}"
@@ -58,9 +48,9 @@ class Settings:
 def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Path | None = None) -> Settings:
     """Return the settings of the run that recorded an episode, with overrides.
 
-    A training run is played with the weights that wrote the episode and with the sampling and the limits of its
-    purpose; an evaluation with its own settings. Engine settings are those of an evaluation recipe on this machine,
-    or those that the evaluation recorded. The turn limit is that of the episode.
+    A training run is played with the weights that wrote the episode and with the sampling of its purpose; an
+    evaluation with its own settings, and with its engine if that is for the device of this machine. The turn limit is
+    that of the episode.
 
     Args:
         overrides: `KEY=VALUE` with keys of an evaluation recipe.
@@ -71,17 +61,22 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
             key or a value is not allowed.
     """
     register_config()
-    folder = None if recipe else settings_folder(recorded)
     given = _parse_overrides(overrides)
-    if recipe:
-        config = _compose(recipe)
+    rules: Sequence[Mapping[str, Any]] = ()
+    if recipe is not None:
+        if not recipe.is_file():
+            raise ConfigError(f"--recipe {str(recipe)!r} does not exist. Give the YAML file of an evaluation recipe.")
+        config = compose_recipe(recipe.resolve(), BASE)
+        OmegaConf.set_struct(config, False)
     else:
-        assert folder is not None
-        has_model = OmegaConf.select(given, "model.path") is not None
-        config = OmegaConf.merge(evaluation_base(), as_text(_recorded_values(folder, recorded, has_model)))
-    config = OmegaConf.merge(config, {"horizon": {"eval_max_turns": recorded.record["max_turns"]}})
+        folder = play_folder(recorded.file)
+        play = read_play(folder)
+        values = _recorded_values(play, recorded)
+        if OmegaConf.select(given, "model.path") is None:
+            values["model"] = play.model if play.train is None else {"path": _weights(folder, play, recorded.record)}
+        config, rules = OmegaConf.merge(evaluation_base(), as_text(values)), play.approval
     try:
-        config = OmegaConf.merge(config, given)
+        config = OmegaConf.merge(config, {"horizon": {"eval_max_turns": recorded.record["max_turns"]}}, given)
     except OmegaConfBaseException as error:
         raise ConfigError(f"the settings do not resolve: {error}") from error
     sections = read_evaluation(config)
@@ -90,42 +85,7 @@ def settings_of(recorded: RecordedEpisode, overrides: Sequence[str], recipe: Pat
             f"env.name={sections.run.env.name!r}, but {recorded.name} was played in {recorded.record['env']!r}. Give "
             "the recipe of that environment."
         )
-    rules = [] if folder is None else read_settings(folder, EVALUATION_SETTINGS).get("approval") or []
-    return Settings(sections, folder, [section("approval", Rule, values) for values in rules])
-
-
-def settings_folder(recorded: RecordedEpisode) -> Path:
-    """Return the folder of the run or evaluation that a file of records belongs to."""
-    for folder in recorded.file.parents[:2]:
-        if any((folder / name).is_file() for name in (SETTINGS_FILE, EVALUATION_SETTINGS)):
-            return folder
-    raise ConfigError(
-        f"neither {EVALUATION_SETTINGS} nor {SETTINGS_FILE} lies beside {recorded.file}, so the settings of its "
-        "episodes are not known. Give an evaluation recipe of the same environment, agent and model: "
-        "--recipe recipes/ENV/eval.yaml model.path=MODEL."
-    )
-
-
-def evaluation_base() -> DictConfig:
-    """Return the defaults of an evaluation on this machine."""
-    config = OmegaConf.create(reference(BASE))
-    if use_cpu_device():
-        config = OmegaConf.merge(config, OmegaConf.load(Path(verl_agent.config.__file__).with_name("cpu_eval.yaml")))
-    OmegaConf.set_struct(config, False)
-    assert isinstance(config, DictConfig)
-    return config
-
-
-def _compose(recipe: Path) -> DictConfig:
-    if not recipe.is_file():
-        raise ConfigError(f"--recipe {str(recipe)!r} does not exist. Give the YAML file of an evaluation recipe.")
-    try:
-        with initialize_config_dir(str(recipe.resolve().parent), version_base=None):
-            config = compose(recipe.resolve().stem)
-    except Exception as error:  # boundary: Hydra and the YAML parser raise many kinds
-        raise ConfigError(f"--recipe {str(recipe)!r} does not compose: {error}") from error
-    OmegaConf.set_struct(config, False)
-    return config
+    return Settings(sections, [section("approval", Rule, rule) for rule in rules])
 
 
 def _parse_overrides(overrides: Sequence[str]) -> DictConfig:
@@ -138,78 +98,27 @@ def _parse_overrides(overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"the settings {' '.join(overrides)} cannot be read: {error}") from error
 
 
-def _recorded_values(folder: Path, recorded: RecordedEpisode, has_model: bool) -> dict[str, Any]:
-    if (folder / EVALUATION_SETTINGS).is_file():
-        return _evaluation_values(folder, has_model)
-    return _training_values(folder, recorded, has_model)
-
-
-def _evaluation_values(folder: Path, has_model: bool) -> dict[str, Any]:
-    recorded = read_settings(folder, EVALUATION_SETTINGS)
-    values = {name: dict(recorded[name]) for name in SECTIONS if isinstance(recorded.get(name), Mapping)}
-    values.get("horizon", {}).pop("max_turns", None)
-    values.get("evaluation", {}).pop("samples", None)
-    api = recorded.get("model.api")
-    values["model"] = {"path": recorded["model"]} if has_model or not api else {"path": None, "api": dict(api)}
-    engine = _report_engine(folder)
-    if engine.get("device") == ("cpu" if use_cpu_device() else "cuda"):
-        values["engine"] = engine
+def _recorded_values(play: RecordedPlay, recorded: RecordedEpisode) -> dict[str, Any]:
+    """Return the sections with which an episode was played."""
+    label, record = env_label(recorded.record), recorded.record
+    if label not in play.envs:
+        raise ConfigError(
+            f"the run of {recorded.name} records no environment {label!r}, so the settings of the episode are not "
+            "known. Give an evaluation recipe: --recipe."
+        )
+    values = dict(play.envs[label])
+    if play.train is not None and record["purpose"] == "train":
+        values["evaluation"] = play.train
+    if play.engine and play.engine["device"] == ("cpu" if use_cpu_device() else "cuda"):
+        values["engine"] = play.engine
     return values
 
 
-def _report_engine(folder: Path) -> dict[str, Any]:
-    """Return section `engine` of an evaluation; only its report has it, which may be missing."""
-    try:
-        report = read_json(folder / REPORT, "Restore it, or delete it to ask with the default engine.")
-        return dict(report["config"]["engine"])
-    except (FileNotFoundError, KeyError, TypeError):
-        return {}
-
-
-def _training_values(folder: Path, recorded: RecordedEpisode, has_model: bool) -> dict[str, Any]:
-    settings, record = read_settings(folder), recorded.record
-    if settings.get("command") != "train":
-        raise ConfigError(
-            f"{folder / SETTINGS_FILE} is not of a run of `verl-agent train`. Give an evaluation recipe: --recipe."
-        )
-    envs = [one for one in run_envs(settings) if one.label == env_label(record)]
-    if len(envs) != 1:
-        raise ConfigError(
-            f"{folder / SETTINGS_FILE} has {len(envs)} environments {env_label(record)!r}, so the settings of the "
-            "episode are not known. Give an evaluation recipe: --recipe."
-        )
-    run, data = envs[0], settings["data"]
-    values = {
-        "env": {"name": run.env.name, "options": dict(run.env.options)},
-        "agent": asdict(run.agent),
-        "episode": {
-            "max_tokens_per_turn": run.episode.max_tokens_per_turn,
-            "on_truncated_turn": run.episode.on_truncated_turn,
-            "seeded_sampling": run.episode.seeded_sampling,
-        },
-        "data": {
-            "max_prompt_length": data["max_prompt_length"],
-            "max_response_length": run.episode.max_tokens or data["max_response_length"],
-            "apply_chat_template_kwargs": data.get("apply_chat_template_kwargs") or {},
-        },
-        "evaluation": _training_sampling(settings, record),
-    }
-    return values if has_model else {**values, "model": {"path": _model_of(folder, settings, record)}}
-
-
-def _training_sampling(settings: Mapping[str, Any], record: EpisodeRecord) -> dict[str, Any]:
-    """Return temperature and top-p; a run does not record those of its validation, whose defaults are 1."""
-    if record["purpose"] != "train":
-        return {}
-    rollout = settings["actor_rollout_ref"]["rollout"]
-    return {name: float(rollout[name]) for name in ("temperature", "top_p") if rollout.get(name) is not None}
-
-
-def _model_of(run: Path, settings: Mapping[str, Any], record: EpisodeRecord) -> str:
+def _weights(run: Path, play: RecordedPlay, record: EpisodeRecord) -> str:
     """Return the model that wrote an episode: step n is played with the weights of n - 1 updates, validation with n."""
     updates = record["step"] - (record["purpose"] == "train")
     if updates <= 0:
-        return str(settings["actor_rollout_ref"]["model"]["path"])
+        return str(play.model["path"])
     kept = checkpoints(run)
     if updates in kept:
         return str(kept[updates])

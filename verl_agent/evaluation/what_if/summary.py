@@ -154,8 +154,8 @@ def thought_effect(summaries: Sequence[ReplySummary], policy: Key) -> ThoughtEff
         return None
     with_thought, without = kinds[True], kinds[False]
     counts = [
-        (sum(share.replies for share in one.actions if not share.recorded), one.replies)
-        for one in (without, with_thought)
+        (sum(share.replies for share in summary.actions if not share.recorded), summary.replies)
+        for summary in (without, with_thought)
     ]
     return ThoughtEffect(with_thought.changed, without.changed, difference_of_shares(*counts[0], *counts[1]))
 

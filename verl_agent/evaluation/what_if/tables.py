@@ -48,19 +48,21 @@ def result_tables(results: Sequence[Result], recorded: str | None) -> list[Rende
 def _replies_table(summary: ReplySummary) -> RenderableType:
     kind = "" if summary.with_thought else " without a thought"
     table = _table("replies", "share [95 %]")
-    for one in summary.actions:
-        name = styled(_action(one.action) + (" (recorded)" if one.recorded else ""))
-        table.add_row(name, str(one.replies), styled(str(one.share)))
+    for share in summary.actions:
+        name = styled(_action(share.action) + (" (recorded)" if share.recorded else ""))
+        table.add_row(name, str(share.replies), styled(str(share.share)))
     return Group(styled((f"{summary.replies} replies{kind} of {policy_name(summary.policy)}", "bold")), table, "")
 
 
 def _effects_table(effects: Sequence[ActionEffect]) -> RenderableType:
     table = _table("episodes", "success [95 %]", "return [95 %]", "difference [95 %]")
-    for one in effects:
-        difference = "" if one.difference is None else str(one.difference)
-        left_out = f" ({one.env_errors} failed)" if one.env_errors else ""
-        name = styled(f"{_action(one.action)} ({one.source})")
-        table.add_row(name, f"{one.episodes}{left_out}", styled(str(one.success)), str(one.returns), difference)
+    for effect in effects:
+        difference = "" if effect.difference is None else str(effect.difference)
+        left_out = f" ({effect.env_errors} failed)" if effect.env_errors else ""
+        name = styled(f"{_action(effect.action)} ({effect.source})")
+        table.add_row(
+            name, f"{effect.episodes}{left_out}", styled(str(effect.success)), str(effect.returns), difference
+        )
     title = f"after the action, {policy_name(effects[0].policy)} plays on, up to turn {effects[0].max_turns}"
     return Group(styled((title, "bold")), table, "")
 

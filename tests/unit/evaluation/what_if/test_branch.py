@@ -11,14 +11,13 @@ import pytest
 from env_adapters.guess_number.adapter import GuessNumber
 from tests.support.episodes import STARTED
 from tests.support.fakes import ScriptedPolicy
-from tests.support.what_if import GUESS, MAX_TURNS, SAMPLING, FakeModel, changed, players, recorded_game, say
+from tests.support.what_if import GUESS, MAX_TURNS, FakeModel, changed, players, recorded_game, say
 from verl_agent.agents.plain import Raw, ReAct
 from verl_agent.envs.action_format import FenceFormat, LineFormat, TagFormat
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError, EnvError, RequestRefusedError
-from verl_agent.evaluation.what_if.branch import Players, play_on, reply_with, sample_replies
-from verl_agent.evaluation.what_if.question import TurnQuestion
-from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode
+from verl_agent.evaluation.what_if.branch import Sampling, play_on, reply_with, sample_replies
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode, TurnQuestion, find_episode
 from verl_agent.evaluation.what_if.results import Result, append_results, read_results, results_file
 from verl_agent.evaluation.what_if.run import oracle_action
 from verl_agent.evaluation.what_if.samples import draw_continuations, draw_replies
@@ -53,13 +52,13 @@ def stored(recorded: RecordedEpisode, turn: int) -> list[Result]:
     return of_turn(read_results(results_file(recorded.file)), recorded.fingerprint, turn)
 
 
-def draw(recorded: RecordedEpisode, play: Players, turn: int = 2, samples: int = 4, **values) -> None:
-    asyncio.run(draw_replies(TurnQuestion(recorded, turn, samples, **values), SAMPLING, play, ignore))
+def draw(recorded: RecordedEpisode, play: Sampling, turn: int = 2, samples: int = 4, **values) -> None:
+    asyncio.run(draw_replies(TurnQuestion(recorded, turn, samples, **values), play, ignore))
 
 
-def compare(recorded: RecordedEpisode, play: Players, action: str, turn: int = 2, samples: int = 4) -> None:
+def compare(recorded: RecordedEpisode, play: Sampling, action: str, turn: int = 2, samples: int = 4) -> None:
     question = TurnQuestion(recorded, turn, samples, action)
-    asyncio.run(draw_continuations(question, SAMPLING, play, action, ignore))
+    asyncio.run(draw_continuations(question, play, action, ignore))
 
 
 # Replies
@@ -191,8 +190,8 @@ def test_episodes_after_the_recorded_action_are_reused_by_the_next_comparison(re
 
 
 def test_samples_of_other_settings_are_not_pooled(recorded: RecordedEpisode):
-    for sampling in (SAMPLING, replace(SAMPLING, others="5e771465")):
-        asyncio.run(draw_replies(TurnQuestion(recorded, 2, 3), sampling, players(6), ignore))
+    for sampling in (players(6), replace(players(6), others="5e771465")):
+        asyncio.run(draw_replies(TurnQuestion(recorded, 2, 3), sampling, ignore))
     summaries = summarize_replies(stored(recorded, 2), "6")
     assert [one.replies for one in summaries] == [3, 3]
     assert policy_name(summaries[1].policy) == "guesser, temperature 1, settings 5e771465"
@@ -272,8 +271,8 @@ def test_a_replay_rejects_what_was_rejected_and_goes_on_under_the_same_rules(tmp
     meta = EpisodeMeta("evaluation", "test", 0, GUESS.id, 0, STARTED, 1.0)
     file.write_text(json.dumps(to_record(game, meta)) + "\n")
     recorded, reply = find_episode(f"{file}:1"), Reply(say(7))
-    free = asyncio.run(play_on(recorded, 3, reply, players(3), [0], MAX_TURNS))
-    bound = asyncio.run(play_on(recorded, 3, reply, players(3, overseer=overseer), [0], MAX_TURNS))
+    free = asyncio.run(play_on(recorded, 3, reply, players(3), [0]))
+    bound = asyncio.run(play_on(recorded, 3, reply, players(3, overseer=overseer), [0]))
     assert [turn.carried_out for turn in free[0].turns] == [False, True, True]
     assert [turn.carried_out for turn in bound[0].turns] == [False, True, False, True]
 
@@ -291,7 +290,7 @@ def test_other_agent_settings_are_noticed(tmp_path: Path):
     recorded, base = recorded_game(tmp_path), players(3)
     silent = changed(base, new_agent=lambda: ReAct(LineFormat(), instructions=False))
     with pytest.raises(ConfigError, match="turn 1 of a replay"):
-        asyncio.run(play_on(recorded, 2, Reply("Action: 7"), silent, [0], MAX_TURNS))
+        asyncio.run(play_on(recorded, 2, Reply("Action: 7"), silent, [0]))
 
 
 def test_episodes_whose_environment_fails_are_left_out_and_counted(tmp_path: Path):
@@ -318,13 +317,12 @@ def test_an_environment_that_always_fails_is_an_error(tmp_path: Path):
 # Oracle
 
 
-def oracle(recorded: RecordedEpisode, turn: int, max_turns: int = MAX_TURNS) -> str:
-    env = GuessNumber()
-    return asyncio.run(oracle_action(recorded, turn, env, ReAct(env.action_format), env.new_session, max_turns))
+def oracle(recorded: RecordedEpisode, turn: int, env: GuessNumber) -> str:
+    return asyncio.run(oracle_action(TurnQuestion(recorded, turn, 1), env, players(env=env)))
 
 
 def test_the_oracle_takes_the_shortest_end_of_its_demonstration_that_solves_the_task(tmp_path: Path):
-    assert oracle(recorded_game(tmp_path), 2) == "7"
+    assert oracle(recorded_game(tmp_path), 2, GuessNumber()) == "7"
 
 
 def test_an_oracle_that_follows_observations_reads_those_of_the_episode(recorded: RecordedEpisode):
@@ -336,9 +334,7 @@ def test_an_oracle_that_follows_observations_reads_those_of_the_episode(recorded
 
             return lambda observation: heard.append(observation) or DemoAction(str(len(heard)))
 
-    env = Follower()
-    action = asyncio.run(oracle_action(recorded, 3, env, ReAct(env.action_format), env.new_session, MAX_TURNS))
-    assert action == "3"
+    assert oracle(recorded, 3, Follower()) == "3"
     assert heard == ["Your first guess?", "Higher.", "Higher."]
 
 
@@ -349,9 +345,8 @@ def test_a_task_that_no_end_of_the_demonstration_solves_is_an_error(tmp_path: Pa
             self.lost = getattr(self, "lost", False) or action == "6"
             return StepResult(step.observation, 0.0 if self.lost else step.reward, step.terminated)
 
-    recorded, env = recorded_game(tmp_path), Lost()
     with pytest.raises(ConfigError, match=r"no end of the oracle's .* from turn 3 in the 2 turns left"):
-        asyncio.run(oracle_action(recorded, 3, env, ReAct(env.action_format), env.new_session, MAX_TURNS))
+        oracle(recorded_game(tmp_path), 3, Lost())
 
 
 # Questions
@@ -418,6 +413,6 @@ def test_another_attempt_at_a_sample_draws_other_replies(recorded):
         return base.player.new_policy(item, seed)
 
     play = changed(base, new_policy=new_policy, limits=replace(base.player.limits, retries=1))
-    (episode,) = asyncio.run(play_on(recorded, 2, Reply(say(7)), play, [4], MAX_TURNS))
+    (episode,) = asyncio.run(play_on(recorded, 2, Reply(say(7)), play, [4]))
     assert episode.valid and [(seed.sample, seed.attempt) for seed in seen] == [(4, 1), (4, 2)]
     assert len({seed.at(0) for seed in seen}) == 2

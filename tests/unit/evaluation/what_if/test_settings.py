@@ -16,8 +16,8 @@ from tests.support.model_server import ModelServer
 from tests.support.what_if import RUN, of_evaluation, of_run, recorded_game
 from verl_agent.envs.model_api.reply_log import FILE as REPLY_LOG
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.what_if.question import TurnQuestion
-from verl_agent.evaluation.what_if.recorded import RecordedEpisode, find_episode, fingerprint
+from verl_agent.evaluation.recorded_play import FILE as PLAY
+from verl_agent.evaluation.what_if.recorded import RecordedEpisode, TurnQuestion, find_episode, fingerprint
 from verl_agent.evaluation.what_if.results import (
     VERSION,
     Result,
@@ -28,7 +28,6 @@ from verl_agent.evaluation.what_if.results import (
 )
 from verl_agent.evaluation.what_if.run import check, draw_samples
 from verl_agent.evaluation.what_if.settings import settings_of
-from verl_agent.results.folder import REPORT
 from verl_agent.trace.record import Purpose
 
 LENGTHS = {"max_prompt_length": 64, "max_response_length": 64}
@@ -121,10 +120,10 @@ def test_an_episode_of_an_evaluation_is_asked_with_its_settings(tmp_path: Path):
     assert settings.config.run.horizon.turns_for_evaluation() == 4, "the turn limit of the episode"
 
 
-def test_a_torn_report_is_named(tmp_path: Path):
+def test_a_torn_file_of_settings_is_named(tmp_path: Path):
     recorded = of_evaluation(tmp_path)
-    (tmp_path / REPORT).write_bytes(b"\0" * 9)
-    with pytest.raises(ConfigError, match=rf"{REPORT} is not readable .*Restore it, or delete it"):
+    (tmp_path / PLAY).write_bytes(b"\0" * 9)
+    with pytest.raises(ConfigError, match=rf"{PLAY} is not readable .*Restore it, or start the run again"):
         settings_of(recorded, [])
 
 
@@ -164,7 +163,7 @@ def test_an_override_that_is_not_allowed_is_an_error(tmp_path: Path, override: s
 
 
 def test_an_episode_of_a_model_behind_an_api_is_asked_with_the_same_model(tmp_path: Path):
-    recorded = of_evaluation(tmp_path, "openai:gpt", **{"model.api": {"kind": "openai", "name": "gpt"}}, data=LENGTHS)
+    recorded = of_evaluation(tmp_path, "openai:gpt", api={"kind": "openai", "name": "gpt"}, data=LENGTHS)
     config = settings_of(recorded, []).config
     assert (config.model, config.api is not None) == ("openai:gpt", True)
     other = settings_of(recorded, ["model.path=random"]).config
@@ -222,7 +221,7 @@ def test_the_entry_of_a_mixture_is_found_by_its_environment(tmp_path: Path):
     assert settings_of(of_run(tmp_path, settings=twice), []).config.run.episode.max_tokens_per_turn == 5
     again = of_run(tmp_path, settings=twice, env_label="again")
     assert settings_of(again, []).config.run.episode.max_tokens_per_turn == 8
-    with pytest.raises(ConfigError, match="has 0 environments 'other'"):
+    with pytest.raises(ConfigError, match="records no environment 'other'"):
         settings_of(of_run(tmp_path, settings=twice, env_label="other"), [])
 
 
@@ -290,7 +289,7 @@ def test_a_policy_that_cannot_be_asked_is_an_error(tmp_path: Path, overrides: li
 def test_a_model_behind_an_api_is_asked_for_replies_beside_those_of_its_evaluation(tmp_path: Path, capsys):
     with ModelServer(lambda messages: "Action: 7").running() as server:
         api = {"kind": "openai", "name": "m", "base_url": f"{server.url}/v1", "prices": {"input": 1, "output": 1}}
-        recorded = of_evaluation(tmp_path, "openai:m", **{"model.api": api}, data=LENGTHS)
+        recorded = of_evaluation(tmp_path, "openai:m", api=api, data=LENGTHS)
         (result,) = ask(recorded, samples=3)
         assert result["kind"] == "replies" and [reply["action"] for reply in result["replies"]] == ["7"] * 3
         assert len(server.bodies) == len({body["seed"] for body in server.bodies}) == 3
@@ -302,7 +301,7 @@ def test_a_model_behind_an_api_is_asked_for_replies_beside_those_of_its_evaluati
 
 @pytest.mark.parametrize("question", [{"action": "9"}, {"oracle": True}, {"without_thought": True}])
 def test_a_model_behind_an_api_continues_no_given_reply(tmp_path: Path, question: dict[str, object]):
-    recorded = of_evaluation(tmp_path, "openai:m", **{"model.api": {"kind": "openai", "name": "m"}}, data=LENGTHS)
+    recorded = of_evaluation(tmp_path, "openai:m", api={"kind": "openai", "name": "m"}, data=LENGTHS)
     with pytest.raises(ConfigError, match=r"^model\.api\.kind='openai': a server does not continue given replies"):
         ask(recorded, samples=3, **question)
 

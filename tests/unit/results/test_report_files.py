@@ -5,7 +5,7 @@ import random
 import pytest
 from markdown_it import MarkdownIt
 
-from verl_agent.results.markdown import escaped, markdown_table
+from verl_agent.results.report_files import escaped, markdown_table
 
 TEXTS = [
     *("a|b", "*bold*", "`code`", "<img src=x onerror=alert(1)>", "<!-- hidden -->", "[a](javascript:alert(1))"),
