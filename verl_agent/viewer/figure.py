@@ -6,7 +6,8 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import EChartPointClickEventArguments
 
-from verl_agent.viewer.axes import COLORS, INTERVAL
+from verl_agent.trace.panels import COLORS
+from verl_agent.viewer.axes import INTERVAL
 
 _BASE: Mapping[str, Any] = {
     "color": COLORS,

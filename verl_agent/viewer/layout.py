@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from urllib.parse import quote, unquote, urlencode
 
@@ -16,6 +15,7 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.oversight.socket import SOCKET
 from verl_agent.results.folder import REPORT
+from verl_agent.viewer.episode_html import THEME
 from verl_agent.viewer.overview import is_running
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import MAX_NAME, cut_text, short_name
@@ -38,7 +38,6 @@ MOST_LINKS = 8
 """Runs that the header links; home has all."""
 NAME_COOKIE = "verl_agent_name"
 NO_NAME = "Write your name first: others see who acts."
-THEME = Path(__file__).with_name("theme.css").read_text(encoding="utf-8")
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""
 MAX_UNOPENED = 20
@@ -270,10 +269,15 @@ def show_error(error: Exception) -> None:
     ui.label(_message(error)).classes("bad-text")
 
 
+def show_html(html: str, classes: str = "w-full") -> ui.html:
+    """Show HTML of this package, in which all text from outside is escaped."""
+    return ui.html(html, sanitize=False).classes(classes)
+
+
 def show_text(text: str, classes: str = "") -> None:
     """Show text of a model or an environment as it is: never as markup, long text cut with a button for the rest."""
     shown, left_out = cut_text(text)
-    label = ui.label(shown).classes(f"mono {classes}").style("unicode-bidi: plaintext; overflow-wrap: anywhere")
+    label = ui.label(shown).classes(f"mono {classes}")
     if left_out:
 
         def show_all() -> None:

@@ -326,7 +326,7 @@ def test_an_episode_shows_the_drawings_and_images_of_its_environment(pages) -> N
     image = page.locator("img[src='/run/run/media/a/1.png']")
     image.wait_for()
     assert image.evaluate("image => image.naturalWidth") == 1, "the file was served"
-    mark = page.locator("#turn-1 .border-red-600")
+    mark = page.locator("#turn-1 .marked")
     assert mark.evaluate("mark => [mark.style.left, mark.style.height]") == ["25%", "10%"]
     page.locator("#turn-1").get_by_text("edited by the person (2.0 s)").wait_for()
     page.locator("#turn-1").get_by_text("get 9 gold").wait_for()

@@ -21,8 +21,9 @@ from verl_agent.results.leaderboard_report import (
 )
 from verl_agent.results.scaling import ScalingCurve
 from verl_agent.results.scaling_report import describe_selection, read_scaling
-from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
-from verl_agent.viewer.charts import MOST_CURVES
+from verl_agent.trace.panels import COLORS
+from verl_agent.trace.run_panels import MOST_CURVES
+from verl_agent.viewer.axes import SHARES, axis_of, band
 from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.layout import link_to, new_page, run_path, show_text, url_of
 from verl_agent.viewer.pages.grid import add_table

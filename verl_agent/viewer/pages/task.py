@@ -10,8 +10,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted, did_you_mean
-from verl_agent.trace.panels import SUCCESS, Curve, Panel
-from verl_agent.viewer.axes import COLORS
+from verl_agent.trace.panels import COLORS, SUCCESS, Curve, Panel
 from verl_agent.viewer.charts import chart, read_run
 from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.filters import Filter
