@@ -24,7 +24,7 @@ from verl_agent.viewer.episode_html import (
     turn_html,
 )
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import add_keys, link_to, new_page, run_path, show_html, show_text, url_of
+from verl_agent.viewer.layout import add_keys, icon_button, link_to, new_page, run_path, show_html, show_text, url_of
 from verl_agent.viewer.pages.files import image_url
 from verl_agent.viewer.pages.labels import add_label_editor
 from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
@@ -177,8 +177,8 @@ async def _turns(
 
 def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -> None:
     """Add the button that goes through the turns by itself, at a chosen speed."""
-    speed = ui.select({2.0: "2 s a turn", 1.0: "1 s a turn", 0.5: "0.5 s a turn"}, value=1.0).props("dense")
-
+    speed = ui.select({2.0: "2 s a turn", 1.0: "1 s a turn", 0.5: "0.5 s a turn"}, value=1.0)
+    speed.props('dense aria-label="speed of the replay"')
     running: list[ui.timer] = []
 
     def pause() -> None:
@@ -196,5 +196,5 @@ def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -
             show(position["turn"] + 1)
 
     speed.on_value_change(lambda: play() if running else None)
-    ui.button(icon="play_arrow", on_click=play).props("dense flat").tooltip("replay")
-    ui.button(icon="pause", on_click=pause).props("dense flat").tooltip("pause")
+    icon_button("play_arrow", "replay", play)
+    icon_button("pause", "pause", pause)

@@ -29,12 +29,11 @@ from verl_agent.viewer.charts import (
 from verl_agent.viewer.diagnosis import find_in_run, show_findings
 from verl_agent.viewer.figure import add_chart, with_look
 from verl_agent.viewer.layout import Page, link_to, new_page, page_part, run_path, url_of
-from verl_agent.viewer.live import read_now
+from verl_agent.viewer.live import latest_log, read_now, read_tail
 from verl_agent.viewer.overview import changed_settings, present_status, read_overview
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.pages.home import show_overview, show_status
 from verl_agent.viewer.pages.paging import whole_number
-from verl_agent.viewer.run_log import latest_log, read_tail
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 from verl_agent.visible import make_visible
@@ -60,7 +59,7 @@ def add(state: ViewerState) -> None:
             run = await opened.fetch("run", partial(read_run, opened))
             smooth = whole_number("smooth", query.get("smooth", str(run.usual_window)), 1)
             await _summary(page, opened)
-            await _findings(page, opened)
+            await page.show(opened, partial(find_in_run, opened), partial(show_findings, opened))
             with page_part(ui.column().classes("w-full")):
                 await _evaluation(opened)
             if len({at.step for at in run.steps} | set(run.logged)) > 1 or others:
@@ -86,7 +85,6 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
         summary.clear()
         with summary:
             with ui.row().classes("items-baseline gap-3"):
-                ui.label(short_name(opened.key)).classes("title")
                 show_status(status)
             show_overview(overview)
             if now:
@@ -230,19 +228,6 @@ def _of_samples(name: str, samples: int, row: Mapping[str, Any]) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
-
-
-async def _findings(page: Page, opened: OpenedSource) -> None:
-    box = ui.column().classes("gap-1 w-full")
-
-    async def draw() -> None:
-        found = await in_thread(partial(find_in_run, opened))
-        box.clear()
-        with box:
-            show_findings(opened, found)
-
-    await draw()
-    page.refresh_with(opened, draw)
 
 
 def _options(

@@ -48,8 +48,7 @@ def add(state: ViewerState) -> None:
             history = await opened.fetch(("task", env, name), lambda: task_history(opened.index, env, name))
             if not history:
                 raise ConfigError(f"task {name!r} of environment {env!r} has no valid episode in {key!r}.")
-            page.set_title(f"task {name}")
-            ui.label(f"{env} {short_name(name)}").classes("heading")
+            page.set_title(f"task {env} {name}")
             ui.label(describe_history(history))
             purposes = sorted({at.purpose for at in history})
             curves = [
