@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from verl_agent.types import TaskItem as TaskItem
     from verl_agent.types import ToolCall as ToolCall
     from verl_agent.types import Turn as Turn
-    from verl_agent.viewer.export.episode_html import show_episode as show_episode
+    from verl_agent.viewer.episode_html import show_episode as show_episode
 
 _MODULES = {
     "verl_agent.agents.base": ("Agent",),
@@ -90,7 +90,7 @@ _MODULES = {
     "verl_agent.types": (
         *("DemoAction", "Episode", "Message", "Reply", "StepResult", "StopReason", "TaskItem", "ToolCall", "Turn"),
     ),
-    "verl_agent.viewer.export.episode_html": ("show_episode",),
+    "verl_agent.viewer.episode_html": ("show_episode",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -16,16 +16,16 @@ from verl_agent.results.findings_steps import StepSummary
 from verl_agent.trace.behaviors import BEHAVIORS
 
 
-def cli(*arguments: str) -> list[str]:
-    """Return the command line of `verl-agent` with arguments."""
-    return [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", *arguments]
+def cli(*arguments: str, before: str = "pass") -> list[str]:
+    """Return the command line of `verl-agent` with arguments; it runs the statement `before` first."""
+    return [sys.executable, "-c", f"{before}\nfrom verl_agent.commands.cli import app; app()", *arguments]
 
 
 @contextmanager
-def viewing(runs: Path | Sequence[Path], config: Path) -> Iterator[str]:
+def viewing(runs: Path | Sequence[Path], config: Path, before: str = "pass") -> Iterator[str]:
     """Run `verl-agent view` of one or more runs; yield its URL with the token; see `at`."""
     environment = {**os.environ, "XDG_CONFIG_HOME": str(config)}
-    command = cli("view", *map(str, [runs] if isinstance(runs, Path) else runs), "--port", "0")
+    command = cli("view", *map(str, [runs] if isinstance(runs, Path) else runs), "--port", "0", before=before)
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     try:
         assert server.stdout is not None

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean, variance
 from typing import Any
 
+from verl_agent.results.statistics import t_quantile
 from verl_agent.trace.behaviors import BEHAVIORS
 from verl_agent.trace.metrics_log import MetricsLog, first_logged
 from verl_agent.types import StopReason
@@ -19,6 +20,8 @@ SUMMED = ("reward", "success", "turns", "tokens", "seconds", *(behavior.name for
 LARGEST = 1e100
 """Largest size of a number in a history: fits and variances add up squares."""
 LEARNING_RATE = "actor/lr"
+NORMAL_95 = 1.96
+"""Quantile of the normal distribution, of an interval of 95 %."""
 JUMP = 1.5
 """Ratio of the learning rates of two steps from which it is a change; warmup and decay change less."""
 
@@ -116,10 +119,26 @@ class RunHistory:
             found = first_logged(self.log.by_step, *names) | found
         return dict(sorted(found.items()))
 
+    def deviations(self, purpose: str = "train") -> dict[int, float]:
+        """Return the standard error of each success that `measure` returns, as Agresti and Coull do; empty for returns.
+
+        Empty, too, where a step has a success in the metrics log alone, whose number of episodes is not known.
+        """
+        chosen = {at.step: at for at in self.steps if at.purpose == purpose and at.episodes}
+        if not any(at.success for at in chosen.values()) or self.measure(purpose).keys() != chosen.keys():
+            return {}
+        shares = {step: ((at.success * at.episodes + 2) / (at.episodes + 4), at) for step, at in chosen.items()}
+        return {step: (share * (1 - share) / (at.episodes + 4)) ** 0.5 for step, (share, at) in shares.items()}
+
+    @property
+    def validation(self) -> str:
+        """Purpose of the validations: `validation`, or `test` where more of these were played."""
+        return max(("validation", "test"), key=lambda purpose: len(self.measure(purpose)))
+
     @property
     def validated(self) -> dict[int, float]:
-        """Success or return by step, of the validations; of the tests where they are more."""
-        return max(self.measure("validation"), self.measure("test"), key=len)
+        """Success or return of the validations by step."""
+        return self.measure(self.validation)
 
     def improves(self, since: int) -> bool:
         """Return True if the latest validations are better than those before a step, and training is not worse.
@@ -127,9 +146,12 @@ class RunHistory:
         Without validations after the step, training has to be better.
         """
         validated = self.validated
-        after = sum(step > since for step in validated)
-        values = validated if len(validated) >= 3 and after else self.measure()
-        return change_since(values, since) > 0 and change_since(self.measure(), since) >= 0
+        enough = len(validated) >= 3 and any(step > since for step in validated)
+        change, of_training = (
+            change_since(self.measure(purpose), since, self.deviations(purpose))
+            for purpose in (self.validation if enough else "train", "train")
+        )
+        return change > 0 and of_training >= 0
 
     def last_steps(self, since: int) -> list[StepSummary]:
         """Return the latest training steps, but none before a step."""
@@ -159,10 +181,15 @@ def _jumps(values: Mapping[int, float], ratio: float) -> list[tuple[int, float, 
     return [(at, a, b) for (_, a), (at, b) in found if a > 0 and b > 0 and max(a / b, b / a) > ratio]
 
 
-def change_since(values: Mapping[int, float], since: int) -> float:
-    """Return the latest mean minus that before a step; 0 if the difference may be noise.
+def change_since(values: Mapping[int, float], since: int, errors: Mapping[int, float] | None = None) -> float:
+    """Return the latest mean minus that before a step; 0 if 0 is in the 95 % interval of the difference.
 
     Both means are over at most `LATEST` values, of which those before the step are the last ones, or the first one.
+    The interval is the wider one of Welch's t interval over the values and, where they are known, of that from the
+    errors of the values. Without either, as for two values of unknown error, nothing is known to have changed.
+
+    Args:
+        errors: standard error of each value, from the episodes of its step.
     """
     steps = sorted(values)
     window = max(1, min(LATEST, len(steps) // 3))
@@ -170,11 +197,16 @@ def change_since(values: Mapping[int, float], since: int) -> float:
     late = [step for step in steps if step not in before and step >= since][-window:]
     if not late:
         return 0.0
-    old, new = [values[step] for step in before], [values[step] for step in late]
-    error = sum(variance(values) / len(values) for values in (old, new) if len(values) > 1) ** 0.5
-    change = fmean(new) - fmean(old)
-    least = 0.05 * max((abs(value) for value in values.values()), default=0.0)
-    return change if abs(change) > max(2 * error, least) else 0.0
+    parts = (before, late)
+    spread = sum(variance([values[at] for at in part]) / len(part) for part in parts if len(part) > 1) ** 0.5
+    freedom = len(before) + len(late) - 2
+    margins = [t_quantile(0.975, freedom) * spread] if freedom > 0 else []
+    if errors:
+        known = sum(fmean(errors[at] ** 2 for at in part) / len(part) for part in parts) ** 0.5
+        margins.append(NORMAL_95 * known)
+    least = 0.05 * max(abs(value) for value in values.values())
+    change = fmean(values[at] for at in late) - fmean(values[at] for at in before)
+    return change if margins and abs(change) > max(*margins, least) else 0.0
 
 
 def summarize_step(step: int, purpose: str, by_stop: Sequence[Mapping[str, Any]]) -> StepSummary:

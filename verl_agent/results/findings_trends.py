@@ -177,7 +177,8 @@ def _copies(history: RunHistory) -> tuple[int, str] | None:
     rewards = history.series(lambda at: at.reward, "episode/reward_mean")
     if onset is None or (now := latest(history.copies, onset.step)) < 0.5:
         return None
-    if change_since(rewards, onset.step) <= 0 or change_since(history.validated, onset.step) > 0:
+    of_validation = change_since(history.validated, onset.step, history.deviations(history.validation))
+    if change_since(rewards, onset.step) <= 0 or of_validation > 0:
         return None
     return onset.step, f"{now:.0%} of the episodes have the same actions, although their tasks differ, and earn more"
 

@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from verl_agent.trace.panels import BLUE, GREEN, GREY, ORANGE, PURPLE, RED
+from verl_agent.trace.panels import GREY
 
-COLORS = (BLUE, ORANGE, GREEN, PURPLE, RED, GREY)
-"""Colors of curves, in order. The first ones differ most for colour-blind readers."""
 FAINT = "rgba(128, 128, 128, 0.3)"
 """Color of grid lines, on light and on dark pages."""
 INTERVAL = "interval of "

@@ -6,7 +6,9 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import EChartPointClickEventArguments
 
-from verl_agent.viewer.axes import COLORS, INTERVAL
+from verl_agent.trace.panels import COLORS
+from verl_agent.viewer.axes import INTERVAL
+from verl_agent.viewer.layout import add_heading
 
 _BASE: Mapping[str, Any] = {
     "color": COLORS,
@@ -36,7 +38,7 @@ def add_chart(
         note: sentence below it, on what to look for.
     """
     with ui.column().classes("w-full min-w-0 gap-1"):
-        ui.label(title).classes("heading")
+        add_heading(title)
         # as SVG, whose texts follow the colors of the page
         chart = ui.echart(with_look(options), on_point_click, renderer="svg").classes("w-full h-64")
         if note:

@@ -24,9 +24,8 @@ from verl_agent.viewer.storage import (
     FOLDER,
     READ_CACHE_KB,
     explained,
-    index_folder,
     open_connection,
-    open_index_file,
+    open_index,
     stored_path,
     transaction,
 )
@@ -51,7 +50,7 @@ class RecordIndex:
 
     def __init__(self, source: RunSource, folder: Path | None = None) -> None:
         self.source = source
-        self.path = (folder or index_folder(source)) / f"{_shortened(source.name)}.sqlite"
+        self.path, self._db = open_index(source, f"{_shortened(source.name)}.sqlite", folder)
         self._temporary = folder is None and self.path.parent != source.folder / FOLDER
         self._labels_version: object = None
         self._replays: tuple[list[str], frozenset[str]] = ([], frozenset())
@@ -59,7 +58,6 @@ class RecordIndex:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         with explained(self.path):
-            self._db = open_index_file(self.path)
             self._first = open_connection(self.path, READ_CACHE_KB)
         self._connections.append(self._first)
 

@@ -5,23 +5,24 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 from urllib.parse import quote, unquote, urlencode
 
 from nicegui import Client, ui
 from nicegui.events import KeyEventArguments
-from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.oversight.socket import SOCKET
 from verl_agent.results.folder import REPORT
+from verl_agent.viewer.episode_html import THEME, html
 from verl_agent.viewer.overview import is_running
-from verl_agent.viewer.state import OpenedSource, ViewerState
-from verl_agent.viewer.text import MAX_NAME, cut_text, short_name
+from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
+from verl_agent.viewer.text import cut_text, short_name
 from verl_agent.visible import make_visible
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 TABS = (
     ("Run", ""),
@@ -36,9 +37,6 @@ EVALUATION_TABS = (*TABS[:4], ("Scaling", "/scaling"), ("Failures", "/failures")
 """Title and last part of the path of the pages of one source; the keys 1, 2, ... open them."""
 MOST_LINKS = 8
 """Runs that the header links; home has all."""
-NAME_COOKIE = "verl_agent_name"
-NO_NAME = "Write your name first: others see who acts."
-THEME = Path(__file__).with_name("theme.css").read_text(encoding="utf-8")
 REFRESH_S = 1.0
 """Seconds between two checks for new episodes."""
 MAX_UNOPENED = 20
@@ -71,7 +69,6 @@ class Page:
 
     def __init__(self, state: ViewerState) -> None:
         self.state = state
-        self.set_title("")
         ui.add_css(THEME)
         ui.colors(primary="#005f99")
         with ui.header(), ui.element("nav").classes("bar w-full"):
@@ -84,6 +81,9 @@ class Page:
             self._add_link("Leaderboard", "/leaderboard")
             self._add_link("Compare", "/compare")
         self._head = ui.column().classes("gap-2 w-full")
+        with self._head:
+            self._heading = ui.html(sanitize=False, tag="h1").classes("title")
+        self.set_title("runs")
         self._content = ui.column().classes("w-full gap-4")
         self._timers: list[Callable[[], object]] = []
 
@@ -92,8 +92,9 @@ class Page:
         self._timers.append(lambda: ui.timer(seconds, call))
 
     def set_title(self, title: str) -> None:
-        """Set the title of the browser's tab."""
-        ui.page_title(f"{short_name(title)} · verl-agent" if title else "verl-agent")
+        """Set the heading of the page and the title of the browser's tab."""
+        self._heading.content = html(short_name(title))
+        ui.page_title(f"{short_name(title)} · verl-agent")
 
     def open(self, key: str, title: str = "") -> OpenedSource:
         """Return the source that the page shows, and add its links, its keys and the progress of its index.
@@ -102,7 +103,7 @@ class Page:
             ConfigError: no source has this key.
         """
         opened = self.state.get(key)
-        self.set_title(title)
+        self.set_title(title or key)
         if key in self._links:
             self._links[key].classes("here")
         shown = EVALUATION_TABS if (opened.source.folder / REPORT).is_file() else TABS
@@ -142,6 +143,19 @@ class Page:
         for start in self._timers:
             start()
         _limit_unopened(ui.context.client)
+
+    async def show(self, opened: OpenedSource, find: Callable[[], T], show: Callable[[T], None]) -> None:
+        """Show what a query finds, now and whenever the source has changed."""
+        box = ui.column().classes("w-full gap-4")
+
+        async def draw() -> None:
+            found = await in_thread(find)
+            box.clear()
+            with box:
+                show(found)
+
+        await draw()
+        self.refresh_with(opened, draw)
 
     def refresh_with(self, opened: OpenedSource, draw: Callable[[], Awaitable[None]]) -> None:
         """Call `draw` whenever the source has changed, for at most a tenth of the time."""
@@ -191,31 +205,6 @@ def new_page(state: ViewerState) -> Iterator[Page]:
     ui.on_exception(lambda error: ui.notify(_message(error), type="negative"))  # NiceGUI logs it
     with page.content():
         yield page
-
-
-class ActingPerson:
-    """Field with the name of the person who acts on a control page. The browser remembers it in a cookie.
-
-    The name is not that of the server's owner: whoever has the link may act.
-
-    Args:
-        request: request of the page; its parameter `name` goes before the cookie.
-    """
-
-    def __init__(self, request: Request) -> None:
-        known = request.query_params.get("name") or unquote(request.cookies.get(NAME_COOKIE, ""))
-        self._field = ui.input("your name", value=known[:MAX_NAME], on_change=self._remember)
-        self._field.props("dense outlined").classes("w-64")
-        if known:
-            ui.timer(0.1, self._remember, once=True)
-
-    @property
-    def name(self) -> str:
-        """Name of the person; "" before one is written."""
-        return str(self._field.value or "").strip()[:MAX_NAME]
-
-    def _remember(self) -> None:
-        ui.run_javascript(f"document.cookie = '{NAME_COOKIE}={quote(self.name)}; path=/; SameSite=Strict'")
 
 
 def _message(error: Exception) -> str:
@@ -270,10 +259,27 @@ def show_error(error: Exception) -> None:
     ui.label(_message(error)).classes("bad-text")
 
 
+def icon_button(icon: str, name: str, on_click: Callable[[], object], size: str = "md") -> ui.button:
+    """Add a button with an icon, whose name a screen reader says and a tooltip shows."""
+    button = ui.button(icon=icon, on_click=on_click).props(f"dense flat size={size}").tooltip(name)
+    button.props["aria-label"] = name
+    return button
+
+
+def add_heading(text: str) -> ui.html:
+    """Add the heading of a section."""
+    return ui.html(html(text), sanitize=False, tag="h2").classes("heading")
+
+
+def show_html(content: str, classes: str = "w-full") -> ui.html:
+    """Show HTML of this package, in which all text from outside is escaped."""
+    return ui.html(content, sanitize=False).classes(classes)
+
+
 def show_text(text: str, classes: str = "") -> None:
     """Show text of a model or an environment as it is: never as markup, long text cut with a button for the rest."""
     shown, left_out = cut_text(text)
-    label = ui.label(shown).classes(f"mono {classes}").style("unicode-bidi: plaintext; overflow-wrap: anywhere")
+    label = ui.label(shown).classes(f"mono {classes}")
     if left_out:
 
         def show_all() -> None:

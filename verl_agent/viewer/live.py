@@ -1,4 +1,4 @@
-"""Present state of a running run: episodes in play, speed, memory, and an estimate of the end."""
+"""Present state of a run: episodes in play, speed, memory, an estimate of the end, and the end of its log."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ import psutil
 
 from verl_agent.errors import ConfigError
 from verl_agent.oversight.socket import SOCKET, send_command
+from verl_agent.results.folder import LOG
 from verl_agent.rollout.live import read_running
+from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.hang_watch import PHASE_FILE, START
 from verl_agent.runs.identity import LOCK_FILE, read_plan
 from verl_agent.trace.progress import STEPS_FOR_ETA
@@ -26,6 +28,8 @@ LATEST = 5_000
 """Records, the latest ones, in which ended episodes are searched."""
 ANSWER_S = 1.0
 """Seconds in which a run has to tell its episodes."""
+TAIL_BYTES = 32_000
+"""Bytes of the end of a log."""
 GPU_MEMORY = "perf/max_memory_allocated_gb"
 
 
@@ -163,3 +167,18 @@ def _end_of_evaluation(opened: OpenedSource, planned: int, now: datetime) -> dic
 def _time_left(seconds: float, now: datetime) -> str:
     left = timedelta(seconds=round(seconds))
     return f"{(now + left).astimezone():%Y-%m-%d %H:%M}, in {left}"
+
+
+def latest_log(folder: Path) -> Path | None:
+    """Return the log file of the latest start of a run or of an evaluation; None without one."""
+    found = [*sorted((folder / "logs").glob("*.log")), *((folder / LOG,) if (folder / LOG).is_file() else ())]
+    return found[-1] if found else None
+
+
+def read_tail(log: Path) -> tuple[str, str]:
+    """Return the first error of a log, "" without one, and its last lines."""
+    with log.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    return first_error_in([log]), text if size <= TAIL_BYTES else text.partition("\n")[2]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from nicegui import ui
 
-from verl_agent.viewer.layout import show_text
+from verl_agent.viewer.episode_html import messages_html
+from verl_agent.viewer.layout import show_html, show_text
 from verl_agent.viewer.parts import LONG, EpisodePart
-from verl_agent.viewer.text import short_name
 
 TIMEOUT_S = 120.0
 """Most seconds that loading the tokenizer and rendering may take."""
@@ -57,9 +57,7 @@ class RawPrompts:
             self._content.clear()
             with self._content:
                 show_text(f"Messages, without the chat template of the model: {error}")
-                for message in self._part.record["messages"]:
-                    ui.label(short_name(message["role"])).classes("small muted")
-                    show_text(message["content"])
+                show_html(messages_html(self._part.record["messages"]))
             return
         self._show()
 

@@ -53,24 +53,23 @@ def find_stages(index: RecordIndex) -> list[Stage]:
     The turns that a task needs are those of the oracle. Where they are not recorded, they are those of the task's
     shortest solved episode in all of the source, of any purpose.
     """
-    rows = index.db.execute(
-        f"""SELECT sums.env, step, max_turns, need, sum(episodes) AS episodes, sum(solved) AS solved, sum(cut) AS cut,
-            sum(turns) AS turns
-        FROM task_sums AS sums LEFT JOIN ({NEEDS}) AS needs ON needs.env = sums.env AND needs.task = sums.task
-        WHERE purpose = 'train' GROUP BY sums.env, step, max_turns, need ORDER BY sums.env, step, max_turns"""
-    )
-    stages: dict[tuple[str, int], Stage] = {}
-    for row in rows:
-        new = Stage(row["env"], row["max_turns"], row["step"], row["step"])
-        last = stages.setdefault((new.env, new.max_turns), new)
-        last.last = row["step"]
-        last.episodes += row["episodes"]
-        last.solved += row["solved"]
-        last.cut += row["cut"]
-        last.turns += row["turns"]
-        need = need_range(row["need"])
-        episodes, solved = last.by_need[need]
-        last.by_need[need] = (episodes + row["episodes"], solved + row["solved"])
+    sums = "sum(episodes) AS episodes, sum(solved) AS solved"
+    stages = {
+        (row["env"], row["max_turns"]): Stage(**row)
+        for row in index.db.execute(
+            f"""SELECT env, max_turns, min(step) AS first, max(step) AS last, {sums}, sum(cut) AS cut,
+                sum(turns) AS turns
+            FROM task_sums WHERE purpose = 'train' GROUP BY env, max_turns ORDER BY env, first, max_turns"""
+        )
+    }
+    for row in index.db.execute(
+        f"""SELECT sums.env, max_turns, need, {sums} FROM task_sums AS sums
+            LEFT JOIN ({NEEDS}) AS needs ON needs.env = sums.env AND needs.task = sums.task
+        WHERE purpose = 'train' GROUP BY sums.env, max_turns, need"""
+    ):
+        by_need, need = stages[row["env"], row["max_turns"]].by_need, need_range(row["need"])
+        episodes, solved = by_need[need]
+        by_need[need] = (episodes + row["episodes"], solved + row["solved"])
     return list(stages.values())
 
 

@@ -1,4 +1,4 @@
-"""Panels below each turn of an episode: drawings of the environment's state, and images that the adapter wrote."""
+"""Panels below each turn of an episode: drawings of the environment's state."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,12 +7,9 @@ from nicegui import ui
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.turn_record import MediaRecord
 from verl_agent.viewer.drawings import Panels, as_panels, draw_states
-from verl_agent.viewer.images import FOLDER, find_image
-from verl_agent.viewer.layout import link_to, run_path, show_error, show_text
+from verl_agent.viewer.layout import show_error, show_text
 from verl_agent.viewer.parts import LONG, EpisodePart
-from verl_agent.viewer.state import OpenedSource
 
 TIMEOUT_S = 30.0
 """Most seconds that an adapter may take to draw an episode."""
@@ -21,18 +18,13 @@ TIMEOUT_S = 30.0
 class StatePanels:
     """Places of the drawings of an episode, filled in when the adapter has computed them."""
 
-    def __init__(self, opened: OpenedSource, part: EpisodePart, read: Callable[[], EpisodeRecord]) -> None:
-        self._opened, self._part, self._read = opened, part, read
+    def __init__(self, part: EpisodePart, read: Callable[[], EpisodeRecord]) -> None:
+        self._part, self._read = part, read
         self._places: dict[int, ui.row] = {}
         self._message = ui.column()
 
     def add(self, turn: int) -> None:
-        """Add the place of a turn, from 1, or of the start, 0, and show the images of the turn."""
-        media = self._part.record["turns"][turn - self._part.first].get("media", []) if turn else []
-        if media:
-            with ui.row().classes("gap-4 items-start"):
-                for one in media:
-                    _show_image(self._opened, one)
+        """Add the place of a turn, from 1, or of the start, 0."""
         self._places[turn] = ui.row().classes("gap-8 items-start")
 
     def fill(self) -> None:
@@ -75,21 +67,6 @@ def _show_state(texts: Sequence[str], pictures: Sequence[tuple[str, str]]) -> No
         with ui.column().classes("gap-1"):
             show_text(title)
             _image(url)
-
-
-def _show_image(opened: OpenedSource, media: MediaRecord) -> None:
-    with ui.column().classes("gap-1"):
-        show_text(media["title"])
-        if find_image(opened, media["path"]) is None:
-            show_text(f"(no image {media['path']} in the folder {FOLDER} of the run)")
-            return
-        url = link_to(run_path(opened, f"/{FOLDER}/{media['path']}"))
-        with ui.link(target=url, new_tab=True), ui.element("div").classes("relative"):
-            _image(url).classes("border w-[32rem] max-w-full")
-            if box := media.get("box"):
-                places = zip(("left", "top", "width", "height"), box, strict=True)
-                style = ";".join(f"{name}:{100 * max(0.0, min(1.0, share)):.2f}%" for name, share in places)
-                ui.element("div").classes("absolute border-4 border-red-600").style(style)
 
 
 def _image(url: str) -> ui.element:

@@ -21,7 +21,10 @@ FOLDER = ".viewer"
 CACHE_KB, READ_CACHE_KB = 32_000, 4_000
 """Memory for pages of the file: of the connection that writes, and of each that reads."""
 
+REFUSALS = (sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_IOERR)
+"""Primary result codes of a file system that refuses the write-ahead log of a file, which another machine wrote."""
 _STORAGE_ERRORS = (
+    sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_READONLY,
@@ -29,6 +32,26 @@ _STORAGE_ERRORS = (
     sqlite3.SQLITE_BUSY,
 )
 """Primary result codes that the machine causes, not the program."""
+
+
+def open_index(source: RunSource, name: str, folder: Path | None) -> tuple[Path, sqlite3.Connection]:
+    """Open the index of a source for writing, and return its file and the connection.
+
+    It lies in a temporary folder where the one beside the records refuses it, for example because another machine has
+    written it with a log that this machine's file system does not allow.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    path = (folder or index_folder(source)) / name
+    with explained(path):
+        try:
+            return path, open_index_file(path)
+        except sqlite3.OperationalError as error:
+            if primary_code(error) not in REFUSALS or path.parent != source.folder / FOLDER:
+                raise
+            path = temporary_folder(source, str(error)) / name
+            return path, open_index_file(path)
 
 
 def open_index_file(path: Path) -> sqlite3.Connection:
@@ -85,6 +108,19 @@ def index_folder(source: RunSource) -> Path:
         reason = str(error)
     except OSError as error:
         reason = error.strerror or str(error)
+    return temporary_folder(source, reason)
+
+
+def temporary_folder(source: RunSource, reason: str) -> Path:
+    """Return a new temporary folder for the index.
+
+    Args:
+        reason: reason why `.viewer/` beside the records cannot be used.
+
+    Raises:
+        ConfigError: it cannot be created.
+    """
+    folder = source.folder / FOLDER
     logger.warning("%s cannot be written (%s): the index lies in a temporary folder", folder, reason)
     try:
         return Path(mkdtemp(prefix="verl-agent-view-"))
@@ -117,7 +153,7 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        code = primary_code(error)
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise ConfigError(
                 f"The index {path} is damaged ({error}). Stop the viewer, delete {path.parent} and start it again; the "
@@ -129,6 +165,11 @@ def explained(path: Path) -> Iterator[None]:
             f"The index {path} cannot be written ({error}). Free disk space or delete {path.parent}; the records are "
             "not changed."
         ) from error
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """Return the primary result code of SQLite."""
+    return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 
 
 def _version(db: sqlite3.Connection) -> int:

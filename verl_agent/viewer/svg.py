@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
-from verl_agent.trace.panels import BLUE, GREY, Curve, PanelKind
+from verl_agent.trace.panels import BLUE, GREY, Curve, Panel, smoothed
 
 WIDTH, HEIGHT = 460, 200
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 24, 20
@@ -25,14 +25,13 @@ def sparkline(values: Sequence[float], width: int = 120, height: int = 18) -> st
     )
 
 
-def line_chart(kind: PanelKind, curves: Sequence[Curve], borders: Sequence[int] = ()) -> str:
-    """Return curves over steps with axes and a legend below; texts are escaped.
+def line_chart(panel: Panel, window: int = 1) -> str:
+    """Return a chart over steps with axes and a legend below; texts are escaped.
 
     Args:
-        curves: curves; each has a point. Those of a stack are drawn as areas on each other.
-        borders: steps at which a dotted line stands.
+        window: number of steps of the running mean; 1 for none.
     """
-    shapes = _stacked(curves)
+    kind, shapes = panel.kind, _stacked([one for curve in panel.curves for one in smoothed(curve, window)])
     every = [point for _, points in shapes for point in points]
     x_range = _range([x for x, _ in every])
     y_range = (0.0, 1.0) if kind.share else _range([0.0] * kind.from_zero + [y for _, y in every])
@@ -53,11 +52,11 @@ def line_chart(kind: PanelKind, curves: Sequence[Curve], borders: Sequence[int] 
     ]
     frame = f"{_LEFT},{_TOP} {_LEFT},{HEIGHT - _BOTTOM} {WIDTH - _RIGHT},{HEIGHT - _BOTTOM}"
     parts.append(f'<polyline fill="none" stroke="{GREY}" points="{frame}"/>')
-    for border in borders:
+    for border in panel.borders:
         (x, top), (_, bottom) = place((border, y_range[1])), place((border, y_range[0]))
         parts.append(f'<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" stroke="{GREY}" stroke-dasharray="2 3"/>')
     for number, (curve, points) in enumerate(shapes):
-        color, name = curve.color, curve.name
+        color = curve.color
         if area := _area(curve, points, shapes[number - 1][1] if number else []):
             opacity = 0.4 if curve.stack else 0.15
             placed = _points(list(map(place, area)))
@@ -65,14 +64,16 @@ def line_chart(kind: PanelKind, curves: Sequence[Curve], borders: Sequence[int] 
         if curve.dashed:  # a limit, which holds until the next step
             points = [at for one, two in pairwise([*points, points[-1]]) for at in (one, (two[0], one[1]))]
         placed = _points(list(map(place, points)))
-        parts.append(f'<polyline fill="none" stroke="{escape(color)}" stroke-width="1.5" points="{placed}"/>')
+        width = 'stroke-width="1" stroke-opacity="0.35"' if curve.faint else 'stroke-width="1.5"'
+        parts.append(f'<polyline fill="none" stroke="{escape(color)}" {width} points="{placed}"/>')
         if len(points) == 1:
             at = place(points[0])
             parts.append(f'<circle cx="{at[0]}" cy="{at[1]}" r="3" fill="{escape(color)}"/>')
+    for number, curve in enumerate(panel.curves):
         x, y = 8 + number % 2 * WIDTH // 2, HEIGHT + 14 * (number // 2 + 1)
-        parts.append(f'<rect x="{x}" y="{y - 8}" width="10" height="8" style="fill: {escape(color)}"/>')
-        parts.append(f'<text x="{x + 14}" y="{y}">{escape(name)}</text>')
-    height = HEIGHT + 14 * ((len(curves) + 1) // 2) + 6
+        parts.append(f'<rect x="{x}" y="{y - 8}" width="10" height="8" style="fill: {escape(curve.color)}"/>')
+        parts.append(f'<text x="{x + 14}" y="{y}">{escape(curve.name)}</text>')
+    height = HEIGHT + 14 * ((len(panel.curves) + 1) // 2) + 6
     style = f"width: {WIDTH}px; max-width: 100%"
     return f'<svg viewBox="0 0 {WIDTH} {height}" style="{style}" role="img">{"".join(parts)}</svg>'
 
@@ -84,8 +85,7 @@ def _stacked(curves: Sequence[Curve]) -> list[tuple[Curve, list[tuple[float, flo
     for curve in curves:
         values = dict(sorted(curve.values.items()))
         if curve.stack:
-            steps = sorted({step for one in curves for step in one.values})
-            values = sums = {step: sums.get(step, 0.0) + curve.values.get(step, 0.0) for step in steps}
+            values = sums = {step: sums.get(step, 0.0) + value for step, value in values.items()}
         shapes.append((curve, [(float(step), value) for step, value in values.items()]))
     return shapes
 

@@ -2,7 +2,6 @@
 
 import unicodedata
 
-from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.visible import make_visible
 
 MAX_SHOWN = 20_000
@@ -22,21 +21,3 @@ def short_name(name: str) -> str:
     shown += "…" if left_out else ""
     from_right = any(unicodedata.bidirectional(character) in ("R", "AL", "AN") for character in shown)
     return f"\u2068{shown}\u2069" if from_right else shown
-
-
-def split_reply(reply: str, action: str | None) -> tuple[str, str, str]:
-    """Return the parts of a reply before, in and after its action; without one, all of it is the first part."""
-    start = reply.rfind(action) if action else -1
-    if action is None or start < 0:
-        return reply, "", ""
-    return reply[:start], action, reply[start + len(action) :]
-
-
-def describe_decision(turn: TurnRecord) -> str:
-    """Return who wrote a turn and who decided on it, in a line; "" where the policy wrote it and nobody decided."""
-    parts = [f"written by the {turn['author']}"] if "author" in turn else []
-    if review := turn.get("review"):
-        by = "a rule" if review["by"] == "rule" else f"the {review['by']}"
-        reason = f": {review['reason']}" if review["reason"] else ""
-        parts.append(f"{review['decision'].replace('_', ' ')} by {by}{reason} ({review['seconds']:.1f} s)")
-    return "; ".join(parts)

@@ -27,7 +27,7 @@ from verl_agent.evaluation.what_if.summary import (
 )
 from verl_agent.results.statistics import Estimate
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.layout import show_text
+from verl_agent.viewer.layout import icon_button, show_text
 from verl_agent.viewer.storage import stored_path
 from verl_agent.visible import make_visible
 
@@ -228,4 +228,4 @@ def _command(purpose: str, command: str) -> None:
     with ui.row().classes("items-center gap-2 w-full"):
         ui.label(purpose).classes("muted w-72 max-w-full")
         ui.label(command).classes("mono sunken").style("overflow-wrap: anywhere")
-        ui.button(icon="content_copy", on_click=lambda: ui.clipboard.write(command)).props("dense flat size=sm")
+        icon_button("content_copy", "copy the command", lambda: ui.clipboard.write(command), "sm")

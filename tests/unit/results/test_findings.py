@@ -70,6 +70,29 @@ def test_the_finding_on_a_growing_horizon_is_about_its_last_limit() -> None:
     assert finding.parameters["step"] == "3..4"
 
 
+@pytest.mark.parametrize(
+    ("episodes", "late", "improves"),
+    [(8, 0.5, False), (8, 1.0, True), (800, 0.5, True), (800, 0.26, False)],
+)
+def test_a_change_within_the_noise_of_few_episodes_is_no_improvement(
+    episodes: int, late: float, improves: bool
+) -> None:
+    """Two of eight episodes, then four of eight: Fisher's exact test has p = 0.6."""
+    success = [0.25, 0.25, 0.25, late]
+    steps = [step(at, episodes=episodes, success=one, reward=one) for at, one in enumerate(success, start=1)]
+    history = RunHistory(steps)
+    assert history.improves(4) == improves
+    validated = [step(at, purpose="validation", episodes=episodes, success=one) for at, one in enumerate(success)]
+    assert RunHistory([*validated, *[step(at) for at in range(1, 5)]]).improves(2) == improves
+
+
+def test_two_returns_of_unknown_error_are_no_improvement() -> None:
+    history = RunHistory([step(at, success=0.0, reward=reward) for at, reward in ((1, 0.1), (2, 0.2))])
+    assert not history.improves(2)
+    rising = RunHistory([step(at, success=0.0, reward=at / 10 + at % 2 / 20) for at in range(1, 13)])
+    assert rising.improves(6)
+
+
 def test_the_share_of_equal_groups_is_that_of_the_page_to_which_it_leads() -> None:
     (finding,) = find_problems(RunHistory([step(1), step(2)], {1: (1, 1), 2: (5, 9)}))
     assert finding.text.startswith("All returns are equal in 60% of the groups")

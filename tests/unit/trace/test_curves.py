@@ -6,9 +6,10 @@ import struct
 import pytest
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.curves import logged_panels, plot_curves
+from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.metrics_log import ValidationScore, parse_step, read_metrics, validation_scores
-from verl_agent.trace.panels import RETURN, running_mean
+from verl_agent.trace.panels import RETURN, Curve, mean_over_steps, smoothed, usual_window
+from verl_agent.trace.run_panels import logged_steps, run_panels
 
 
 def write(path, *lines: tuple[int, dict[str, float | None]]):
@@ -53,7 +54,8 @@ def test_a_panel_without_data_is_left_out(tmp_path):
 
 
 def test_a_run_with_only_validation_has_one_panel():
-    assert [panel.kind for panel in logged_panels({0: {"val-core/guess/reward/mean@4": 0.5}})] == [RETURN]
+    log = {0: {"val-core/guess/reward/mean@4": 0.5}}
+    assert [panel.kind for panel in run_panels(logged_steps(log), log)] == [RETURN]
 
 
 def test_a_log_without_known_metrics_raises_config_error(tmp_path):
@@ -105,8 +107,18 @@ def test_validation_scores_are_read_from_the_metric_names_of_verl():
     ]
 
 
-def test_a_running_mean_uses_earlier_values_only():
-    assert running_mean([1.0, 3.0, 5.0, 7.0], window=2) == [1.0, 2.0, 4.0, 6.0]
+def test_a_running_mean_uses_earlier_steps_only():
+    assert mean_over_steps({1: 1.0, 2: 3.0, 3: 5.0, 9: 7.0}, window=2) == {1: 1.0, 2: 2.0, 3: 4.0, 9: 7.0}
+
+
+def test_a_long_run_has_a_running_mean_before_its_own_values_and_a_limit_has_none():
+    assert (usual_window(range(39)), usual_window(range(60))) == (1, 3)
+    curve = Curve("a", {step: float(step) for step in range(60)}, band={0: (0.0, 1.0)})
+    own, mean = smoothed(curve, 3)
+    assert own.faint and own.values == curve.values and own.band == curve.band
+    assert mean.values[59] == 58.0 and not mean.band
+    assert smoothed(Curve("limit", curve.values, dashed=True), 3)[0].values == curve.values
+    assert [one.faint for one in smoothed(Curve("a", curve.values, stack="b"), 3)] == [False]
 
 
 def test_a_title_with_dollar_signs_is_no_formula(tmp_path):

@@ -12,11 +12,11 @@ import pytest
 
 import verl_agent as va
 from tests.support.episodes import STARTED, played, talk
-from verl_agent.trace.panels import Curve, PanelKind
+from verl_agent.trace.panels import Curve, Panel, PanelKind
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.trace.turn_record import ReviewRecord
-from verl_agent.viewer.export.episode_html import episode_html
+from verl_agent.viewer.episode_html import describe_decision, episode_html
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import static_page
 from verl_agent.viewer.export.write import export_episodes
@@ -25,7 +25,6 @@ from verl_agent.viewer.pages.compare import word_difference
 from verl_agent.viewer.parts import first_part
 from verl_agent.viewer.state import ViewerState
 from verl_agent.viewer.svg import line_chart, sparkline
-from verl_agent.viewer.text import describe_decision
 
 HOSTILE = "</template></script><script>alert(1)</script> \u202e \0 'quoted' \"twice\""
 
@@ -67,7 +66,7 @@ def test_a_turn_says_who_acted_who_decided_and_what_was_proposed() -> None:
     ]
     text = episode_html(first_part(record))
     assert "edited by the person" in text and "south &amp; away" in text and "too &lt;dear&gt;" in text
-    assert text.count("class='decision'") == 2 and text.count("class='proposed'") == 1
+    assert text.count("class='mono warn'") == 2 and text.count("class='mono muted line-through'") == 1
 
 
 def test_a_reply_of_unknown_length_has_no_number_of_tokens() -> None:
@@ -201,7 +200,7 @@ def test_a_frame_has_a_row_for_each_episode_or_turn(run: Path) -> None:
 
 def test_a_notebook_shows_an_episode_as_escaped_html() -> None:
     html = va.show_episode(talk("a b", prompt=HOSTILE + "x" * 30_000))._repr_html_()
-    assert "turn 2" in html
+    assert "Turn 2" in html
     assert "<script" not in html
     assert "more characters" in html
 
@@ -214,8 +213,8 @@ def test_word_differences_are_marked_and_escaped() -> None:
 
 
 def test_curves_are_drawn_for_one_point_and_for_equal_values() -> None:
-    assert "nan" not in line_chart(PanelKind("<b>", ""), [Curve("a", {1: 0.5}, "red")]) + sparkline([0.0])
-    assert "&lt;b&gt;" in line_chart(PanelKind("<b>", ""), [Curve("a", {1: 0.5, 2: 0.5}, "red")])
+    assert "nan" not in line_chart(Panel(PanelKind("<b>", ""), [Curve("a", {1: 0.5}, "red")])) + sparkline([0.0])
+    assert "&lt;b&gt;" in line_chart(Panel(PanelKind("<b>", ""), [Curve("a", {1: 0.5, 2: 0.5}, "red")]))
     assert sparkline([]) == ""
 
 
@@ -224,10 +223,10 @@ def test_exported_curves_have_areas_bands_limits_and_stage_borders() -> None:
     stack = [Curve(name, {1: 0.5, 2: 0.5}, stack="stop") for name in "ab"]
     limit = Curve("limit", {1: 4.0, 2: 6.0}, dashed=True)
     share = PanelKind("share", "", share=True)
-    assert line_chart(share, [band]).count("<polygon") == 1
-    assert line_chart(share, stack).count("<polygon") == 2
-    drawn = line_chart(PanelKind("turns", "", from_zero=True), [limit], borders=[2])
+    assert line_chart(Panel(share, [band])).count("<polygon") == 1
+    assert line_chart(Panel(share, stack)).count("<polygon") == 2
+    drawn = line_chart(Panel(PanelKind("turns", "", from_zero=True), [limit], [2]))
     steps = re.findall(r'points="([^"]*)"', drawn)[-1]
     points = [tuple(map(float, point.split(","))) for point in steps.split()]
     assert points[0][1] == points[1][1] and points[1][0] == points[2][0], "a step and no slope"
-    assert "stroke-dasharray" in line_chart(share, [band], borders=[2])
+    assert "stroke-dasharray" in line_chart(Panel(share, [band], [2]))

@@ -52,7 +52,7 @@ def test_a_new_run_appears_on_home(tmp_path: Path, browser: Browser) -> None:
         (offline / "20260101T000000.jsonl").write_text('{"step": 1, "data": {"train/loss": 0.5}}\n')
         page.get_by_role("link", name="sft").first.wait_for()
         page.get_by_role("link", name="sft").first.click()
-        page.get_by_text("train/loss", exact=True).first.wait_for()
+        page.get_by_text("Loss (nats per token; of DPO per pair)").wait_for()
         page.close()
 
 

@@ -13,7 +13,7 @@ from verl_agent.results.findings_steps import StepSummary
 from verl_agent.results.results import summarize
 from verl_agent.runs.identity import LOCK_FILE, write_plan
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.trace.panels import ENTROPY_KIND, SECONDS, SUCCESS, TURNS, Curve
+from verl_agent.trace.panels import ENTROPY_KIND, SECONDS, SUCCESS, TURNS, Curve, Panel
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose
 from verl_agent.viewer.charts import RunData, chart, panels
 from verl_agent.viewer.export.write import export_episodes
@@ -47,7 +47,7 @@ def at(step: int, purpose: str = "train", success: float = 0.0, max_turns: int =
 
 def line(run: RunData, title: str, name: str, smooth: int) -> dict[int, float]:
     (panel,) = [panel for panel in panels(run) if panel.kind.title == title]
-    (found,) = [one for one in chart([(run, panel)], smooth=smooth)["series"] if one["name"] == name]
+    found = [one for one in chart([(run, panel)], smooth=smooth)["series"] if one["name"] == name][-1]
     return {step: value for _, value, step in found["data"]}
 
 
@@ -57,7 +57,7 @@ def test_a_running_mean_is_over_steps_and_leaves_limits_and_spaced_validations_a
     assert line(run, SUCCESS.title, "validation", 3) == {5: 0.1, 10: 0.35}
     assert line(run, SUCCESS.title, "validation", 10)[10] == pytest.approx(0.225)
     assert line(run, TURNS.title, "turn limit", 10) == {step: 4.0 if step < 6 else 8.0 for step in range(1, 11)}
-    assert line(run, SUCCESS.title, "train", 2)[10] == pytest.approx((9 / 20 + 10 / 20) / 2)
+    assert line(run, SUCCESS.title, "training", 2)[10] == pytest.approx((9 / 20 + 10 / 20) / 2)
 
 
 def test_the_phases_of_a_step_add_up_to_its_time() -> None:
@@ -73,7 +73,7 @@ def test_the_phases_of_a_step_add_up_to_its_time() -> None:
 
 @pytest.mark.parametrize("low", [-0.00386, -1.23e-05, -123456.0, -1.5e-101])
 def test_numbers_of_an_exported_axis_are_not_cut(low: float) -> None:
-    text = line_chart(ENTROPY_KIND, [Curve("", {1: low, 2: -low})])
+    text = line_chart(Panel(ENTROPY_KIND, [Curve("", {1: low, 2: -low})]))
     ends = [(float(x), label) for x, label in re.findall(r'<text x="(\d+)" y="\d+" text-anchor="end">([^<]+)<', text)]
     assert f"{low:.3g}" in {label for _, label in ends}
     assert all(x - 6.0 * len(label) >= 0 for x, label in ends), "a digit is at most 6 pixels wide in 10 px"

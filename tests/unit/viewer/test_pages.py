@@ -271,6 +271,58 @@ def test_no_page_scrolls_sideways_and_no_text_is_cut(pages, url, evaluations, ru
         assert page.evaluate(CUT) == [], path
 
 
+def test_each_page_has_a_heading_a_title_and_a_name_for_each_control(pages) -> None:
+    group = "/run/run/group?group=1-0&step=1&purpose=train"
+    shown = ["/", "/run/run", "/run/run/episodes?step=1", "/run/run/episode/4", "/run/run/group", group, "/compare"]
+    shown += ["/run/run/task", "/run/run/task?env=talk&task=1", "/run/run/horizon", "/run/run/labels", "/leaderboard"]
+    shown += ["/run/run/tokens", "/run/run/episode/2/tokens", "/run/run/control", "/run/run/running"]
+    titles = {}
+    for path in shown:
+        page = pages(path)
+        page.locator("h1").wait_for(timeout=20_000)
+        titles[path] = page.title()
+        assert page.locator("h1").all_inner_texts() == [page.title().removesuffix(" · verl-agent")], path
+        assert page.evaluate(UNNAMED) == [], path
+        page.close()
+    assert len(set(titles.values())) == len(titles), titles
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("", "No episode and no metric is recorded yet."),
+        ("/episodes", "0 episodes"),
+        ("/group", "No group is recorded."),
+        ("/task", "0 tasks"),
+        ("/horizon", "No training episode is recorded yet."),
+        ("/tokens", "No tokens are recorded."),
+        ("/labels", "No episode is labelled."),
+        ("/running", "No episode is in play"),
+    ],
+)
+def test_a_page_of_a_run_without_records_says_so(pages, empty: str, path: str, text: str) -> None:
+    pages(at(empty, f"/run/empty{path}")).get_by_text(text).first.wait_for(timeout=20_000)
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serve a run that has recorded nothing yet; yield the URL."""
+    folder = tmp_path_factory.mktemp("empty") / "empty"
+    (folder / "metrics").mkdir(parents=True)
+    with viewing(folder, folder.parent) as found:
+        yield found
+
+
+UNNAMED = """() => [...document.querySelectorAll('button, a, input')].filter(control => {
+  if (!control.offsetParent || control.closest('.ag-root-wrapper')) return false;
+  const copy = (control.closest('label') ?? control).cloneNode(true);
+  copy.querySelectorAll('[aria-hidden=true], i').forEach(icon => icon.remove());
+  return !(control.ariaLabel || control.title || control.labels?.[0]?.textContent.trim() || copy.textContent.trim() ||
+    copy.querySelector('img[alt]'));
+}).map(control => control.outerHTML.slice(0, 200))"""
+"""Script that returns the controls without a name, which a screen reader would not announce."""
+
+
 def test_a_page_follows_the_colors_of_the_system(pages) -> None:
     page = pages("/run/run")
     page.get_by_text("Success (share of episodes)").wait_for(timeout=20_000)
@@ -326,7 +378,7 @@ def test_an_episode_shows_the_drawings_and_images_of_its_environment(pages) -> N
     image = page.locator("img[src='/run/run/media/a/1.png']")
     image.wait_for()
     assert image.evaluate("image => image.naturalWidth") == 1, "the file was served"
-    mark = page.locator("#turn-1 .border-red-600")
+    mark = page.locator("#turn-1 .marked")
     assert mark.evaluate("mark => [mark.style.left, mark.style.height]") == ["25%", "10%"]
     page.locator("#turn-1").get_by_text("edited by the person (2.0 s)").wait_for()
     page.locator("#turn-1").get_by_text("get 9 gold").wait_for()

@@ -27,17 +27,19 @@ from verl_agent.runs.hang_watch import mark_phase
 from verl_agent.runs.identity import LOCK_FILE, write_plan
 from verl_agent.trace.labels import Label, LabelFile
 from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS, Curve, Panel
+from verl_agent.trace.run_panels import MOST_CURVES
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
-from verl_agent.viewer.charts import MOST_CURVES, RunData, chart, panels
+from verl_agent.viewer.charts import RunData, chart, panels
+from verl_agent.viewer.episode_html import split_reply
+from verl_agent.viewer.filters import SavedFilters
 from verl_agent.viewer.layout import MAX_UNOPENED
 from verl_agent.viewer.live import WINDOW_S, read_now
 from verl_agent.viewer.overview import read_overview, status_of
 from verl_agent.viewer.queries import TaskStep, success_rates
-from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.server import LOCAL, listen, serving_pages
 from verl_agent.viewer.state import ViewerState, short_keys
-from verl_agent.viewer.text import MAX_NAME, cut_text, make_visible, short_name, split_reply
+from verl_agent.viewer.text import MAX_NAME, cut_text, make_visible, short_name
 
 
 def test_control_and_direction_characters_are_visible() -> None:
@@ -76,7 +78,10 @@ def test_points_of_a_chart_know_their_step() -> None:
     run = RunData("run", [step(1), step(2, success=0.75)], {})
     (success,) = [panel for panel in panels(run) if panel.kind is SUCCESS]
     options = chart([(run, success)], "episodes", smooth=2)
-    assert options["series"][0]["data"] == [[8, 0.25, 1], [16, 0.5, 2]]
+    assert [line["data"] for line in options["series"]] == [
+        [[8, 0.25, 1], [16, 0.75, 2]],
+        [[8, 0.25, 1], [16, 0.5, 2]],
+    ]
 
 
 def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
@@ -94,9 +99,9 @@ def test_differences_of_probabilities_and_of_log_probs_are_two_charts() -> None:
 
 
 def test_charts_of_several_runs_name_the_run_of_each_curve() -> None:
-    run, panel = RunData("one", [step(1)], {}), Panel(RETURN, [Curve("train", {1: 0.5})])
+    run, panel = RunData("one", [step(1)], {}), Panel(RETURN, [Curve("training", {1: 0.5})])
     names = [line["name"] for line in chart([(run, panel), (RunData("two", [step(1)], {}), panel)])["series"]]
-    assert names == ["one: train", "two: train"]
+    assert names == ["one: training", "two: training"]
 
 
 def test_a_task_tells_when_it_was_solved_and_forgotten() -> None:
@@ -350,7 +355,8 @@ def test_success_has_the_interval_of_reports_as_a_band() -> None:
     line, low, height = chart([(run, success)])["series"]
     assert [point[1] for point in line["data"]] == [0.5, 0.5]
     assert low["data"] == [[1, 0.2], [2, 0.2]] and height["data"][0][1] == pytest.approx(0.7)
-    assert len(chart([(run, success)], smooth=5)["series"]) == 1
+    *_, mean = chart([(run, success)], smooth=5)["series"]
+    assert mean["lineStyle"]["width"] == 2 and "stack" not in mean, "a running mean has no interval"
 
 
 def test_the_rate_of_a_step_is_that_of_the_report(tmp_path: Path) -> None:

@@ -8,17 +8,16 @@ from dataclasses import dataclass
 from html import escape
 
 from verl_agent.errors import counted
-from verl_agent.viewer.charts import RunData, panels, stage_borders
-from verl_agent.viewer.export.episode_html import STYLE, episode_html
+from verl_agent.viewer.charts import RunData, describe_panel, panels
+from verl_agent.viewer.episode_html import STYLE, episode_html, html
 from verl_agent.viewer.images import MAX_EMBEDDED, ImageBudget
 from verl_agent.viewer.listings import learning_signal
 from verl_agent.viewer.parts import EpisodePart
 from verl_agent.viewer.queries import Row
 from verl_agent.viewer.svg import line_chart
-from verl_agent.visible import make_visible
 
 _PAGE_STYLE = """
-body {background: var(--page); margin: 16px auto; padding: 0 16px; max-width: 1100px}
+body {margin: 16px auto; padding: 0 16px; max-width: 1100px}
 table {border-collapse: collapse; width: 100%; font-size: 13px; display: block; overflow-x: auto}
 td, th {text-align: left; padding: 2px 10px 2px 0; border-bottom: 1px solid var(--line); max-width: 320px;
   overflow: hidden; text-overflow: ellipsis; white-space: nowrap}
@@ -128,7 +127,7 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
             templates.append(template)
             size += len(row) + len(template)
     heads = "".join(f"<th>{name}</th>" for name in ("run", *COLUMNS, "turns"))
-    filtered = f"<p>Filter: {_text(chosen)}</p>" if chosen else ""
+    filtered = f"<p>Filter: {html(chosen)}</p>" if chosen else ""
     left_out = (
         f"<p>{too_many} more episodes are left out: a page holds at most {MAX_TEXT / 1e6:g} MB. "
         "Choose fewer with --where or --limit.</p>"
@@ -143,7 +142,7 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
     )
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>{_text(titles)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{html(titles)}</title>
 <meta http-equiv="Content-Security-Policy" content="{escape(policy)}">
 <style>{STYLE}{_PAGE_STYLE}</style></head>
 <body class="va"><a href="#" id="back" hidden>all episodes</a><div id="shown"></div>
@@ -158,14 +157,14 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
 
 
 def _run(part: RunPart) -> str:
-    charts = []
-    for panel in panels(part.data):
-        curves = [curve for curve in panel.curves if curve.values]
-        drawn = line_chart(panel.kind, curves, stage_borders(part.data))
-        charts.append(f"<div>{drawn}<p class='facts'>{_text(panel.kind.note)}</p></div>")
+    window = part.data.usual_window
+    charts = [
+        f"<div>{line_chart(panel, window)}<p class='small muted'>{html(describe_panel(panel, window))}</p></div>"
+        for panel in panels(part.data)
+    ]
     missing = f" The first {len(part.episodes)} of {part.total} are shown." if part.total > len(part.episodes) else ""
     return (
-        f"<h2>{_text(part.data.name)}</h2><p>{counted(part.total, 'episode')}.{missing}</p>"
+        f"<h2>{html(part.data.name)}</h2><p>{counted(part.total, 'episode')}.{missing}</p>"
         f'<div class="curves">{"".join(charts)}</div>{_groups(part)}'
     )
 
@@ -179,7 +178,7 @@ def _groups(part: RunPart) -> str:
         signal = ": ".join(filter(None, [learning_signal(group), equal]))
         facts = [group[name] for name in ("step", "purpose", "group", "task", "episodes")]
         cells = (*facts, f"{group['reward']:.3g}", signal)
-        rows.append("<tr>" + "".join(f"<td>{_text(cell)}</td>" for cell in cells) + "</tr>")
+        rows.append("<tr>" + "".join(f"<td>{html(cell)}</td>" for cell in cells) + "</tr>")
     heads = "".join(
         f"<th>{name}</th>" for name in ("step", "purpose", "group", "task", "samples", "mean return", "learning signal")
     )
@@ -192,9 +191,5 @@ def _row(name: str, run: str, episode: EpisodePart) -> str:
     fields = dict(episode.record)
     values = [run, *(fields[column] for column in COLUMNS), episode.total]
     text = json.dumps(values, ensure_ascii=False).lower()
-    cells = "".join(f"<td>{_text(value)}</td>" for value in values)
-    return f'<tr tabindex="0" data-episode="{name}" data-text="{_text(text)}">{cells}</tr>'
-
-
-def _text(value: object) -> str:
-    return escape(make_visible(f"{value:g}" if isinstance(value, float) else str(value)))
+    cells = "".join(f"<td>{html(value)}</td>" for value in values)
+    return f'<tr tabindex="0" data-episode="{name}" data-text="{html(text)}">{cells}</tr>'

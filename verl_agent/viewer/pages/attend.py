@@ -16,7 +16,8 @@ from verl_agent.oversight.attend import attending
 from verl_agent.oversight.person import read_line
 from verl_agent.oversight.question import NO_ACTION, Question
 from verl_agent.oversight.socket import receive
-from verl_agent.viewer.layout import NO_NAME, ActingPerson, new_page, show_text, url_of
+from verl_agent.viewer.layout import new_page, show_text, url_of
+from verl_agent.viewer.pages.control import NO_NAME, ActingPerson
 from verl_agent.viewer.state import ViewerState
 from verl_agent.visible import is_plain, make_visible, one_line, show_bytes
 

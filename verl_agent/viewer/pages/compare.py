@@ -11,8 +11,9 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
+from verl_agent.viewer.episode_html import turn_head
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import link_to, new_page, run_path, show_text, url_of
+from verl_agent.viewer.layout import add_heading, link_to, new_page, run_path, show_html, show_text, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
 from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
 from verl_agent.viewer.pairs import PairedChanges, TaskPair, an_evaluation, compare_pairs, pair_tasks
@@ -168,7 +169,7 @@ async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], q
         name: value for name, value in query.items() if name not in ("env", "task", "turn", "a_episode", "b_episode")
     }
     ui.link("all tasks", link_to("/compare", back))
-    ui.label(f"{task['env']} {short_name(task['task'])}").classes("heading")
+    add_heading(f"{task['env']} {short_name(task['task'])}")
     at, parts = whole_number("turn", query.get("turn", "1")), list[EpisodePart]()
     with ui.element("div").classes("sides"):
         for side, opened, conditions in zip("ab", sides, chosen, strict=True):
@@ -196,14 +197,13 @@ async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], q
     differences = await in_thread(lambda: [word_difference(*pair) for pair in replies])
     for number, ((one, two), words) in enumerate(zip(pairs, differences, strict=True), start=first):
         with ui.element("div").classes("sides"):
-            for side, turn, html in zip("AB", (one, two), words, strict=True):
+            for side, turn, words_html in zip("AB", (one, two), words, strict=True):
                 with ui.column().classes("gap-1"):
                     if turn is None:
                         ui.label(f"{side}, turn {number}: the episode has ended.").classes("muted")
                         continue
-                    ui.label(f"{side}, turn {number}: reward {turn['reward']:g}").classes("small muted")
                     # `word_difference` escapes everything that the model wrote.
-                    ui.html(html, sanitize=False).classes("mono").style("overflow-wrap: anywhere")
+                    show_html(f"{turn_head(number, turn)}<div class='mono'>{words_html}</div>")
                     if not (one and two and one["observation"] == two["observation"]):
                         show_text(turn["observation"] or "", "sunken w-full")
         await sleep(0)  # others are served between two turns

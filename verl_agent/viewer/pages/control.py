@@ -1,18 +1,47 @@
 """Buttons of a person in control of a run: pause, resume, step, end an episode, end the run."""
 
 from typing import Any
+from urllib.parse import quote, unquote
 
 from nicegui import run, ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.oversight.socket import send_command
-from verl_agent.viewer.layout import NO_NAME, ActingPerson, link_to, new_page, run_path, url_of
+from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.text import MAX_NAME
 
 REFRESH_S = 1.0
 """Seconds between two questions for the state of the run."""
 TIMEOUT_S = 10.0
+NAME_COOKIE = "verl_agent_name"
+NO_NAME = "Write your name first: others see who acts."
+
+
+class ActingPerson:
+    """Field with the name of the person who acts on a control page. The browser remembers it in a cookie.
+
+    The name is not that of the server's owner: whoever has the link may act.
+
+    Args:
+        request: request of the page; its parameter `name` goes before the cookie.
+    """
+
+    def __init__(self, request: Request) -> None:
+        known = request.query_params.get("name") or unquote(request.cookies.get(NAME_COOKIE, ""))
+        self._field = ui.input("your name", value=known[:MAX_NAME], on_change=self._remember)
+        self._field.props("dense outlined").classes("w-64")
+        if known:
+            ui.timer(0.1, self._remember, once=True)
+
+    @property
+    def name(self) -> str:
+        """Name of the person; "" before one is written."""
+        return str(self._field.value or "").strip()[:MAX_NAME]
+
+    def _remember(self) -> None:
+        ui.run_javascript(f"document.cookie = '{NAME_COOKIE}={quote(self.name)}; path=/; SameSite=Strict'")
 
 
 def add(state: ViewerState) -> None:

@@ -2,17 +2,30 @@
 
 from asyncio import sleep
 from collections.abc import Callable
+from functools import partial
+from html import escape
+from typing import NamedTuple
 
 from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import counted
-from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.turn_record import turn_text
-from verl_agent.types import StopReason
 from verl_agent.viewer.conditions import GROUP_FIELDS
+from verl_agent.viewer.episode_html import (
+    Fact,
+    FindImage,
+    ShowRest,
+    episode_facts,
+    facts_html,
+    judgements_html,
+    messages_html,
+    names_of,
+    turn_html,
+)
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import add_keys, link_to, new_page, run_path, show_text, url_of
+from verl_agent.viewer.layout import add_keys, icon_button, link_to, new_page, run_path, show_html, show_text, url_of
+from verl_agent.viewer.pages.files import image_url
 from verl_agent.viewer.pages.labels import add_label_editor
 from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
 from verl_agent.viewer.parts import EpisodePart, read_part
@@ -22,22 +35,8 @@ from verl_agent.viewer.recorded_tokens import file_with_tokens
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.state_panels import StatePanels
 from verl_agent.viewer.text import short_name
-from verl_agent.viewer.turns import turn_card
 from verl_agent.viewer.why import WhyPanels, record_place
 
-ENDINGS = {
-    StopReason.TERMINATED: "The environment ended the task.",
-    StopReason.TURN_LIMIT: "The episode reached its turn limit.",
-    StopReason.TURN_TOKENS: "A reply reached the token budget of a turn.",
-    StopReason.EPISODE_TOKENS: "The episode reached its token budget.",
-    StopReason.ENV_ERROR: "The environment failed; the episode is not trained on.",
-    StopReason.ACTION_ERROR: "The last action makes the environment fail each time; it counts as a failed episode.",
-    StopReason.OVERLONG_PROMPT: "The prompt is longer than its limit; no turn was played.",
-    StopReason.REQUEST_REFUSED: "The server of the model refused the request of a turn; the episode is in no rate.",
-    StopReason.CANCELLED: "The run was stopped during the episode.",
-    StopReason.OPERATOR: "A person ended the episode.",
-}
-"""Sentence for each reason to end."""
 MAX_SAMPLES = 64
 """Samples of the group that the page links at most; the page of the group has all."""
 
@@ -56,37 +55,39 @@ def add(state: ViewerState) -> None:
             around = Filter.parse({name: value for name, value in request.query_params.items() if name != "turn"})
             row = find_row(opened.index, episode_id) or {}
             page.set_title(f"{short_name(record['task'])} · step {record['step']}")
-            await _facts(opened, row, record)
+            await _facts(opened, row, part)
             await _neighbors(opened, episode_id, around)
             add_label_editor(opened, row)
-            _judgements(record)
             place = await in_thread(lambda: record_place(opened.index, episode_id))
-            why, states = WhyPanels(place), StatePanels(opened, part, lambda: opened.index.read(episode_id))
+            why, states = WhyPanels(place), StatePanels(part, lambda: opened.index.read(episode_id))
             url = run_path(opened, f"/episode/{episode_id}")
-            await _turns(part, turn, lambda number: link_to(url, {**around.values, "turn": number}), why, states)
+            show = ShownTexts(partial(image_url, opened), partial(_link_to_text, url))
+            await _turns(part, turn, lambda number: link_to(url, {**around.values, "turn": number}), show, why, states)
 
 
-async def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
-    with ui.row().classes("items-baseline gap-4"):
-        ui.label("solved" if record["success"] else "not solved").classes(
-            "chip good" if record["success"] else "chip bad"
-        )
-        ui.label(f"return {record['reward']:g}")
-        if "shaped_return" in record:
-            ui.label(f"shaped return {record['shaped_return']:g}")
-        ui.label(f"{row['turns']:,} of {record['max_turns']:,} turns")
-        if row["tokens"]:
-            ui.label(counted(row["tokens"], "token"))
-        if row["replaced"]:
-            ui.label("replaced: the resumed run played this episode again").classes("warn")
-        ui.label(f"{record['seconds']:.1f} s")
-        ui.label(ENDINGS.get(StopReason(record["stop"]), record["stop"]))
+class ShownTexts(NamedTuple):
+    """Images and long texts of an episode, as its page links them."""
+
+    image: FindImage
+    rest: ShowRest
+
+
+def _link_to_text(url: str, place: str, rest: str) -> str:
+    return f'<a href="{escape(f"{url}/text?{place}")}">{len(rest):,} more characters</a>'
+
+
+async def _facts(opened: OpenedSource, row: Row, part: EpisodePart) -> None:
+    record = part.record
+    facts = episode_facts(record, part.total)
+    if row["tokens"]:
+        facts.append(Fact(counted(row["tokens"], "token")))
+    if row["replaced"]:
+        facts.append(Fact("replaced: the resumed run played this episode again", "warn"))
+    show_html(facts_html(facts), "facts")
     if record["error"]:
         show_text(record["error"])
+    show_html(facts_html(names_of(record)), "facts")
     with ui.row().classes("items-baseline gap-4"):
-        for name in ("env", "category", "task", "split", "purpose", "step", "sample", "attempt", "model"):
-            if row[name] not in ("", None):
-                ui.label(f"{name} {short_name(str(row[name]))}").classes("muted")
         group = Filter({name: str(row[name]) for name in GROUP_FIELDS})
         for other in await in_thread(lambda: find_episodes(opened.index, group, MAX_SAMPLES)):
             if other["id"] != row["id"]:
@@ -96,21 +97,8 @@ async def _facts(opened: OpenedSource, row: Row, record: EpisodeRecord) -> None:
         if await in_thread(lambda: file_with_tokens(opened, row)) is not None:
             ui.link("tokens", run_path(opened, f"/episode/{row['id']}/tokens"))
         ui.link("this task over training", link_to(run_path(opened, "/task"), task))
-
-
-def _judgements(record: EpisodeRecord) -> None:
-    """Show the verdicts of a judge with their reasons."""
-    judgements = record.get("judgements", [])
-    for one in judgements:
-        where = f", turn {one['turn'] + 1}" if len(judgements) > 1 else ""
-        cost = "" if one["cost_usd"] is None else f", {one['cost_usd']:.4g} USD"
-        title = f"Judge{where}: score {one['score']:.2f}, reward {one['reward']:g} ({short_name(one['model'])}{cost})"
-        with ui.expansion(title, value=not where).classes("w-full"):
-            if one["replaced"] is not None:
-                ui.label(f"in place of the environment's reward {one['replaced']:g}").classes("small muted")
-            for grade in one["grades"]:
-                ui.label(f"{short_name(grade['criterion'])}: {grade['score']:.2f}, weight {grade['weight']:g}")
-                show_text(grade["reason"])
+    if judgements := record.get("judgements"):
+        show_html(judgements_html(judgements))
 
 
 async def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
@@ -133,7 +121,12 @@ async def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
 
 
 async def _turns(
-    part: EpisodePart, chosen: int, url: Callable[[int], str], why: WhyPanels, states: StatePanels
+    part: EpisodePart,
+    chosen: int,
+    url: Callable[[int], str],
+    show_texts: ShownTexts,
+    why: WhyPanels,
+    states: StatePanels,
 ) -> None:
     record, behaviors = part.record, part.behaviors
     chosen = min(chosen, part.total)
@@ -166,12 +159,11 @@ async def _turns(
         .props("id=turn-0")
         .classes("w-full")
     ):
-        for message in record["messages"][: record["prompt_length"]]:
-            ui.label(short_name(message["role"])).classes("small muted")
-            show_text(message["content"])
+        show_html(messages_html(record["messages"][: record["prompt_length"]], show_texts.rest))
         states.add(0)
     for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
-        with turn_card(number, turn, shown):
+        with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
+            show_html(turn_html(number, turn, shown, *show_texts))
             states.add(number)
             why.add(number, turn_text(turn))
         await sleep(0)  # fifty turns take 0.1 s, between which others are served
@@ -185,8 +177,8 @@ async def _turns(
 
 def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -> None:
     """Add the button that goes through the turns by itself, at a chosen speed."""
-    speed = ui.select({2.0: "2 s a turn", 1.0: "1 s a turn", 0.5: "0.5 s a turn"}, value=1.0).props("dense")
-
+    speed = ui.select({2.0: "2 s a turn", 1.0: "1 s a turn", 0.5: "0.5 s a turn"}, value=1.0)
+    speed.props('dense aria-label="speed of the replay"')
     running: list[ui.timer] = []
 
     def pause() -> None:
@@ -204,5 +196,5 @@ def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -
             show(position["turn"] + 1)
 
     speed.on_value_change(lambda: play() if running else None)
-    ui.button(icon="play_arrow", on_click=play).props("dense flat").tooltip("replay")
-    ui.button(icon="pause", on_click=pause).props("dense flat").tooltip("pause")
+    icon_button("play_arrow", "replay", play)
+    icon_button("pause", "pause", pause)

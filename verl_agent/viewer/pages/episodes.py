@@ -7,12 +7,11 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.trace.behaviors import BEHAVIORS
-from verl_agent.viewer.filters import DIVERGENCE, SORT, Filter
-from verl_agent.viewer.layout import Page, add_keys, link_to, new_page, run_path, show_error, url_of
+from verl_agent.viewer.filters import DIVERGENCE, SORT, Filter, SavedFilters
+from verl_agent.viewer.layout import Page, add_keys, icon_button, link_to, new_page, run_path, show_error, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row, replace_rows
 from verl_agent.viewer.pages.paging import add_pager, page_number
 from verl_agent.viewer.queries import count_episodes, find_episodes
-from verl_agent.viewer.saved_filters import SavedFilters
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import short_name
 
@@ -157,9 +156,7 @@ def _saved(opened: OpenedSource, chosen: Filter) -> None:
         ui.label("Saved filters:" if filters else "No saved filter.")
         for name, one in filters.items():
             ui.link(short_name(name), link_to(run_path(opened, "/episodes"), one.values))
-            ui.button(icon="close", on_click=lambda name=name: change(name, None)).props("dense flat size=xs").tooltip(
-                f"delete the filter {short_name(name)}"
-            )
+            icon_button("close", f"delete the filter {short_name(name)}", partial(change, name, None), "xs")
         if chosen.values:
             entry = ui.input("save this filter as").props("dense").classes("w-40")
             entry.on("keydown.enter", lambda: change(entry.value, dict(chosen.values)))

@@ -4,7 +4,7 @@ from nicegui import ui
 
 from verl_agent.results.failures import CategoryFailures, FailedEpisode
 from verl_agent.results.failures_report import EPISODE_COLUMNS, JSON, episode_cells, read_failures, summary_lines
-from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
+from verl_agent.viewer.layout import add_heading, link_to, new_page, run_path, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.visible import make_visible
@@ -26,7 +26,7 @@ def add(state: ViewerState) -> None:
 
 
 def _show(opened: OpenedSource, summary: CategoryFailures, failures: list[FailedEpisode]) -> None:
-    ui.label(make_visible(summary.category) or "no category").classes("heading")
+    add_heading(summary.category or "no category")
     for text in summary_lines(summary):
         ui.label(make_visible(text)).classes("break-words")
     for name, (failed, solved) in summary.behaviors.items():

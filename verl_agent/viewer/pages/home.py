@@ -63,7 +63,8 @@ class _Card:
         self.text = ""
         with ui.card().classes("w-full gap-2 min-w-0") as self.element:
             with ui.row().classes("items-baseline gap-3"):
-                ui.link(opened.key, link_to(run_path(opened))).classes("heading")
+                with ui.element("h2").classes("heading"):
+                    ui.link(opened.key, link_to(run_path(opened)))
                 self._status = ui.element()
             self._findings = ui.column().classes("w-full gap-1")
             self._content = ui.column().classes("w-full gap-2")

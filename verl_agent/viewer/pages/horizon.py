@@ -1,11 +1,13 @@
 """Stages of a growing horizon: share of episodes cut, and success by the turns that tasks need."""
 
+from functools import partial
+
 from nicegui import ui
 
 from verl_agent.types import StopReason
 from verl_agent.viewer.axes import SHARES, axis_of
 from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
+from verl_agent.viewer.layout import add_heading, link_to, new_page, run_path, url_of
 from verl_agent.viewer.pages.grid import Row, add_grid
 from verl_agent.viewer.stages import Stage, find_stages, needs_of
 from verl_agent.viewer.state import OpenedSource, ViewerState
@@ -18,16 +20,7 @@ def add(state: ViewerState) -> None:
     async def horizon(key: str) -> None:
         with new_page(state) as page:
             opened = page.open(key, f"{key}: horizon")
-            box = ui.column().classes("w-full gap-4")
-
-            async def draw() -> None:
-                stages = await opened.fetch("stages", lambda: find_stages(opened.index))
-                box.clear()
-                with box:
-                    _show(opened, stages)
-
-            await draw()
-            page.refresh_with(opened, draw)
+            await page.show(opened, lambda: find_stages(opened.index), partial(_show, opened))
 
 
 def _show(opened: OpenedSource, stages: list[Stage]) -> None:
@@ -40,7 +33,7 @@ def _show(opened: OpenedSource, stages: list[Stage]) -> None:
     ).classes("muted")
     for env in dict.fromkeys(stage.env for stage in stages):
         of_env = [stage for stage in stages if stage.env == env]
-        ui.label(env).classes("heading")
+        add_heading(env)
         _table(opened, of_env)
         needs = needs_of(of_env)
         note = "Later stages should solve the tasks that need more turns than the earlier limits."

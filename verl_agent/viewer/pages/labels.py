@@ -1,14 +1,16 @@
 """Labels of episodes: the editor on the page of an episode, and the list of all labelled ones."""
 
+from collections.abc import Mapping
+
 from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError
-from verl_agent.trace.labels import Label, LabelFile, key_of, parse_tags
+from verl_agent.trace.labels import EpisodeKey, Label, LabelFile, key_of, parse_tags
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import Page, link_to, new_page, run_path, show_error, show_text, url_of
 from verl_agent.viewer.queries import Row, find_episodes, find_labels
-from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
+from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.viewer.text import short_name
 
 SHOWN = 200
@@ -56,34 +58,31 @@ def add_label_editor(opened: OpenedSource, row: Row) -> None:
 
 
 async def _list(page: Page, opened: OpenedSource, chosen: Filter) -> None:
-    box = ui.column().classes("w-full gap-2")
     file = LabelFile.of(opened.source.path)
 
-    async def draw() -> None:
-        counts, rows, notes = await in_thread(
-            lambda: (find_labels(opened.index), find_episodes(opened.index, chosen, SHOWN), file.read())
-        )
-        box.clear()
-        with box:
-            if not notes:
-                ui.label("No episode is labelled. Tags and notes are set on the page of an episode.")
-                return
-            ui.label(f"Labels are kept in {file.path}.").classes("muted")
-            with ui.row().classes("gap-3"):
-                ui.link("all", run_path(opened, "/labels"))
-                for tag, count in counts.items():
-                    ui.link(f"{short_name(tag)} ({count})", link_to(run_path(opened, "/labels"), {"label": tag}))
-            for row in rows:
-                label = notes.get(key_of(row), Label())
-                with ui.row().classes("items-baseline gap-3"):
-                    ui.link(
-                        f"step {row['step']} {row['env']} {short_name(row['task'])}, sample {row['sample']}",
-                        run_path(opened, f"/episode/{row['id']}"),
-                    )
-                    ui.label(f"return {row['reward']:g}")
-                    for tag in label.tags:
-                        ui.label(short_name(tag)).classes("accent")
-                    show_text(label.note)
+    def find() -> tuple[dict[str, int], list[Row], Mapping[EpisodeKey, Label]]:
+        return find_labels(opened.index), find_episodes(opened.index, chosen, SHOWN), file.read()
 
-    await draw()
-    page.refresh_with(opened, draw)
+    def show(found: tuple[dict[str, int], list[Row], Mapping[EpisodeKey, Label]]) -> None:
+        counts, rows, notes = found
+        if not notes:
+            ui.label("No episode is labelled. Tags and notes are set on the page of an episode.")
+            return
+        ui.label(f"Labels are kept in {file.path}.").classes("muted")
+        with ui.row().classes("gap-3"):
+            ui.link("all", run_path(opened, "/labels"))
+            for tag, count in counts.items():
+                ui.link(f"{short_name(tag)} ({count})", link_to(run_path(opened, "/labels"), {"label": tag}))
+        for row in rows:
+            label = notes.get(key_of(row), Label())
+            with ui.row().classes("items-baseline gap-3"):
+                ui.link(
+                    f"step {row['step']} {row['env']} {short_name(row['task'])}, sample {row['sample']}",
+                    run_path(opened, f"/episode/{row['id']}"),
+                )
+                ui.label(f"return {row['reward']:g}")
+                for tag in label.tags:
+                    ui.label(short_name(tag)).classes("accent")
+                show_text(label.note)
+
+    await page.show(opened, find, show)

@@ -21,10 +21,11 @@ from verl_agent.results.leaderboard_report import (
 )
 from verl_agent.results.scaling import ScalingCurve
 from verl_agent.results.scaling_report import describe_selection, read_scaling
-from verl_agent.viewer.axes import COLORS, SHARES, axis_of, band
-from verl_agent.viewer.charts import MOST_CURVES
+from verl_agent.trace.panels import COLORS
+from verl_agent.trace.run_panels import MOST_CURVES
+from verl_agent.viewer.axes import SHARES, axis_of, band
 from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.layout import link_to, new_page, run_path, show_text, url_of
+from verl_agent.viewer.layout import add_heading, link_to, new_page, run_path, show_text, url_of
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.state import ViewerState
 from verl_agent.visible import make_visible
@@ -48,7 +49,7 @@ def add(state: ViewerState) -> None:
                 others = [other for other in boards if other.env == board.env and other is not board]
                 repeated = any(other.env == board.env for other in boards[:number])
                 _show_board(replace(board, published={}) if repeated else board, others)
-            ui.label("Evaluations").classes("heading")
+            add_heading("Evaluations")
             for one in evaluations:
                 with ui.row().classes("gap-x-4"):
                     ui.link(one.key, link_to(run_path(one)))
@@ -69,7 +70,7 @@ def add(state: ViewerState) -> None:
                     note = f"{notes}. Bands: 95 % intervals over tasks."
                     add_chart(f"Success over {unit}", _chart(unit, curves), note)
             if found.selections:
-                ui.label("Best of n").classes("heading")
+                add_heading("Best of n")
             for selection in found.selections:
                 show_text(describe_selection(selection))
 
@@ -82,7 +83,7 @@ def _read_boards(folders: Sequence[Path]) -> tuple[list[Board], dict[Path, str]]
 
 def _show_board(board: Board, others: Sequence[Board]) -> None:
     """Show a board. Conditions that differ from those of another board of the environment are shown in bold."""
-    ui.label(short_conditions(board)).classes("heading")
+    add_heading(short_conditions(board))
     texts = condition_texts(board)
     differing = [name for name in texts if any(condition_texts(other).get(name) != texts[name] for other in others)]
     if differing:

@@ -6,7 +6,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.viewer.layout import add_keys
+from verl_agent.viewer.layout import add_keys, icon_button
 from verl_agent.viewer.parsing import PART
 
 LARGEST = 10**15 - 1
@@ -56,8 +56,8 @@ def add_pager(page: int, size: int, noun: str, url: Callable[[int], str]) -> Cal
 
     with ui.row().classes("items-center gap-2"):
         label = ui.label()
-        previous = ui.button(icon="chevron_left", on_click=lambda: go(page - 1)).props("dense flat")
-        following = ui.button(icon="chevron_right", on_click=lambda: go(page + 1)).props("dense flat")
+        previous = icon_button("chevron_left", "previous page", lambda: go(page - 1))
+        following = icon_button("chevron_right", "next page", lambda: go(page + 1))
     add_keys({"p": ("previous page", lambda: go(page - 1)), "n": ("next page", lambda: go(page + 1))})
 
     def set_total(count: int) -> None:

@@ -13,20 +13,27 @@ from starlette.requests import Request
 from verl_agent.config.keys import leaves
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.results.folder import REPORT, read_report
-from verl_agent.trace.panels import PanelKind
-from verl_agent.viewer.axes import INTERVAL
 from verl_agent.viewer.calibration import add_calibration
-from verl_agent.viewer.charts import AXES, Axis, RunData, chart, panels, read_run
+from verl_agent.viewer.charts import (
+    AXES,
+    Axis,
+    RunData,
+    chart,
+    describe_panel,
+    metric_names,
+    metric_panels,
+    panels,
+    read_run,
+    watched,
+)
 from verl_agent.viewer.diagnosis import find_in_run, show_findings
 from verl_agent.viewer.figure import add_chart, with_look
 from verl_agent.viewer.layout import Page, link_to, new_page, page_part, run_path, url_of
-from verl_agent.viewer.live import read_now
-from verl_agent.viewer.metric_panels import metric_names, metric_panels, watched
+from verl_agent.viewer.live import latest_log, read_now, read_tail
 from verl_agent.viewer.overview import changed_settings, present_status, read_overview
 from verl_agent.viewer.pages.grid import add_table
 from verl_agent.viewer.pages.home import show_overview, show_status
 from verl_agent.viewer.pages.paging import whole_number
-from verl_agent.viewer.run_log import latest_log, read_tail
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 from verl_agent.visible import make_visible
@@ -48,12 +55,13 @@ def add(state: ViewerState) -> None:
         with new_page(state) as page:
             opened = page.open(key, key)
             others = other_runs(state, query)
-            axis, smooth = _axis(query.get("x", "step")), whole_number("smooth", query.get("smooth", "1"), 1)
+            axis = _axis(query.get("x", "step"))
+            run = await opened.fetch("run", partial(read_run, opened))
+            smooth = whole_number("smooth", query.get("smooth", str(run.usual_window)), 1)
             await _summary(page, opened)
-            await _findings(page, opened)
+            await page.show(opened, partial(find_in_run, opened), partial(show_findings, opened))
             with page_part(ui.column().classes("w-full")):
                 await _evaluation(opened)
-            run = await opened.fetch("run", partial(read_run, opened))
             if len({at.step for at in run.steps} | set(run.logged)) > 1 or others:
                 _choices(state, opened, others, axis, smooth, query.getlist("metric"))
             await _metrics(opened, others, query)
@@ -77,7 +85,6 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
         summary.clear()
         with summary:
             with ui.row().classes("items-baseline gap-3"):
-                ui.label(short_name(opened.key)).classes("title")
                 show_status(status)
             show_overview(overview)
             if now:
@@ -223,29 +230,16 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-async def _findings(page: Page, opened: OpenedSource) -> None:
-    box = ui.column().classes("gap-1 w-full")
-
-    async def draw() -> None:
-        found = await in_thread(partial(find_in_run, opened))
-        box.clear()
-        with box:
-            show_findings(opened, found)
-
-    await draw()
-    page.refresh_with(opened, draw)
-
-
 def _options(
     runs: Sequence[RunData], axis: Axis, smooth: int, metrics: Sequence[str]
-) -> dict[str, tuple[PanelKind, dict[str, Any]]]:
-    """Return the kind and the options of each chart, by title."""
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the note and the options of each chart, by title."""
     chosen = metrics or watched(runs)
     of_runs = [{panel.kind.title: panel for panel in [*panels(run), *metric_panels(run, chosen)]} for run in runs]
     found = {}
     for title in dict.fromkeys(title for by_title in of_runs for title in by_title):
         drawn = [(run, of[title]) for run, of in zip(runs, of_runs, strict=True) if title in of]
-        found[title] = (drawn[0][1].kind, chart(drawn, axis, smooth))
+        found[title] = (describe_panel(drawn[0][1], smooth), chart(drawn, axis, smooth))
     return found
 
 
@@ -272,16 +266,11 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
             empty.set_visibility(False)  # curves of one point
             return
         charts = await in_thread(lambda: _options(runs, axis, smooth, metrics))
-        for place, (title, (kind, options)) in enumerate(charts.items()):
+        for place, (title, (note, options)) in enumerate(charts.items()):
             if title in drawn:
                 drawn[title].options.update(with_look(options))
                 drawn[title].update()
             else:
-                note = kind.note
-                if any(one.get("stack", "").startswith(INTERVAL) for one in options["series"]):
-                    note += " Band: 95 % interval over tasks."
-                if any("markLine" in one for one in options["series"]):
-                    note += " Dotted lines: the turn limit changes."
                 with grid, ui.element().classes("min-w-0") as cell:
                     drawn[title] = add_chart(title, options, note, on_point)
                 cell.move(target_index=place)

@@ -6,12 +6,12 @@ from nicegui import ui
 
 from verl_agent.errors import counted
 from verl_agent.rollout.live import RunningEpisode, read_running
-from verl_agent.viewer.layout import Page, link_to, new_page, run_path, show_text, url_of
+from verl_agent.viewer.episode_html import messages_html, turn_html
+from verl_agent.viewer.layout import Page, link_to, new_page, run_path, show_html, url_of
 from verl_agent.viewer.pages.grid import add_grid, replace_rows
 from verl_agent.viewer.pages.paging import whole_number
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
-from verl_agent.viewer.turns import turn_card
 
 REFRESH_S = 1.0
 COLUMNS = ("number", "purpose", "step", "env", "task", "sample", "turn", "turn limit")
@@ -85,12 +85,11 @@ async def _transcript(page: Page, opened: OpenedSource, number: int) -> None:
             ended.props["href"] = link_to(run_path(opened, "/episodes"), task)
             ended.set_visibility(True)
         with turns:
-            for message in record["messages"][: 0 if prompted else record["prompt_length"]]:
-                ui.label(short_name(message["role"])).classes("small muted")
-                show_text(message["content"])
+            if not prompted:
+                show_html(messages_html(record["messages"][: record["prompt_length"]]))
             for place, turn in enumerate(record["turns"][shown:], start=shown + 1):
-                with turn_card(place, turn):
-                    pass
+                with ui.card().classes("w-full"):
+                    show_html(turn_html(place, turn))
         seen, prompted, shown = True, bool(record["prompt_length"]), len(record["turns"])
 
     await draw()

@@ -10,8 +10,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted, did_you_mean
-from verl_agent.trace.panels import SUCCESS, Curve, Panel
-from verl_agent.viewer.axes import COLORS
+from verl_agent.trace.panels import COLORS, SUCCESS, Curve, Panel
 from verl_agent.viewer.charts import chart, read_run
 from verl_agent.viewer.figure import add_chart
 from verl_agent.viewer.filters import Filter
@@ -49,8 +48,7 @@ def add(state: ViewerState) -> None:
             history = await opened.fetch(("task", env, name), lambda: task_history(opened.index, env, name))
             if not history:
                 raise ConfigError(f"task {name!r} of environment {env!r} has no valid episode in {key!r}.")
-            page.set_title(f"task {name}")
-            ui.label(f"{env} {short_name(name)}").classes("heading")
+            page.set_title(f"task {env} {name}")
             ui.label(describe_history(history))
             purposes = sorted({at.purpose for at in history})
             curves = [

@@ -62,7 +62,7 @@ from verl_agent.viewer.listings import list_groups
 from verl_agent.viewer.sources import open_source
 logging.basicConfig(format="%(message)s")
 file = Path(sys.argv[1], "run", "episodes.jsonl")
-file.parent.mkdir()
+file.parent.mkdir(exist_ok=True)
 file.write_text(json.dumps(played(("north", "hall"))) + "\\n")
 with RecordIndex(open_source(file.parent)) as index:
     index.update()
@@ -81,3 +81,13 @@ def test_the_viewer_reads_records_everywhere(kinds, number, beside, tmp_path):
     done = run(VIEWER, tmp_path, kinds, number)
     assert done.stdout == f"1 {beside}\n{beside}\n", done.stderr
     assert ("refuses SQLite" in done.stderr) == (not beside)
+
+
+@pytest.mark.parametrize(("kinds", "number"), [("mmap", errno.ENODEV), ("mmap", errno.EIO), ("fcntl", errno.ENOLCK)])
+def test_an_index_of_another_machine_whose_log_is_refused_here_is_built_in_a_temporary_folder(kinds, number, tmp_path):
+    """A machine that allows the write-ahead log has left its mark in the file, which this one cannot open."""
+    assert run(VIEWER, tmp_path, "", 0).stdout == "1 True\nTrue\n"
+    done = run(VIEWER, tmp_path, kinds, number)
+    assert done.stdout == "1 False\nFalse\n", done.stderr
+    assert "the index lies in a temporary folder" in done.stderr
+    assert run(VIEWER, tmp_path, "", 0).stdout == "1 True\nTrue\n"
