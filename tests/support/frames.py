@@ -59,7 +59,9 @@ class Counting(EnvAdapter):
         own = list(running(sys._getframe(1)))[::-1]
         if LOOP in own:  # there is no thread
             return StepResult(" ".join(own[own.index(LOOP) + 1 :]))
-        return StepResult(" ".join([*waiting(LOOP, HOST), *own]))
+        while not (outer := waiting(LOOP, HOST)):  # it may not wait yet
+            await asyncio.sleep(0.001)
+        return StepResult(" ".join([*outer, *own]))
 
 
 def frames(new_pool: Any) -> list[str]:
