@@ -101,7 +101,7 @@ def sglang_server(model: Path, context: int) -> Iterator[Server]:
                 base_gpu_id=0,
             )
         )
-        ray.get(actor.launch_server.remote(), timeout=240)
+        ray.get(actor.launch_server.remote(), timeout=600)
         yield Server(actor, config, hf_model)
     finally:
         ray.shutdown()
