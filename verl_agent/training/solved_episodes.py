@@ -36,9 +36,10 @@ class SolvedEpisodes:
         if self._recorded is not None:
             return self._recorded.get(item.id, [])
         if item.id not in self._actions:
-            self._actions[item.id] = ()
+            actions: Sequence[DemoAction] = ()  # kept when known: episodes of a group ask from several threads
             with suppress(NotImplementedError):
-                self._actions[item.id] = planned_actions(self._env, item)
+                actions = planned_actions(self._env, item)
+            self._actions[item.id] = actions
         actions = self._actions[item.id]
         return [agent.render_demo(actions, number) for number in range(len(actions))]
 

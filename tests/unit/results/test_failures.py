@@ -107,6 +107,12 @@ def test_a_written_analysis_is_read_again_with_its_sub_goals(failed, tmp_path):
     assert read_failures(tmp_path) == (summaries, failures)
 
 
+def test_an_episode_after_the_turns_of_another_is_compared_with_no_plan(failed):
+    record = {**next(one for one in read_records(failed / "episodes.jsonl") if not one["success"]), "given_turns": 1}
+    (found,) = find_failures([record], Planned())  # type: ignore[list-item]
+    assert (found.divergence, found.sub_goals) == (None, [])
+
+
 def test_only_actions_of_the_last_attempt_that_were_carried_out_count(failed):
     record = next(read_records(failed / "episodes.jsonl"))
     turn = record["turns"][0]

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.episodes import talk
 from tests.support.scripted_runs import broken_parser, no_reward, short_horizon
 from tests.support.viewing import step
 from verl_agent.commands.reference import page
 from verl_agent.results import findings, findings_trends
 from verl_agent.results.findings import find_problems
-from verl_agent.results.findings_history import history_of
+from verl_agent.results.findings_history import condense, history_of
 from verl_agent.results.findings_steps import RunHistory
+from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.viewer.diagnosis import find_in_run
 from verl_agent.viewer.state import ViewerState
@@ -133,3 +135,9 @@ def test_findings_name_settings_that_exist() -> None:
     source = "".join(Path(one.__file__).read_text() for one in (findings, findings_trends))
     named = set(re.findall(r"\b(?:episode|horizon)\.[a-z_]+", source))
     assert named and [key for key in named if f"`{key}`" not in page()] == []
+
+
+@pytest.mark.parametrize(("given", "needs"), [(0, 2), (3, None)])
+def test_a_solved_episode_tells_the_turns_of_its_task_only_from_the_prompt_on(given: int, needs: int | None) -> None:
+    record: EpisodeRecord = {**talk("a b", reward=1.0), "given_turns": given}
+    assert record["success"] and condense(record).needs == needs

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -158,3 +160,27 @@ def test_a_task_without_a_demonstration_is_played_from_its_prompt():
 
     agent = make_agent(AgentSettings("act"), LineFormat())
     assert solved_episodes(Bare()).given(TaskItem("stairs", "a"), agent, 1) == []
+
+
+def test_episodes_of_a_group_that_ask_at_once_replay_the_same_turns():
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(Stairs):
+        def demonstration(self, item):
+            asked.set()
+            go_on.wait(20)
+            return super().demonstration(item)
+
+    solved, agent, item = (
+        solved_episodes(Slow()),
+        make_agent(AgentSettings("act"), LineFormat()),
+        TaskItem("stairs", "a"),
+    )
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(solved.given, item, agent, 2)
+        assert asked.wait(20)
+        asked.clear()
+        second = threads.submit(solved.given, item, agent, 2)
+        assert asked.wait(20), "the second episode found a task without a solution"
+        go_on.set()
+        assert first.result() == second.result() == ["Action: up"] * 3

@@ -36,6 +36,11 @@ def solved(env: str, split: str, **options: object) -> EpisodeRecord:
     return to_record(asyncio.run(play()), EpisodeMeta("evaluation", split, 0, "g", 0, STARTED, 1.0))
 
 
+def test_an_episode_after_the_turns_of_another_has_no_drawings() -> None:
+    record = solved("textcraft", "easy_train")
+    assert draw_states(record) and draw_states({**record, "given_turns": 1}) == []
+
+
 def test_textcraft_draws_the_inventory_and_what_is_left_to_craft() -> None:
     record = solved("textcraft", "easy_train")
     states = draw_states(record)

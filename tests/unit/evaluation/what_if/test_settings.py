@@ -59,6 +59,12 @@ def test_a_name_without_an_episode_is_an_error(tmp_path: Path, name: str, messag
         find_episode(name.format(folder=tmp_path))
 
 
+def test_an_episode_after_the_turns_of_another_is_refused(tmp_path: Path):
+    (tmp_path / "episodes.jsonl").write_text(json.dumps({**talk(), "given_turns": 2}) + "\n")
+    with pytest.raises(ConfigError, match=r"begins with turns of another episode \(horizon\.replay\)"):
+        find_episode(f"{tmp_path}:1")
+
+
 def test_a_folder_with_several_files_is_an_error(tmp_path: Path):
     recorded_game(tmp_path)
     (tmp_path / "more.jsonl").write_text(json.dumps(talk()) + "\n")
