@@ -84,7 +84,7 @@ class EnvRuntime:
 
     async def given(self, row: RolloutRow, item: TaskItem) -> Sequence[str]:
         """Return the replies of a solved episode that a row's episode replays first; see `horizon.replay`."""
-        if self._solved is None or row.purpose != "train" or row.max_turns is None:
+        if self._solved is None or row.max_turns is None:  # validation has no limit of the trainer
             return ()
         return list(await in_thread(self._solved.given, item, self.of_run.new_agent(), row.max_turns))
 

@@ -185,13 +185,6 @@ def checked_counter(
     return token_counter(builder, new_agent)
 
 
-def role_warning(tokenizer: Any, template_options: Any) -> str:
-    """Return a warning about the chat template; see `describe_role_marks`."""
-    from verl_agent.rollout.chat_template import describe_role_marks
-
-    return describe_role_marks(tokenizer, template_options)
-
-
 def check_lengths(plan: RunPlan, report: Callable[[str], None]) -> None:
     """Check that an episode fits into the model's context, and that its turns fit into the response.
 
@@ -227,13 +220,15 @@ def check_prompts(plan: RunPlan, run_env: RunEnv, report: Callable[[str], None])
     Checks as many tasks as begin in `PROMPTS_S`, of all task sources in turn. A task that fails to begin, also when
     tried again, counts as not checked.
     """
+    from verl_agent.rollout.chat_template import describe_role_marks
+
     path, budget = plan.actor.path, plan.lengths.prompt
     key, own = "actor_rollout_ref.model.path", plan.actor.tokenizer_path
     model_config = load_config(path, key)
     check_portable(model_config, f"{key}={path!r}")
     tokenizer = load_tokenizer(own, key if own == path else "actor_rollout_ref.model.tokenizer_path")
     count = checked_counter(tokenizer, model_config.model_type, run_env.new_agent, plan.lengths.template_options)
-    if warning := role_warning(tokenizer, plan.lengths.template_options):
+    if warning := describe_role_marks(tokenizer, plan.lengths.template_options):
         report(warning)
     env = run_env.env
     sources = {env.train_tasks, env.eval_tasks, *([env.dev_tasks] if env.dev_tasks not in (None, AUTO) else [])}
