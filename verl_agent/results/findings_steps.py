@@ -22,6 +22,8 @@ LARGEST = 1e100
 LEARNING_RATE = "actor/lr"
 NORMAL_95 = 1.96
 """Quantile of the normal distribution, of an interval of 95 %."""
+FREEDOM = 3
+"""Fewest degrees of freedom of a t interval of values whose errors are known."""
 JUMP = 1.5
 """Ratio of the learning rates of two steps from which it is a change; warmup and decay change less."""
 
@@ -186,7 +188,9 @@ def change_since(values: Mapping[int, float], since: int, errors: Mapping[int, f
 
     Both means are over at most `LATEST` values, of which those before the step are the last ones, or the first one.
     The interval is the wider one of Welch's t interval over the values and, where they are known, of that from the
-    errors of the values. Without either, as for two values of unknown error, nothing is known to have changed.
+    errors of the values. Where these are known, fewer than `FREEDOM` degrees of freedom have no t interval: with one
+    degree it is twelve times the error. Without either, as for two values of unknown error, nothing is known to have
+    changed.
 
     Args:
         errors: standard error of each value, from the episodes of its step.
@@ -200,7 +204,7 @@ def change_since(values: Mapping[int, float], since: int, errors: Mapping[int, f
     parts = (before, late)
     spread = sum(variance([values[at] for at in part]) / len(part) for part in parts if len(part) > 1) ** 0.5
     freedom = len(before) + len(late) - 2
-    margins = [t_quantile(0.975, freedom) * spread] if freedom > 0 else []
+    margins = [t_quantile(0.975, freedom) * spread] if freedom >= (FREEDOM if errors else 1) else []
     if errors:
         known = sum(fmean(errors[at] ** 2 for at in part) / len(part) for part in parts) ** 0.5
         margins.append(NORMAL_95 * known)

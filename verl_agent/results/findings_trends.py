@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 UPDATE = ("actor/", "critic/")
 """Areas of the metrics of an update, which are finite in a run that learns."""
-GRADIENT, STALENESS = "actor/grad_norm", "staleness/mean"
+GRADIENT, STALENESS, TEACHER = "actor/grad_norm", "staleness/mean", "distillation/reverse_kl"
 LONGER = "Raise episode.max_tokens_per_turn or data.max_response_length, or ask for shorter thoughts."
 READ_SOLVED = "Read solved episodes: what earns the reward? verl-agent check-env --attack searches such actions."
 SOLVED = 0.9
@@ -219,6 +219,8 @@ def _staleness(history: RunHistory) -> Finding | None:
 
 
 def _entropy(history: RunHistory) -> Finding | None:
+    if first_logged(history.log.by_step, TEACHER):  # the entropy goes to that of the teacher
+        return None
     values = first_logged(history.log.by_step, *ENTROPY)
     lowest = min((values[step] for step in sorted(values)[-LATEST:]), default=0.0)  # the fall may be young
     fallen = 4 * lowest <= max(values.values(), default=0.0) and any(values.values())

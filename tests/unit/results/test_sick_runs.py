@@ -23,6 +23,7 @@ from tests.support.sick_runs import (
 from verl_agent.results.findings import find_problems
 from verl_agent.results.findings_history import RecordFollower, condensed_history, history_of
 from verl_agent.results.findings_onset import Onset, find_onset
+from verl_agent.results.findings_steps import change_since
 from verl_agent.runs.folder import RunFolder
 from verl_agent.trace.abandoned import add_abandoned
 from verl_agent.trace.metrics_log import MetricsLog, read_log
@@ -164,6 +165,22 @@ def test_a_young_collapse_of_the_entropy_is_named(tmp_path: Path) -> None:
     )
     named = re.match(r"Entropy collapse since step (\d+):", texts(play(run), tmp_path / "run")[0])
     assert named and abs(int(named[1]) - run.onset) <= NEAR
+
+
+def test_the_entropy_that_falls_to_that_of_a_teacher_is_no_collapse(tmp_path: Path) -> None:
+    def metrics(step: int) -> dict[str, float]:
+        return {"actor/entropy_loss": level(0.5, 0.02, 20, 4)(step), "distillation/reverse_kl": 0.1}
+
+    run = MadeUpRun("", 20, lambda step: 0.35, metrics=metrics)
+    assert not [one for one in texts(play(run), tmp_path / "run") if "Entropy" in one]
+
+
+def test_a_short_run_improves_by_more_than_the_error_of_its_episodes() -> None:
+    solved = dict(enumerate((0.03, 0.06, 0.2, 0.17, 0.38, 0.39, 0.39, 0.3), start=1))
+    errors = {step: (share * (1 - share) / 64) ** 0.5 for step, share in solved.items()}
+    assert change_since(solved, 2, errors) == pytest.approx(0.345 - 0.03)
+    assert change_since(solved, 2) == 0.0  # three values say too little by themselves
+    assert change_since(solved, 2, dict.fromkeys(solved, 0.3)) == 0.0
 
 
 def test_the_console_judges_all_steps_of_files_that_grow_large(tmp_path: Path) -> None:
