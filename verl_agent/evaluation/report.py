@@ -14,7 +14,6 @@ from verl_agent.results.statistics import MIN_TASKS
 from verl_agent.terminal import styled
 from verl_agent.types import StopReason
 
-
 RARE = ("errors", "action errors", "overlong", "refused")
 """Columns that a table of zeros leaves out."""
 

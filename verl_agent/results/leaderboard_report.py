@@ -131,7 +131,7 @@ def _cells(board: Board, row: BoardRow) -> list[str]:
     lacking = " ‡" if row.unmeasured else ""
     return [
         row.label + (" †" if row.played < row.planned else ""),
-        *(to_cell(found and found.success) for found in map(by_category.get, board.categories)),
+        *(to_cell(by_category[name].success if name in by_category else None) for name in board.categories),
         to_cell(row.macro) + lacking,
         to_cell(overall.success) + lacking,
         to_cell(overall.mean_return) + lacking,

@@ -151,25 +151,29 @@ def summarize_continuations(results: Iterable[Result], recorded: str | None) -> 
     effects: list[ActionEffect] = []
     for (policy, max_turns), by_action in sorted(pooled.items(), key=lambda entry: entry[0]):
         played = {action: _distinct((part, part["episodes"]) for part in parts) for action, parts in by_action.items()}
-        baseline = played.get(comparable(recorded), [])
-        order = sorted(played, key=lambda action: (action != comparable(recorded), action or ""))
-        for action in order:
-            if episodes := played[action]:
-                is_recorded = action == comparable(recorded)
-                effects.append(
-                    ActionEffect(
-                        policy,
-                        max_turns,
-                        action,
-                        by_action[action][-1]["source"],
-                        len(episodes),
-                        _failed(by_action[action]),
-                        wilson_interval(_solved(episodes), len(episodes)),
-                        mean_return({str(number): [one["reward"]] for number, one in enumerate(episodes)}),
-                        fmean(len(episode["actions"]) for episode in episodes),
-                        None if is_recorded or not baseline else _difference(episodes, baseline),
-                    )
+        solved = {action: sum(one["success"] for one in episodes) for action, episodes in played.items()}
+        before = comparable(recorded)
+        for action in sorted(played, key=lambda action: (action != before, action or "")):
+            if not (episodes := played[action]):
+                continue
+            difference = None
+            if action != before and played.get(before):
+                base = solved[before], len(played[before])
+                difference = difference_of_shares(solved[action], len(episodes), *base)
+            effects.append(
+                ActionEffect(
+                    policy,
+                    max_turns,
+                    action,
+                    by_action[action][-1]["source"],
+                    len(episodes),
+                    _failed(by_action[action]),
+                    wilson_interval(solved[action], len(episodes)),
+                    mean_return({str(number): [one["reward"]] for number, one in enumerate(episodes)}),
+                    fmean(len(episode["actions"]) for episode in episodes),
+                    difference,
                 )
+            )
     return effects
 
 
@@ -209,11 +213,3 @@ def _distinct(parts: Iterable[tuple[Result, Sequence[Sample]]]) -> list[Sample]:
         for index, sample in zip(result["indexes"], drawn, strict=False):
             samples.setdefault((result["seed"], index), sample)
     return list(samples.values())
-
-
-def _solved(episodes: Sequence[PlayedEpisode]) -> int:
-    return sum(episode["success"] for episode in episodes)
-
-
-def _difference(episodes: Sequence[PlayedEpisode], baseline: Sequence[PlayedEpisode]) -> Estimate:
-    return difference_of_shares(_solved(episodes), len(episodes), _solved(baseline), len(baseline))
