@@ -1,7 +1,7 @@
 """Training runs whose episodes a script plays through the real episode loop: one that learns, three that cannot."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +10,10 @@ import typer
 
 import verl_agent as va
 from env_adapters.guess_number.adapter import GuessNumber
-from verl_agent.trace.record import EpisodeMeta, Purpose, to_record
+from verl_agent.results.findings_history import condense, condensed_history
+from verl_agent.results.findings_steps import RunHistory
+from verl_agent.trace.metrics_log import MetricsLog
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, Purpose, to_record
 from verl_agent.trace.record_files import EpisodeWriter
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -121,3 +124,8 @@ def main(folder: Path) -> None:
 
 if __name__ == "__main__":
     typer.run(main)
+
+
+def history_of(records: Iterable[EpisodeRecord], log: MetricsLog | None = None) -> RunHistory:
+    """Return the history of the training, validation and test episodes among some records."""
+    return condensed_history(list(map(condense, records)), log or MetricsLog())

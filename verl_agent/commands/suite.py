@@ -31,7 +31,7 @@ def suite(
     """
     if not file.is_file() and (hint := copy_hint(file)):
         fail(f"suite {str(file)!r} does not exist. {hint}")
-    from verl_agent.evaluation.suite.report import suite_rows, suite_table, with_earlier, write_suite_report
+    from verl_agent.evaluation.suite.report import SuiteReport, with_earlier
     from verl_agent.evaluation.suite.run import models_of, play_suite
     from verl_agent.evaluation.suite.settings import read_suite
     from verl_agent.results.leaderboard import make_boards
@@ -45,11 +45,12 @@ def suite(
         print_line("Stopped. Run the same command again to resume.")
         raise typer.Exit(code=130) from None
     covered = with_earlier(chosen, outcomes, folder)
-    written = write_suite_report(chosen, covered, folder)
+    report = SuiteReport(chosen, covered)
+    written = report.write(folder)
     measured = [outcome.folder for outcome in covered if outcome.status in ("played", "partial")]
     if measured:
         written += write_leaderboard(make_boards(measured), folder)
-    show_table(Console(), suite_table(chosen, suite_rows(chosen, covered)))
+    show_table(Console(), report.table())
     for outcome in outcomes:
         if outcome.reason:
             print_line(f"{outcome.model}: {outcome.evaluation} {outcome.status}: {outcome.reason}")

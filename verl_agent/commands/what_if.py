@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -72,16 +73,13 @@ def _ask(question: "TurnQuestion", overrides: Sequence[str], recipe: Path | None
     sys.path.insert(0, os.getcwd())  # python:MODULE:NAME, as in `verl-agent eval`, which runs as `python -m`
     settings = settings_of(question.recorded, overrides, recipe)
     log = Path(mkdtemp(prefix="verl-agent-what-if-")) / "what_if.log"
-    try:
-        with redirect_output(log) as console:
-            results = answer_question(
-                question, settings, partial(console.print, markup=False, highlight=False, soft_wrap=True)
-            )
-    except (RuntimeError, ValueError, OSError):  # raised by vLLM for a model or machine that it cannot serve
-        print_line(f"The engine failed. Errors in {log}:\n{errors_in(log)}")
-        raise
-    except BaseException:
-        shutil.rmtree(log.parent, ignore_errors=True)
-        raise
-    shutil.rmtree(log.parent, ignore_errors=True)
-    return results
+    with ExitStack() as cleanup:
+        cleanup.callback(shutil.rmtree, log.parent, ignore_errors=True)
+        try:
+            with redirect_output(log) as console:
+                show = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+                return answer_question(question, settings, show)
+        except (RuntimeError, ValueError, OSError):  # raised by vLLM for a model or machine that it cannot serve
+            cleanup.pop_all()
+            print_line(f"The engine failed. Errors in {log}:\n{errors_in(log)}")
+            raise

@@ -14,6 +14,9 @@ from verl_agent.results.statistics import MIN_TASKS
 from verl_agent.terminal import styled
 from verl_agent.types import StopReason
 
+RARE = ("errors", "action errors", "overlong", "refused")
+"""Columns that a table of zeros leaves out."""
+
 
 def results_table(results: Sequence[CategoryResult], title: str, policy: str | None = None) -> Table:
     """Return a table with one row per category: success, below it the mean return, each with its 95 % interval.
@@ -34,21 +37,15 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
         "overlong": lambda result: str(result.overlong_prompts),
         "refused": lambda result: str(sum(result.refused.values())),
     }
-    columns.pop("pass@1", None)
-    if not any(result.env_errors for result in results):
-        del columns["errors"]
-    if not any(_action_errors(result) for result in results):
-        del columns["action errors"]
-    if not any(result.overlong_prompts for result in results):
-        del columns["overlong"]
-    if not any(result.refused for result in results):
-        del columns["refused"]
-    table = plain_table(title, "category", values=[*columns])
+    cells = {name: list(map(read, results)) for name, read in columns.items()}
+    cells = {
+        name: shown for name, shown in cells.items() if name != "pass@1" and (name not in RARE or {*shown} != {"0"})
+    }
+    table = plain_table(title, "category", values=[*cells])
     captions = [line for one in results if one.category == ALL for line in _captions(one, policy)]
     table.caption = styled(("\n".join([*captions, *_too_few(result.tasks for result in results)]), "table.caption"))
-    for number, result in enumerate(results, start=1):
-        cells = (styled(read(result)) for read in columns.values())
-        table.add_row(styled(result.category), *cells, end_section=number == len(results) - 1)
+    for number, (result, *row) in enumerate(zip(results, *cells.values(), strict=True), start=1):
+        table.add_row(styled(result.category), *map(styled, row), end_section=number == len(results) - 1)
     return table
 
 

@@ -101,13 +101,14 @@ class Proposal:
         Raises:
             ConfigError: no reply of the agent contains this action.
         """
-        played = [DemoAction(turn.action or "") for turn in self.episode.turns]
+        played = [DemoAction(turn.action) for turn in self.episode.turns if turn.action]
         wanted = self.agent.action_format.from_text(action)
         text = self.agent.render_demo([*played, DemoAction(wanted, thought)], len(played))
         if not action or self.agent.parse_reply(text) != wanted:
             raise ConfigError(
                 f"the action {shorten(action)!r} cannot be written as a reply: the agent would read "
-                f"{self.agent.parse_reply(text)!r}. Write one action in the syntax of the environment."
+                f"{self.agent.parse_reply(text)!r}. Write one action in the syntax of the environment. The format is: "
+                f"{self.agent.action_format.template}"
             )
         return text
 

@@ -63,11 +63,6 @@ def _own_turns(record: EpisodeRecord) -> int | None:
     return len(record["turns"]) if record["success"] and not record.get("given_turns") else None
 
 
-def history_of(records: Iterable[EpisodeRecord], log: MetricsLog | None = None) -> RunHistory:
-    """Return the history of the training, validation and test episodes among some records."""
-    return condensed_history(list(map(condense, records)), log or MetricsLog())
-
-
 def condensed_history(
     episodes: Sequence[CondensedEpisode], log: MetricsLog, starts: Sequence[str] = (), abandoned: Collection[str] = ()
 ) -> RunHistory:

@@ -1,9 +1,12 @@
 """Onset of a change in a noisy series: the step at which a level was left for another one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
 
 MOST_POINTS = 60
 """Points of a series that are fitted; of a longer one, means of equal parts."""
@@ -44,9 +47,8 @@ def find_onset(values: Mapping[int, float], least: float, rising: bool = True, n
     steps, points = _binned(values)
     if len(points) < FEWEST_POINTS:
         return None
-    mean = fmean(points)
-    of_mean = sum((point - mean) ** 2 for point in points)
-    error, start, before, after = min(_ramps(points))
+    of_mean = float(((np.array(points) - fmean(points)) ** 2).sum())
+    error, start, before, after = _best_ramp(np.array(points))
     left = len(points) - 4
     explained, remaining = (of_mean - error) / 3, error / max(1, left)
     change = (after - before) if rising else (before - after)
@@ -65,24 +67,17 @@ def _binned(values: Mapping[int, float]) -> tuple[list[int], list[float]]:
     return [part[0] for part in parts], [fmean(values[step] for step in part) for part in parts]
 
 
-def _ramps(points: Sequence[float]) -> list[tuple[float, int, float, float]]:
-    """Return squared error, last index of the first level, and both levels of each ramp."""
-    total, squares = sum(points), sum(point * point for point in points)
+def _best_ramp(points: NDArray[np.float64]) -> tuple[float, int, float, float]:
+    """Return squared error, last index of the first level, and both levels of the ramp with the least error."""
     count = len(points)
-    found = []
-    for start in range(count - LEAST_AFTER):
-        for end in range(start + 1, count):
-            share = [(at - start) / (end - start) for at in range(start + 1, end)]
-            late = sum(share) + count - end
-            late_squares = sum(one * one for one in share) + count - end
-            late_points = sum(one * point for one, point in zip(share, points[start + 1 :], strict=False))
-            late_points += sum(points[end:])
-            # least squares of `before * (1 - share) + after * share`
-            a, b, c = count - 2 * late + late_squares, late - late_squares, late_squares
-            determinant = a * c - b * b
-            if determinant <= 1e-12:
-                continue
-            p, q = total - late_points, late_points
-            before, after = (p * c - q * b) / determinant, (q * a - p * b) / determinant
-            found.append((squares - before * p - after * q, start, before, after))
-    return found
+    starts, ends = np.triu_indices(count, k=1)
+    starts, ends = starts[starts < count - LEAST_AFTER], ends[starts < count - LEAST_AFTER]
+    share = np.clip((np.arange(count) - starts[:, None]) / (ends - starts)[:, None], 0, 1)
+    # least squares of `before * (1 - share) + after * share`
+    a, b, c = ((1 - share) ** 2).sum(1), ((1 - share) * share).sum(1), (share**2).sum(1)
+    p, q = (1 - share) @ points, share @ points
+    determinant = a * c - b * b
+    befores, afters = (p * c - q * b) / determinant, (q * a - p * b) / determinant
+    errors = ((points - befores[:, None] * (1 - share) - afters[:, None] * share) ** 2).sum(1)
+    best = int(errors.argmin())
+    return float(errors[best]), int(starts[best]), float(befores[best]), float(afters[best])

@@ -8,7 +8,7 @@ from typing import Any
 from verl_agent.errors import counted
 from verl_agent.results.leaderboard import SOURCE, TASKS, Board, BoardRow
 from verl_agent.results.report_files import escaped, markdown_table, write_report
-from verl_agent.results.results import ALL, CategoryResult
+from verl_agent.results.results import ALL
 from verl_agent.results.statistics import MIN_TASKS, Estimate
 
 LEADERBOARD_VERSION = 1
@@ -67,11 +67,6 @@ def notes(board: Board) -> list[str]:
     return found
 
 
-def _rows(board: Board) -> str:
-    """Return the words for the rows that share the conditions: published ones have their own."""
-    return "rows that were played here" if board.published else "rows"
-
-
 def difference_cells(board: Board) -> list[list[str]]:
     """Return the differences of all pairs of rows as text: pair, success, p value, corrected p value, return."""
     return [
@@ -117,10 +112,11 @@ def _plain(value: Any, key: str = "") -> str:
 
 
 def _board(board: Board) -> str:
+    alike = "rows that were played here" if board.published else "rows"  # published ones have conditions of their own
     lines = [
         f"## {board.env}, conditions {board.key}\n",
         "Success, and the mean return over all tasks, with 95 % intervals over tasks; behind each the number of tasks. "
-        f"Equal for all {_rows(board)}: `{conditions(board)}`.\n",
+        f"Equal for all {alike}: `{conditions(board)}`.\n",
         *markdown_table(columns(board), cells(board)),
     ]
     if board.differences:
@@ -135,19 +131,15 @@ def _cells(board: Board, row: BoardRow) -> list[str]:
     lacking = " ‡" if row.unmeasured else ""
     return [
         row.label + (" †" if row.played < row.planned else ""),
-        *(_rate(by_category.get(name)) for name in board.categories),
+        *(to_cell(by_category[name].success if name in by_category else None) for name in board.categories),
         to_cell(row.macro) + lacking,
-        _rate(overall) + lacking,
+        to_cell(overall.success) + lacking,
         to_cell(overall.mean_return) + lacking,
         "" if overall.turns_mean is None else f"{overall.turns_mean:.1f}",
         "" if overall.tokens_mean is None else f"{overall.tokens_mean:.0f}",
         f"{cost} {PARETO}" if row.pareto else cost,
         str(overall.env_errors),
     ]
-
-
-def _rate(result: CategoryResult | None) -> str:
-    return "" if result is None else to_cell(result.success)
 
 
 def to_cell(estimate: Estimate | None) -> str:

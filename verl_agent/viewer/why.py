@@ -8,6 +8,7 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from nicegui import ui
@@ -18,12 +19,10 @@ from verl_agent.evaluation.what_if.results import Result, read_results, results_
 from verl_agent.evaluation.what_if.summary import (
     ActionEffect,
     ReplySummary,
-    ThoughtEffect,
     of_turn,
     policy_name,
     summarize_continuations,
     summarize_replies,
-    thought_effect,
 )
 from verl_agent.results.statistics import Estimate
 from verl_agent.viewer.index import RecordIndex
@@ -174,9 +173,9 @@ def _results(results: list[Result], action: str | None) -> None:
     summaries = summarize_replies(results, action)
     for summary in summaries:
         _replies(summary)
-    for policy in dict.fromkeys(summary.policy for summary in summaries):
-        if effect := thought_effect(summaries, policy):
-            _thought(effect)
+    for ordinary, without in pairwise(summaries):
+        if without.difference is not None:
+            _thought(ordinary.changed, without.changed, without.difference)
     effects = summarize_continuations(results, action)
     for part in dict.fromkeys((one.policy, one.max_turns) for one in effects):
         _effects([one for one in effects if (one.policy, one.max_turns) == part])
@@ -198,10 +197,10 @@ def _replies(summary: ReplySummary) -> None:
         ui.label(counted(len(summary.actions) - SHOWN, "more action")).classes("muted")
 
 
-def _thought(effect: ThoughtEffect) -> None:
+def _thought(ordinary: Estimate, without: Estimate, difference: Estimate) -> None:
     ui.label(
-        f"Another action than the recorded one: {percent(effect.ordinary)} with the thought, {percent(effect.without)} "
-        f"without it; difference {percent(effect.difference)}."
+        f"Another action than the recorded one: {percent(ordinary)} with the thought, {percent(without)} without it; "
+        f"difference {percent(difference)}."
     )
 
 

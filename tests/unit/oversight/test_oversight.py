@@ -22,7 +22,7 @@ from verl_agent.results.scaling import rates_within_turns
 from verl_agent.rollout.actions import joined
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, parse_record, to_episode, to_record
-from verl_agent.types import CallResult, Episode, Reply, StepResult, StopReason
+from verl_agent.types import CallResult, Episode, Reply, StepResult, StopReason, Turn
 
 META = EpisodeMeta("evaluation", "test", 0, "1", 0, datetime(2026, 1, 1, tzinfo=UTC), 1.0)
 
@@ -166,6 +166,8 @@ def test_written_reply_has_the_form_of_the_agent_and_its_context():
     assert Proposal(episode, agent).write("b", "why") == "Summary: nothing is done yet\nThought: why\nAction: b"
     with pytest.raises(ConfigError, match=r"cannot be written as a reply.*would read 'get'"):
         Proposal(episode, agent).write("get\n1 log")
+    episode.turns += [Turn(Reply(text), action, None, 0.0, 0.0) for text, action in (("Action: a", "a"), ("?", None))]
+    assert Proposal(episode, agent).write("b") == "Summary: a\nAction: b", "a turn without an action leaves no gap"
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.episodes import talk
-from tests.support.scripted_runs import broken_parser, no_reward, short_horizon
+from tests.support.scripted_runs import broken_parser, history_of, no_reward, short_horizon
 from tests.support.viewing import step
 from verl_agent.commands.reference import page
 from verl_agent.results import findings, findings_trends
 from verl_agent.results.findings import find_problems
-from verl_agent.results.findings_history import condense, history_of
+from verl_agent.results.findings_history import condense
 from verl_agent.results.findings_steps import RunHistory
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scripted_runs import history_of
 from tests.support.sick_runs import (
     HEALTHY,
     SICK,
@@ -21,7 +22,7 @@ from tests.support.sick_runs import (
     skip_task,
 )
 from verl_agent.results.findings import find_problems
-from verl_agent.results.findings_history import RecordFollower, condensed_history, history_of
+from verl_agent.results.findings_history import RecordFollower, condensed_history
 from verl_agent.results.findings_onset import Onset, find_onset
 from verl_agent.results.findings_steps import change_since
 from verl_agent.runs.folder import RunFolder

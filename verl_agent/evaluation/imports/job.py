@@ -3,7 +3,6 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,13 +76,14 @@ def import_records(path: Path, name: str, into: Path, settings: ImportSettings) 
     return found
 
 
-def _records(text: Found, name: str, settings: ImportSettings, found: Imported) -> Iterator[EpisodeRecord]:
-    """Yield the records of one JSON text.
+def _records(text: Found, name: str, settings: ImportSettings, found: Imported) -> list[EpisodeRecord]:
+    """Return the records of one JSON text.
 
     Raises:
         RefusedError: it is no JSON, or no episode.
     """
-    value, beside = _decoded(text), _beside(text)
+    value = _decoded(text.text, "the end is missing: the file is cut off" if text.torn else "no JSON")
+    beside = _decoded(text.beside, "a damaged result.json") if text.beside else {}
     made: list[EpisodeRecord] = []
     try:
         for read in FORMATS[name].read(value, beside, settings):
@@ -102,25 +102,18 @@ def _records(text: Found, name: str, settings: ImportSettings, found: Imported) 
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ConfigError) as error:
         # boundary: the value has been written by another program, and may have any form
         raise RefusedError("an episode of another format", f"{type(error).__name__}: {error}") from error
-    yield from made
+    return made
 
 
-def _decoded(text: Found) -> Any:
+def _decoded(text: Any, refusal: str) -> Any:
+    """Return the value of a JSON text, or a value that is decoded already."""
     try:
-        if isinstance(text.text, bytes):
-            return read_json(text.text.decode())
-        check_value(text.text)
-        return text.text
+        if isinstance(text, bytes):
+            return read_json(text.decode())
+        check_value(text)
+        return text
     except ValueError as error:
-        kind = "the end is missing: the file is cut off" if text.torn else "no JSON"
-        raise RefusedError(kind, str(error)) from error
-
-
-def _beside(text: Found) -> Any:
-    try:
-        return read_json(text.beside.decode()) if text.beside else {}
-    except ValueError as error:
-        raise RefusedError("a damaged result.json", str(error)) from error
+        raise RefusedError(refusal, str(error)) from error
 
 
 def _check(path: Path, name: str, into: Path, settings: ImportSettings) -> None:

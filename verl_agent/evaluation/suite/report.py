@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 from rich.table import Table
@@ -69,59 +70,131 @@ class ModelSummary:
     by_evaluation: Mapping[str, Estimate]
 
 
-def suite_rows(suite: Suite, outcomes: Sequence[SuiteOutcome]) -> list[SuiteRow]:
-    """Return the rows of a suite, in the order of its evaluations; categories that it does not list follow."""
-    rows = []
-    for outcome in outcomes:
-        entry = suite.listed[outcome.evaluation]
-        found = {result.category: result for result in _results(outcome)}
-        others = [name for name in found if name != ALL and name not in entry.categories]
-        for category in [*entry.categories, *others]:
-            known = (category, entry.substitute, outcome.status, outcome.reason)
-            rows.append(SuiteRow(outcome.model, outcome.evaluation, *known, found.get(category)))
-    return rows
+@dataclass(frozen=True)
+class SuiteReport:
+    """Report of the outcomes of a suite, for files and for the terminal. Each evaluation is read once."""
 
+    suite: Suite
+    outcomes: Sequence[SuiteOutcome]
 
-def summarize_models(rows: Sequence[SuiteRow], outcomes: Sequence[SuiteOutcome]) -> list[ModelSummary]:
-    """Return the means of each model."""
-    summaries = []
-    for model in dict.fromkeys(outcome.model for outcome in outcomes):
-        own = [row for row in rows if row.model == model and not row.substitute]
-        rates = [row.success for row in own if row.success is not None]
-        overall: dict[str, Estimate] = {}
-        trained_on: Sequence[str] = ()
-        for outcome in outcomes:
-            if outcome.model == model and (results := _results(outcome)):
-                if results[-1].success is not None:
-                    overall[outcome.evaluation] = results[-1].success
-                trained_on = trained_on or _trained_on(outcome)
-        mean = macro_mean(rates) if rates else None
-        summaries.append(ModelSummary(model, trained_on, len(own), len(rates), mean, overall))
-    return summaries
+    @cached_property
+    def results(self) -> list[list[CategoryResult]]:
+        """Results of each outcome by category, those over all tasks last; empty for one without a result."""
+        return list(map(_results, self.outcomes))
 
+    @cached_property
+    def rows(self) -> list[SuiteRow]:
+        """Rows in the order of the evaluations; categories that the suite does not list follow."""
+        rows = []
+        for outcome, results in zip(self.outcomes, self.results, strict=True):
+            entry = self.suite.listed[outcome.evaluation]
+            found = {result.category: result for result in results}
+            others = [name for name in found if name != ALL and name not in entry.categories]
+            for category in [*entry.categories, *others]:
+                known = (category, entry.substitute, outcome.status, outcome.reason)
+                rows.append(SuiteRow(outcome.model, outcome.evaluation, *known, found.get(category)))
+        return rows
 
-def write_suite_report(suite: Suite, outcomes: Sequence[SuiteOutcome], folder: Path) -> list[Path]:
-    """Write JSON and Markdown into the folder of a suite, and return their paths."""
-    rows = suite_rows(suite, outcomes)
-    models = summarize_models(rows, outcomes)
-    facts = {
-        "suite": suite.file.stem,
-        "published_source": SOURCE,
-        "rows": [asdict(row) for row in rows],
-        "models": [asdict(model) for model in models],
-    }
-    return write_report(folder, "suite", SUITE_VERSION, facts, suite_markdown(suite, rows, models, outcomes))
+    @cached_property
+    def models(self) -> list[ModelSummary]:
+        """Means of each model."""
+        summaries = []
+        for model in dict.fromkeys(outcome.model for outcome in self.outcomes):
+            own = [row for row in self.rows if row.model == model and not row.substitute]
+            rates = [row.success for row in own if row.success is not None]
+            played = [
+                pair for pair in zip(self.outcomes, self.results, strict=True) if pair[0].model == model and pair[1]
+            ]
+            overall = {one.evaluation: results[-1].success for one, results in played if results[-1].success}
+            trained_on = next(filter(None, (_trained_on(outcome) for outcome, _ in played)), [])
+            mean = macro_mean(rates) if rates else None
+            summaries.append(ModelSummary(model, trained_on, len(own), len(rates), mean, overall))
+        return summaries
 
+    def write(self, folder: Path) -> list[Path]:
+        """Write JSON and Markdown into the folder of the suite, and return their paths."""
+        facts = {
+            "suite": self.suite.file.stem,
+            "published_source": SOURCE,
+            "rows": [asdict(row) for row in self.rows],
+            "models": [asdict(model) for model in self.models],
+        }
+        return write_report(folder, "suite", SUITE_VERSION, facts, self.markdown())
 
-def suite_table(suite: Suite, rows: Sequence[SuiteRow]) -> Table:
-    """Return the table of a suite for the terminal: a row for each category, a column for each model."""
-    names = list(dict.fromkeys(row.model for row in rows))
-    table = plain_table(suite.file.stem, "evaluation", "category")
-    for name in names:
-        table.add_column(styled(name), justify="right")
-    for cells in _by_model(rows, names, _text):
-        table.add_row(*map(styled, cells))
-    return table
+    def table(self) -> Table:
+        """Return the table for the terminal: a row for each category, a column for each model."""
+        table = plain_table(self.suite.file.stem, "evaluation", "category")
+        for model in self.models:
+            table.add_column(styled(model.model), justify="right")
+        for cells in self._by_model(self.rows, _text):
+            table.add_row(*map(styled, cells))
+        return table
+
+    def markdown(self) -> str:
+        """Return the tables: categories, substitutes, mean returns, skipped evaluations and transfer."""
+        heads = ["evaluation", "category", *(model.model for model in self.models)]
+        lines = [
+            f"# {self.suite.file.stem}\n",
+            "Success with 95 % intervals over tasks; behind each the number of tasks.\n",
+        ]
+        for title, substitute in (("Categories", False), ("Substitutes, which need no outside data", True)):
+            chosen = [row for row in self.rows if row.substitute is substitute]
+            if not chosen:
+                continue
+            table = self._by_model(chosen, lambda row: to_cell(row.success) or row.status)
+            if not substitute:
+                table.append(["", "mean", *(to_cell(model.mean) for model in self.models)])
+                table.append(
+                    ["", "measured", *(f"{one.measured} of {one.categories} categories" for one in self.models)]
+                )
+            lines += [f"## {title}\n", *markdown_table(heads, table)]
+        returns = self._by_model(self.rows, lambda row: to_cell(row.result.mean_return if row.result else None))
+        if any(any(cells[2:]) for cells in returns):
+            lines += ["## Mean return\n", "In the units of each evaluation, with 95 % intervals over tasks.\n"]
+            lines += markdown_table(heads, returns)
+        if any(row.success and row.success.too_few for row in self.rows):
+            lines.append(f"{escaped(FEW)} fewer than {MIN_TASKS} tasks: too few for a reliable interval.\n")
+        if incomplete := self._incomplete():
+            lines += ["## Skipped or not complete\n", *incomplete, ""]
+        return "\n".join([*lines, *self._transfer()])
+
+    def _by_model(self, rows: Sequence[SuiteRow], cell: Callable[[SuiteRow], str]) -> list[list[str]]:
+        """Return a line for each evaluation and category, with a cell for each model."""
+        cells = {(row.evaluation, row.category, row.model): cell(row) for row in rows}
+        return [
+            [evaluation, category, *(cells.get((evaluation, category, one.model), "") for one in self.models)]
+            for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in rows)
+        ]
+
+    def _transfer(self) -> list[str]:
+        """Return the table with the success of each model on all tasks of each evaluation, and published rates."""
+        known = {name for model in self.models for name in model.by_evaluation}
+        envs = {outcome.evaluation: outcome.env for outcome in self.outcomes if outcome.evaluation in known}
+        if not envs:
+            return []
+        rows = [
+            [model.model, ", ".join(model.trained_on), *(to_cell(model.by_evaluation.get(name)) for name in envs)]
+            for model in self.models
+        ]
+        by_evaluation = {name: published_rates(env) for name, env in envs.items() if env == name}
+        for model_name in dict.fromkeys(name for rates in by_evaluation.values() for name in rates):
+            rates = [by_evaluation.get(name, {}).get(model_name) for name in envs]
+            rows.append([f"{model_name} (published)", "", *("" if rate is None else f"{rate:.3f}" for rate in rates)])
+        lines = ["## Models by evaluation\n", *markdown_table(["model", "trained on", *envs], rows)]
+        if by_evaluation:
+            lines += [f"Published: {SOURCE}. Its tasks, prompts and budgets may differ.", ""]
+        return lines
+
+    def _incomplete(self) -> list[str]:
+        """Return a line for each evaluation, status and reason that is not complete, with the models it concerns."""
+        models: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        for outcome in self.outcomes:
+            if outcome.reason:
+                models[outcome.evaluation, outcome.status, outcome.reason].append(outcome.model)
+        return [
+            f"* {', '.join([name, *(found if len(found) < len(self.models) else ()), status])}: {escaped(reason)}"
+            for (name, status, reason), found in models.items()
+        ]
 
 
 def _text(row: SuiteRow) -> str:
@@ -129,75 +202,6 @@ def _text(row: SuiteRow) -> str:
     if row.result is None or row.success is None:
         return row.status
     return f"{row.success} ({row.success.tasks})\n{row.result.mean_return} return"
-
-
-def suite_markdown(
-    suite: Suite, rows: Sequence[SuiteRow], models: Sequence[ModelSummary], outcomes: Sequence[SuiteOutcome]
-) -> str:
-    """Return the tables of a suite: categories, substitutes, skipped evaluations and transfer."""
-    names = [model.model for model in models]
-    lines = [f"# {suite.file.stem}\n", "Success with 95 % intervals over tasks; behind each the number of tasks.\n"]
-    for title, substitute in (("Categories", False), ("Substitutes, which need no outside data", True)):
-        chosen = [row for row in rows if row.substitute is substitute]
-        if not chosen:
-            continue
-        table = _by_model(chosen, names, lambda row: to_cell(row.success) or row.status)
-        if not substitute:
-            table.append(["", "mean", *(to_cell(model.mean) for model in models)])
-            table.append(["", "measured", *(f"{one.measured} of {one.categories} categories" for one in models)])
-        lines += [f"## {title}\n", *markdown_table(["evaluation", "category", *names], table)]
-    returns = _by_model(rows, names, lambda row: to_cell(row.result.mean_return if row.result else None))
-    if any(any(cells[2:]) for cells in returns):
-        lines += ["## Mean return\n", "In the units of each evaluation, with 95 % intervals over tasks.\n"]
-        lines += markdown_table(["evaluation", "category", *names], returns)
-    if any(row.success and row.success.too_few for row in rows):
-        lines.append(f"{escaped(FEW)} fewer than {MIN_TASKS} tasks: too few for a reliable interval.\n")
-    if incomplete := _incomplete(outcomes):
-        lines += ["## Skipped or not complete\n", *incomplete, ""]
-    return "\n".join([*lines, *_transfer(models, outcomes)])
-
-
-def _by_model(rows: Sequence[SuiteRow], names: Sequence[str], cell: Callable[[SuiteRow], str]) -> list[list[str]]:
-    """Return a line for each evaluation and category, with a cell for each model."""
-    cells = {(row.evaluation, row.category, row.model): cell(row) for row in rows}
-    return [
-        [evaluation, category, *(cells.get((evaluation, category, name), "") for name in names)]
-        for evaluation, category in dict.fromkeys((row.evaluation, row.category) for row in rows)
-    ]
-
-
-def _transfer(models: Sequence[ModelSummary], outcomes: Sequence[SuiteOutcome]) -> list[str]:
-    """Return the table with the success of each model on all tasks of each evaluation, and published rates."""
-    known = {name for model in models for name in model.by_evaluation}
-    played = [name for name in dict.fromkeys(outcome.evaluation for outcome in outcomes) if name in known]
-    if not played:
-        return []
-    envs = {outcome.evaluation: outcome.env for outcome in outcomes}
-    rows = [
-        [model.model, ", ".join(model.trained_on), *(to_cell(model.by_evaluation.get(name)) for name in played)]
-        for model in models
-    ]
-    by_evaluation = {name: published_rates(envs[name]) for name in played if envs[name] == name}
-    for model_name in dict.fromkeys(name for rates in by_evaluation.values() for name in rates):
-        rates = [by_evaluation.get(name, {}).get(model_name) for name in played]
-        rows.append([f"{model_name} (published)", "", *("" if rate is None else f"{rate:.3f}" for rate in rates)])
-    lines = ["## Models by evaluation\n", *markdown_table(["model", "trained on", *played], rows)]
-    if by_evaluation:
-        lines += [f"Published: {SOURCE}. Its tasks, prompts and budgets may differ.", ""]
-    return lines
-
-
-def _incomplete(outcomes: Sequence[SuiteOutcome]) -> list[str]:
-    """Return a line for each evaluation, status and reason that is not complete, with the models that it concerns."""
-    models: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for outcome in outcomes:
-        if outcome.reason:
-            models[outcome.evaluation, outcome.status, outcome.reason].append(outcome.model)
-    every = len({one.model for one in outcomes})
-    return [
-        f"* {', '.join([name, *(found if len(found) < every else ()), status])}: {reason}"
-        for (name, status, reason), found in models.items()
-    ]
 
 
 def _results(outcome: SuiteOutcome) -> list[CategoryResult]:

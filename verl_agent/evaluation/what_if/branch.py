@@ -1,7 +1,8 @@
 """Recorded episode up to one of its turns, and what follows: replies of a policy, or episodes after a given reply."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
@@ -15,7 +16,7 @@ from verl_agent.oversight.base import Decision, Overseer, Proposal
 from verl_agent.rollout.player import Player
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
-from verl_agent.types import DemoAction, Episode, Message, Reply, TaskItem
+from verl_agent.types import Episode, Message, Reply, TaskItem
 
 SHOWN = 60
 """Characters on either side of a difference that an error shows."""
@@ -64,81 +65,82 @@ class Sampling:
         return EpisodeSeed(self.settings.seed, "what_if", item.env, item.id, step=0, sample=sample)
 
 
-class RecordedReviews(Overseer):
-    """Overseer that rejects in a replay what was rejected in the recorded episode, before a turn.
+class Replay(Overseer):
+    """Overseer that compares a replay with the recorded episode, and rejects what was rejected there, before a turn.
 
     Args:
         turn: number of the turn from which on the other overseer decides, from 1.
     """
 
     def __init__(self, recorded: RecordedEpisode, turn: int, then: Overseer | None) -> None:
-        self._reviews = [played.reply.review for played in recorded.episode.turns[: turn - 1]]
-        self._then = then or Overseer()
+        self._recorded, self._turn, self._then = recorded, turn, then or Overseer()
+
+    @override
+    @asynccontextmanager
+    async def watch(self, episode: Episode) -> AsyncIterator[None]:
+        async with self._then.watch(episode):
+            yield
 
     @override
     async def decide(self, proposal: Proposal) -> Decision | None:
-        turn = len(proposal.episode.turns)
-        if turn >= len(self._reviews):
+        """Compare before each reply of the replay.
+
+        Raises:
+            ConfigError: the replay differs from the record.
+        """
+        turn = len(proposal.episode.turns) + 1
+        if proposal.reply is None and turn <= self._turn:
+            check_same(self._recorded, proposal.episode)
+        if turn >= self._turn:
             return await self._then.decide(proposal)
-        review = self._reviews[turn]
+        review = self._recorded.episode.turns[turn - 1].reply.review
         if proposal.reply is None or review is None or review.decision != "rejected":
             return None
         return Decision("reject", reason=review.reason, by=review.by)
 
 
-class BranchPolicy:
-    """Policy that repeats the replies of a recorded episode up to a turn, gives another reply, and then continues.
+class BranchPolicy(Policy):
+    """Policy that gives known replies first, and then those of another policy."""
 
-    Before each reply it checks that the model would read what it read in the recorded episode.
+    def __init__(self, known: Iterable[Reply], policy: Policy) -> None:
+        self._known, self._policy = iter(known), policy
 
-    Args:
-        turn: number of the turn in which the other reply is given, from 1.
-        agent: agent with the settings of the recorded one; it selects the visible messages.
-    """
-
-    def __init__(self, recorded: RecordedEpisode, turn: int, agent: Agent, given: Reply, policy: Policy) -> None:
-        self._recorded, self._agent, self._policy = recorded, agent, policy
-        self._replies = [*(played.reply for played in recorded.episode.turns[: turn - 1]), given]
-        self._turn = 0
-
+    @override
     async def reply(self, messages: Sequence[Message]) -> Reply:
-        """Give the recorded replies, then those of the policy.
-
-        Raises:
-            ConfigError: the messages differ from those of the recorded episode.
-        """
-        if self._turn >= len(self._replies):
+        known = next(self._known, None)
+        if known is None:
             return await self._policy.reply(messages)
-        self._turn += 1
-        check_same(self._recorded, self._turn, visible_messages(self._recorded, self._turn, self._agent), messages)
-        reply = self._replies[self._turn - 1]
         if isinstance(self._policy, TokenPolicy):
-            await self._policy.add_given(messages, reply)
-        return reply
+            await self._policy.add_given(messages, known)
+        return known
 
 
 def visible_messages(recorded: RecordedEpisode, turn: int, agent: Agent) -> list[Message]:
     """Return the messages that the model read before its reply in a turn, counted from 1."""
-    episode = recorded.episode
-    return agent.visible_messages(episode.messages[: episode.prompt_length + 2 * (turn - 1)], episode.prompt_length)
+    return agent.visible_messages(recorded.messages_before(turn), recorded.episode.prompt_length)
 
 
-def check_same(recorded: RecordedEpisode, turn: int, then: Sequence[Message], now: Sequence[Message]) -> None:
-    """Check that a replay shows the model the messages of the recorded episode.
+def check_same(recorded: RecordedEpisode, episode: Episode) -> None:
+    """Check that an episode is the recorded one up to its next turn: the messages, and the reward of its last turn.
 
     Raises:
         ConfigError: they differ; the message shows the first difference.
     """
-    if list(then) == list(now):
-        return
-    texts = [tuple(message["content"] for message in messages) for messages in (then, now)]
-    first = next((pair for pair in zip(*texts, strict=False) if pair[0] != pair[1]), None)
-    shown = "another number or other roles of messages" if first is None else _first_difference(*first)
-    raise ConfigError(
-        f"turn {turn} of a replay of {recorded.name} differs from the record: {shown}. Either env "
-        f"{recorded.record['env']!r} is not deterministic (its adapter should then set `deterministic = False`), or "
-        "env.options, the agent, the turn limit or data.overlong_prompt differ from those of the run."
-    )
+    last, then, now = len(episode.turns), recorded.messages_before(len(episode.turns) + 1), episode.messages
+    if then != now:
+        texts = zip(*(tuple(message["content"] for message in messages) for messages in (then, now)), strict=False)
+        first = next((pair for pair in texts if pair[0] != pair[1]), None)
+        shown = "another number or other roles of messages" if first is None else _first_difference(*first)
+        raise ConfigError(
+            f"turn {last + 1} of a replay of {recorded.name} differs from the record: {shown}. Either env "
+            f"{recorded.record['env']!r} is not deterministic (its adapter should then set `deterministic = False`), "
+            "or env.options, the agent, the turn limit or data.overlong_prompt differ from those of the run."
+        )
+    if last and (before := recorded.episode.rewards[last - 1]) != (after := episode.rewards[last - 1]):
+        raise ConfigError(
+            f"turn {last} of a replay of {recorded.name} gave the reward {after:g} instead of {before:g}: env "
+            f"{recorded.record['env']!r} is not deterministic, or its options differ from those of the run."
+        )
 
 
 def _first_difference(then: str, now: str) -> str:
@@ -154,15 +156,8 @@ def reply_with(recorded: RecordedEpisode, turn: int, agent: Agent, action: str) 
     Raises:
         ConfigError: the agent reads another action in it, since its format cannot hold the action.
     """
-    earlier = [DemoAction(played.action) for played in recorded.episode.turns[: turn - 1] if played.action]
-    wanted = agent.action_format.from_text(action)
-    text = agent.render_demo([*earlier, DemoAction(wanted)], len(earlier))
-    if (read := agent.parse_reply(text)) != wanted:
-        raise ConfigError(
-            f"the action {action!r} cannot be written in this agent's format: it reads {read!r} in {text!r}. Give the "
-            f"action as the environment takes it. The format is: {agent.action_format.template}"
-        )
-    return Reply(text)
+    before = replace(recorded.episode, turns=recorded.episode.turns[: turn - 1])
+    return Reply(Proposal(before, agent).write(action))
 
 
 async def sample_replies(
@@ -187,25 +182,23 @@ async def sample_replies(
 
     async def draw(index: int) -> Reply | RequestRefusedError:
         agent, policy = player.new_agent(), player.new_policy(item, sampling.seed_of(item, index))
-        messages, reply = visible_messages(recorded, turn, agent), None
+        if beginning and not isinstance(policy, TokenPolicy):
+            raise ConfigError(
+                "--without-thought begins the reply for a model, and this policy is not a model. Set model.path."
+            )
+        *earlier, messages = (visible_messages(recorded, number, agent) for number in range(1, turn + 1))
+        branch = BranchPolicy((played.reply for played in recorded.episode.turns[: turn - 1]), policy)
         try:
-            if isinstance(policy, TokenPolicy):
-                for number, played in enumerate(recorded.episode.turns[: turn - 1], start=1):
-                    await policy.add_given(visible_messages(recorded, number, agent), played.reply)
-                if beginning:
-                    reply = await policy.continue_reply(messages, beginning)
-            elif beginning:
-                raise ConfigError(
-                    "--without-thought begins the reply for a model, and this policy is not a model. Set model.path."
-                )
-            reply = reply or await policy.reply(messages)
+            for shown in earlier:
+                await branch.reply(shown)
+            reply = await (policy.continue_reply(messages, beginning) if beginning else branch.reply(messages))
         except RequestRefusedError as error:
             return error
         if reply.truncated_by and not reply.tokens:
             raise ConfigError(
                 f"turn {turn} of {recorded.name} leaves no tokens for a reply. Raise data.max_response_length."
             )
-        return reply
+        return cast(Reply, reply)
 
     return await _gather(draw, samples, sampling.settings.concurrency)
 
@@ -215,8 +208,8 @@ async def play_on(
 ) -> list[Episode]:
     """Replay an episode to a turn in fresh sessions, give a reply there, and play on.
 
-    The environment must answer as it did in the record. What was rejected there is rejected again
-    (`RecordedReviews`). After an environment error the actions are replayed once more (`ReplayingSession`).
+    The environment must answer as it did in the record. What was rejected there is rejected again (`Replay`). After an
+    environment error the actions are replayed once more (`ReplayingSession`).
 
     Returns:
         The last attempt at each episode, from its first turn on; those with an environment error are not valid.
@@ -224,51 +217,29 @@ async def play_on(
     Raises:
         ConfigError: the environment declares that it is not deterministic, or a replay differs from the record.
     """
-    player, item = sampling.player, recorded.episode.item
+    player, item, env = sampling.player, recorded.episode.item, recorded.record["env"]
     if not player.new_session().deterministic:
         raise ConfigError(
-            f"env {recorded.record['env']!r} is not deterministic (`deterministic = False`), so an episode cannot be "
+            f"env {env!r} is not deterministic (`deterministic = False`), so an episode cannot be "
             "played up to a turn again. Ask for other replies at the turn instead: leave out --action and --oracle."
         )
-
-    def new_policy(item: TaskItem, seed: EpisodeSeed) -> Policy:
-        return BranchPolicy(recorded, turn, player.new_agent(), given, player.new_policy(item, seed))
-
+    replies = [*(played.reply for played in recorded.episode.turns[: turn - 1]), given]
     branching = replace(
         player,
-        new_policy=new_policy,
-        overseer=RecordedReviews(recorded, turn, cast(Overseer | None, player.overseer)),
+        new_policy=lambda item, seed: BranchPolicy(replies, player.new_policy(item, seed)),
+        overseer=Replay(recorded, turn, cast(Overseer | None, player.overseer)),
     )
 
     async def play(index: int) -> Episode:
-        played = await branching.play(item, sampling.seed_of(item, index))
-        check_replayed(recorded, turn, played.episode)
-        return played.episode
+        episode = (await branching.play(item, sampling.seed_of(item, index))).episode
+        if episode.valid and len(episode.turns) < turn:
+            raise ConfigError(
+                f"a replay of {recorded.name} ended after turn {len(episode.turns)} ({episode.stop}), before turn "
+                f"{turn}: env {env!r} is not deterministic, or a limit is smaller than in the run."
+            )
+        return episode
 
     return await _gather(play, samples, sampling.settings.concurrency)
-
-
-def check_replayed(recorded: RecordedEpisode, turn: int, episode: Episode) -> None:
-    """Check the rewards and the end of the replayed turns; their texts were checked by `BranchPolicy`.
-
-    Raises:
-        ConfigError: a reward differs, or the episode ended before the turn.
-    """
-    if not episode.valid:
-        return
-    for number, (then, now) in enumerate(zip(recorded.episode.turns[: turn - 1], episode.turns, strict=False), start=1):
-        rewards = [0.0 if played.step is None else played.step.reward for played in (then, now)]
-        if rewards[0] != rewards[1]:
-            raise ConfigError(
-                f"turn {number} of a replay of {recorded.name} gave the reward {rewards[1]:g} instead of "
-                f"{rewards[0]:g}: env {recorded.record['env']!r} is not deterministic, or its options differ from "
-                "those of the run."
-            )
-    if len(episode.turns) < turn:
-        raise ConfigError(
-            f"a replay of {recorded.name} ended after turn {len(episode.turns)} ({episode.stop}), before turn {turn}: "
-            f"env {recorded.record['env']!r} is not deterministic, or a limit is smaller than in the run."
-        )
 
 
 async def _gather(call: Callable[[int], Coroutine[Any, Any, T]], samples: Iterable[int], concurrency: int) -> list[T]:

@@ -11,7 +11,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.what_if.summary import comparable
 from verl_agent.trace.record import EpisodeRecord, parse_record, to_episode
 from verl_agent.trace.record_files import record_files
-from verl_agent.types import Episode
+from verl_agent.types import Episode, Message
 
 
 def fingerprint(line: bytes) -> str:
@@ -41,6 +41,10 @@ class RecordedEpisode:
     def episode(self) -> Episode:
         """The record as an episode."""
         return to_episode(self.record)
+
+    def messages_before(self, turn: int) -> list[Message]:
+        """Return the messages before the reply of a turn, counted from 1."""
+        return self.episode.messages[: self.episode.prompt_length + 2 * (turn - 1)]
 
 
 @dataclass(frozen=True, slots=True)

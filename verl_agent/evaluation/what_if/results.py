@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -17,7 +17,7 @@ from verl_agent.trace.turn_record import StopName
 
 logger = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION: Literal[2] = 2
 """Version of the lines. It increases when a field changes its meaning or disappears."""
 SUFFIX = ".what_if"
 """Text after the name of a file of records that gives its file of results."""
@@ -33,7 +33,7 @@ class SampledTurn(TypedDict):
     index of each sample, in their order.
     """
 
-    version: int
+    version: Literal[2]
     episode: str
     task: str
     turn: int
@@ -108,8 +108,11 @@ def read_results(file: Path) -> list[Result]:
     results = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
-            results.append(_parse(json.loads(line)))
-        except (ValueError, ConfigError) as error:
+            results.append(_RESULT.validate_python(json.loads(line)))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            logger.warning("%s:%d: skipped: %s: %s", file, number, ".".join(map(str, first["loc"])), first["msg"])
+        except ValueError as error:
             logger.warning("%s:%d: skipped: %s", file, number, error)
     return results
 
@@ -144,16 +147,5 @@ def check_writable(file: Path) -> None:
 def _not_writable(file: Path, error: OSError) -> ConfigError:
     return ConfigError(
         f"the results cannot be written to {file} ({error.strerror or error}). Free disk space, or copy the records to "
-        "a folder that you may write to, together with the run's settings (run.json or settings.json)."
+        "a folder that you may write to, together with play.json of the run."
     )
-
-
-def _parse(value: Any) -> Result:
-    version = value.get("version") if isinstance(value, dict) else None
-    if version != VERSION:
-        raise ConfigError(f"a result of version {version}, but this verl_agent reads version {VERSION}.")
-    try:
-        return _RESULT.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise ConfigError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error

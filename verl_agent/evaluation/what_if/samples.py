@@ -12,15 +12,13 @@ from verl_agent.evaluation.what_if.results import (
     Continuations,
     PlayedEpisode,
     Replies,
-    Result,
     SampledReply,
     SampledTurn,
-    Source,
     append_results,
     read_results,
     results_file,
 )
-from verl_agent.evaluation.what_if.summary import of_turn, stored_samples
+from verl_agent.evaluation.what_if.summary import stored_samples
 from verl_agent.types import Episode, Reply
 
 
@@ -30,11 +28,11 @@ async def draw_replies(question: TurnQuestion, sampling: Sampling, report: Calla
     Raises:
         ConfigError: see `verl_agent.evaluation.what_if.branch.sample_replies`; or the results cannot be written.
     """
-    agent = sampling.player.new_agent()
+    agent, file = sampling.player.new_agent(), results_file(question.recorded.file)
     for with_thought in (True, False) if question.without_thought else (True,):
         turn = _sampled_turn(question, sampling)
         result: Replies = {**turn, "kind": "replies", "with_thought": with_thought, "replies": []}
-        samples = _new_samples(question, result)
+        samples = _following(stored_samples(read_results(file), result), question.samples)
         report(f"drawing {len(samples)} replies" + ("" if with_thought else " without a thought"))
         drawn = await sample_replies(question.recorded, question.turn, sampling, samples, with_thought)
         replies = {index: reply for index, reply in zip(samples, drawn, strict=True) if isinstance(reply, Reply)}
@@ -44,7 +42,7 @@ async def draw_replies(question: TurnQuestion, sampling: Sampling, report: Calla
         if refused:
             report(f"left out: {len(refused)} of {len(drawn)} replies. {refused[-1]}")
         result["indexes"], result["replies"] = [*replies], [_sampled(reply, agent) for reply in replies.values()]
-        append_results(results_file(question.recorded.file), [result])
+        append_results(file, [result])
 
 
 async def draw_continuations(
@@ -59,46 +57,41 @@ async def draw_continuations(
     Raises:
         ConfigError: see `play_on` in `branch`; all episodes failed; or the results cannot be written.
     """
-    agent, recorded = sampling.player.new_agent(), question.recorded_action
-    turn = question.recorded.episode.turns[question.turn - 1]
-    before = turn.reply if recorded is None else reply_with(question.recorded, question.turn, agent, recorded)
+    agent, file = sampling.player.new_agent(), results_file(question.recorded.file)
     after = reply_with(question.recorded, question.turn, agent, action)
-    baseline = _continuations(question, sampling, recorded, before, "recorded")
-    other = _continuations(question, sampling, action, after, "oracle" if question.oracle else "given")
-    samples = _new_samples(question, other)
-    missing = [index for index in samples if index not in _stored(question, baseline)]
+    other: Continuations = {
+        **_sampled_turn(question, sampling),
+        "kind": "continuations",
+        "action": action,
+        "source": "oracle" if question.oracle else "given",
+        "reply": after.text,
+        "max_turns": sampling.max_turns,
+        "failed": [],
+        "episodes": [],
+    }
+    recorded = question.recorded_action
+    before = question.recorded.episode.turns[question.turn - 1].reply
+    if recorded is not None:
+        before = reply_with(question.recorded, question.turn, agent, recorded)
+    baseline: Continuations = {**other, "action": recorded, "source": "recorded", "reply": before.text}
+    stored = read_results(file)
+    samples, known = _following(stored_samples(stored, other), question.samples), stored_samples(stored, baseline)
+    missing = [index for index in samples if index not in known]
     for result, reply, wanted in ((baseline, before, missing), (other, after, samples)):
         if not wanted:
             continue
         side = result["action"]
         report(f"playing {len(wanted)} episodes on after {side!r:.100}")
         episodes = await play_on(question.recorded, question.turn, reply, sampling, wanted)
-        valid = [(index, episode) for index, episode in zip(wanted, episodes, strict=True) if episode.valid]
+        valid = {index: episode for index, episode in zip(wanted, episodes, strict=True) if episode.valid}
         if not valid:
             raise ConfigError(
                 f"no episode could be played on after {side!r:.100}; the last one ended with {episodes[-1].stop}: "
                 f"{episodes[-1].error}"
             )
-        result["indexes"] = [index for index, _ in valid]
-        result["failed"] = [index for index in wanted if index not in result["indexes"]]
-        result["episodes"] = [_played(episode, question.turn) for _, episode in valid]
-        append_results(results_file(question.recorded.file), [result])
-
-
-def _continuations(
-    question: TurnQuestion, sampling: Sampling, action: str | None, reply: Reply, source: Source
-) -> Continuations:
-    """Return a result without samples."""
-    return {
-        **_sampled_turn(question, sampling),
-        "kind": "continuations",
-        "action": action,
-        "source": source,
-        "reply": reply.text,
-        "max_turns": sampling.max_turns,
-        "failed": [],
-        "episodes": [],
-    }
+        result["indexes"], result["failed"] = [*valid], [index for index in wanted if index not in valid]
+        result["episodes"] = [_played(episode, question.turn) for episode in valid.values()]
+        append_results(file, [result])
 
 
 def _sampled_turn(question: TurnQuestion, sampling: Sampling) -> SampledTurn:
@@ -117,16 +110,10 @@ def _sampled_turn(question: TurnQuestion, sampling: Sampling) -> SampledTurn:
     }
 
 
-def _stored(question: TurnQuestion, like: Result) -> set[int]:
-    """Return the indexes of the stored samples of the same kind, policy, seed and action as a result."""
-    stored = read_results(results_file(question.recorded.file))
-    return stored_samples(of_turn(stored, question.recorded.fingerprint, question.turn), like)
-
-
-def _new_samples(question: TurnQuestion, like: Result) -> list[int]:
+def _following(stored: set[int], count: int) -> list[int]:
     """Return the indexes of new samples, after those that are stored, so that a further command draws other ones."""
-    first = max(_stored(question, like), default=-1) + 1
-    return list(range(first, first + question.samples))
+    first = max(stored, default=-1) + 1
+    return list(range(first, first + count))
 
 
 def _sampled(reply: Reply, agent: Agent) -> SampledReply:

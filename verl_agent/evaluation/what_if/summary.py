@@ -41,6 +41,8 @@ class ReplySummary:
     Attributes:
         with_thought: False if the replies were made to begin with the action.
         changed: share of replies whose action is not the recorded one.
+        difference: `changed` minus that of ordinary replies, the effect of sampling alone; None for ordinary replies,
+            or without any.
     """
 
     policy: Key
@@ -48,21 +50,7 @@ class ReplySummary:
     replies: int
     actions: list[ActionShare]
     changed: Estimate
-
-
-@dataclass(frozen=True, slots=True)
-class ThoughtEffect:
-    """Replies without a thought, compared with ordinary replies at the same turn.
-
-    Attributes:
-        ordinary: share of ordinary replies whose action is not the recorded one: the effect of sampling alone.
-        without: the same share without the thought.
-        difference: `without` minus `ordinary`.
-    """
-
-    ordinary: Estimate
-    without: Estimate
-    difference: Estimate
+    difference: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,45 +107,35 @@ def summarize_replies(results: Iterable[Result], recorded: str | None) -> list[R
     Args:
         recorded: action of the recorded turn.
     """
-    pooled: dict[tuple[Key, bool], list[Replies]] = defaultdict(list)
+    pooled: dict[Key, dict[bool, list[Replies]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         if result["kind"] == "replies":
-            pooled[_policy(result), result["with_thought"]].append(result)
+            pooled[_policy(result)][result["with_thought"]].append(result)
     summaries = []
-    for (policy, with_thought), parts in sorted(pooled.items(), key=lambda entry: (entry[0][0], not entry[0][1])):
-        samples = _distinct((part, part["replies"]) for part in parts)
-        if samples:
-            summaries.append(_reply_summary(policy, with_thought, samples, comparable(recorded)))
+    for policy, kinds in sorted(pooled.items()):
+        drawn = {kind: _distinct((part, part["replies"]) for part in parts) for kind, parts in kinds.items()}
+        changed = {
+            kind: sum(comparable(reply["action"]) != comparable(recorded) for reply in replies)
+            for kind, replies in drawn.items()
+        }
+        for with_thought in (True, False):
+            if not (replies := drawn.get(with_thought)):
+                continue
+            shares = _action_shares(replies, comparable(recorded))
+            share, difference = wilson_interval(changed[with_thought], len(replies)), None
+            if not with_thought and drawn.get(True):
+                difference = difference_of_shares(changed[False], len(replies), changed[True], len(drawn[True]))
+            summaries.append(ReplySummary(policy, with_thought, len(replies), shares, share, difference))
     return summaries
 
 
-def _reply_summary(policy: Key, with_thought: bool, samples: list[SampledReply], recorded: str | None) -> ReplySummary:
-    counts = Counter(comparable(sample["action"]) for sample in samples)
-    shares = [
-        ActionShare(
-            action,
-            count,
-            wilson_interval(count, len(samples)),
-            action == recorded,
-            next(sample["text"] for sample in samples if comparable(sample["action"]) == action),
-        )
+def _action_shares(replies: Sequence[SampledReply], recorded: str | None) -> list[ActionShare]:
+    counts = Counter(comparable(reply["action"]) for reply in replies)
+    first = {comparable(reply["action"]): reply["text"] for reply in reversed(replies)}
+    return [
+        ActionShare(action, count, wilson_interval(count, len(replies)), action == recorded, first[action])
         for action, count in counts.most_common()
     ]
-    changed = wilson_interval(len(samples) - counts[recorded], len(samples))
-    return ReplySummary(policy, with_thought, len(samples), shares, changed)
-
-
-def thought_effect(summaries: Sequence[ReplySummary], policy: Key) -> ThoughtEffect | None:
-    """Return the effect of removing the thought for one policy; None unless both kinds of replies were sampled."""
-    kinds = {one.with_thought: one for one in summaries if one.policy == policy}
-    if len(kinds) < 2:
-        return None
-    with_thought, without = kinds[True], kinds[False]
-    counts = [
-        (sum(share.replies for share in summary.actions if not share.recorded), summary.replies)
-        for summary in (without, with_thought)
-    ]
-    return ThoughtEffect(with_thought.changed, without.changed, difference_of_shares(*counts[0], *counts[1]))
 
 
 def summarize_continuations(results: Iterable[Result], recorded: str | None) -> list[ActionEffect]:
@@ -173,25 +151,29 @@ def summarize_continuations(results: Iterable[Result], recorded: str | None) -> 
     effects: list[ActionEffect] = []
     for (policy, max_turns), by_action in sorted(pooled.items(), key=lambda entry: entry[0]):
         played = {action: _distinct((part, part["episodes"]) for part in parts) for action, parts in by_action.items()}
-        baseline = played.get(comparable(recorded), [])
-        order = sorted(played, key=lambda action: (action != comparable(recorded), action or ""))
-        for action in order:
-            if episodes := played[action]:
-                is_recorded = action == comparable(recorded)
-                effects.append(
-                    ActionEffect(
-                        policy,
-                        max_turns,
-                        action,
-                        by_action[action][-1]["source"],
-                        len(episodes),
-                        _failed(by_action[action]),
-                        wilson_interval(_solved(episodes), len(episodes)),
-                        mean_return({str(number): [one["reward"]] for number, one in enumerate(episodes)}),
-                        fmean(len(episode["actions"]) for episode in episodes),
-                        None if is_recorded or not baseline else _difference(episodes, baseline),
-                    )
+        solved = {action: sum(one["success"] for one in episodes) for action, episodes in played.items()}
+        before = comparable(recorded)
+        for action in sorted(played, key=lambda action: (action != before, action or "")):
+            if not (episodes := played[action]):
+                continue
+            difference = None
+            if action != before and played.get(before):
+                base = solved[before], len(played[before])
+                difference = difference_of_shares(solved[action], len(episodes), *base)
+            effects.append(
+                ActionEffect(
+                    policy,
+                    max_turns,
+                    action,
+                    by_action[action][-1]["source"],
+                    len(episodes),
+                    _failed(by_action[action]),
+                    wilson_interval(solved[action], len(episodes)),
+                    mean_return({str(number): [one["reward"]] for number, one in enumerate(episodes)}),
+                    fmean(len(episode["actions"]) for episode in episodes),
+                    difference,
                 )
+            )
     return effects
 
 
@@ -199,7 +181,7 @@ def stored_samples(results: Iterable[Result], like: Result) -> set[int]:
     """Return the indexes of the samples that are stored, also of those that failed.
 
     Args:
-        like: a result of the same kind, policy, seed and action; its samples do not count.
+        like: a result of the same turn, kind, policy, seed and action; its samples do not count.
     """
     same = [result for result in results if _series(result) == _series(like)]
     failed = {index for result in same if result["kind"] == "continuations" for index in result["failed"]}
@@ -214,7 +196,7 @@ def _failed(results: Iterable[Continuations]) -> int:
 
 
 def _series(result: Result) -> tuple[object, ...]:
-    shared = (result["kind"], _policy(result), result["seed"])
+    shared = (result["episode"], result["turn"], result["kind"], _policy(result), result["seed"])
     if result["kind"] == "replies":
         return (*shared, result["with_thought"])
     return (*shared, result["max_turns"], comparable(result["action"]))
@@ -231,11 +213,3 @@ def _distinct(parts: Iterable[tuple[Result, Sequence[Sample]]]) -> list[Sample]:
         for index, sample in zip(result["indexes"], drawn, strict=False):
             samples.setdefault((result["seed"], index), sample)
     return list(samples.values())
-
-
-def _solved(episodes: Sequence[PlayedEpisode]) -> int:
-    return sum(episode["success"] for episode in episodes)
-
-
-def _difference(episodes: Sequence[PlayedEpisode], baseline: Sequence[PlayedEpisode]) -> Estimate:
-    return difference_of_shares(_solved(episodes), len(episodes), _solved(baseline), len(baseline))

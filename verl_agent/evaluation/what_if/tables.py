@@ -1,6 +1,7 @@
 """Tables of the results of one turn, for a terminal."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,7 +15,6 @@ from verl_agent.evaluation.what_if.summary import (
     policy_name,
     summarize_continuations,
     summarize_replies,
-    thought_effect,
 )
 from verl_agent.terminal import styled
 from verl_agent.visible import one_line
@@ -30,15 +30,10 @@ def result_tables(results: Sequence[Result], recorded: str | None) -> list[Rende
         recorded: action of the recorded turn.
     """
     replies = summarize_replies(results, recorded)
-    tables = [_replies_table(one) for one in replies]
-    for policy in dict.fromkeys(one.policy for one in replies):
-        if effect := thought_effect(replies, policy):
-            tables.append(
-                styled(
-                    f"{policy_name(policy)}: share of actions other than the recorded one: {effect.ordinary} with the "
-                    f"thought, {effect.without} without it; difference {effect.difference}\n"
-                )
-            )
+    tables = [
+        *map(_replies_table, replies),
+        *(_thought_line(*pair) for pair in pairwise(replies) if pair[1].difference is not None),
+    ]
     effects = summarize_continuations(results, recorded)
     parts = dict.fromkeys((one.policy, one.max_turns) for one in effects)
     compared = [_effects_table([one for one in effects if (one.policy, one.max_turns) == part]) for part in parts]
@@ -52,6 +47,13 @@ def _replies_table(summary: ReplySummary) -> RenderableType:
         name = styled(_action(share.action) + (" (recorded)" if share.recorded else ""))
         table.add_row(name, str(share.replies), styled(str(share.share)))
     return Group(styled((f"{summary.replies} replies{kind} of {policy_name(summary.policy)}", "bold")), table, "")
+
+
+def _thought_line(ordinary: ReplySummary, without: ReplySummary) -> RenderableType:
+    return styled(
+        f"{policy_name(without.policy)}: share of actions other than the recorded one: {ordinary.changed} with the "
+        f"thought, {without.changed} without it; difference {without.difference}\n"
+    )
 
 
 def _effects_table(effects: Sequence[ActionEffect]) -> RenderableType:

@@ -12,14 +12,7 @@ from tests import ROOT
 from tests.support.evaluated_games import evaluated
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
-from verl_agent.evaluation.suite.report import (
-    suite_markdown,
-    suite_rows,
-    suite_table,
-    summarize_models,
-    with_earlier,
-    write_suite_report,
-)
+from verl_agent.evaluation.suite.report import SuiteReport, with_earlier
 from verl_agent.evaluation.suite.run import SuiteOutcome, missing_need, models_of, play_suite
 from verl_agent.evaluation.suite.settings import Suite, compose_entry, read_suite
 from verl_agent.platform.detect import use_cpu_device
@@ -79,7 +72,7 @@ def test_a_suite_skips_missing_needs_by_name(tmp_path):
     assert (skipped.status, skipped.folder) == ("skipped", tmp_path / "out/oracle/absent")
     assert skipped.reason.startswith("needs the variable NO_SUCH_VARIABLE. the config does not resolve: ")
     assert "absent is skipped: needs the variable" in shown.getvalue()
-    files = write_suite_report(chosen, [skipped], tmp_path / "out")
+    files = SuiteReport(chosen, [skipped]).write(tmp_path / "out")
     (row,) = json.loads(files[0].read_text())["rows"]
     assert (row["category"], row["status"], row["result"]) == ("other", "skipped", None)
     assert "| absent | other | skipped |" in files[1].read_text()
@@ -110,13 +103,12 @@ def outcomes(folder: Path) -> list[SuiteOutcome]:
 
 
 def test_the_report_means_over_categories_and_keeps_substitutes_apart(tmp_path):
-    chosen, found = suite(tmp_path, "model.path=x"), outcomes(tmp_path)
-    rows = suite_rows(chosen, found)
-    oracle, cheap = summarize_models(rows, found)
+    report = SuiteReport(suite(tmp_path, "model.path=x"), outcomes(tmp_path))
+    oracle, cheap = report.models
     assert (oracle.categories, oracle.measured, oracle.mean.mean) == (3, 2, 1.0)
     assert cheap.mean.mean == pytest.approx((1 / 7 + 1 / 10) / 2)
     assert set(cheap.by_evaluation) == {"small", "stand_in"}
-    text = suite_markdown(chosen, rows, [oracle, cheap], found)
+    text = report.markdown()
     assert "| evaluation | category | oracle | cheap |" in text
     assert "| small | 1 to 7 | 1.000 [0.646, 1.000] (7) | 0.143 [0.026, 0.513] (7) |" in text
     assert "|  | measured | 2 of 3 categories | 2 of 3 categories |" in text
@@ -176,7 +168,7 @@ def test_a_wrong_setting_of_one_evaluation_is_refused_before_any_is_played(tmp_p
 
 def test_a_suite_with_a_wrong_setting_leaves_the_report_of_an_earlier_run_alone(tmp_path):
     chosen = suite(tmp_path, "model.path=oracle", only=("absent",))
-    written = write_suite_report(chosen, outcomes(tmp_path / "out")[2:3], tmp_path / "out")
+    written = SuiteReport(chosen, outcomes(tmp_path / "out")[2:3]).write(tmp_path / "out")
     before = [path.read_text() for path in written]
     command = ["suite", str(chosen.file), "--model", "oracle", "--into", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*command, "evaluation.max_task=1"])
@@ -187,7 +179,7 @@ def test_a_suite_with_a_wrong_setting_leaves_the_report_of_an_earlier_run_alone(
 def test_the_report_keeps_evaluations_and_models_that_this_run_did_not_play(tmp_path):
     whole = suite(tmp_path, "model.path=x")
     found = outcomes(tmp_path)
-    write_suite_report(whole, found, tmp_path)
+    SuiteReport(whole, found).write(tmp_path)
     narrow = suite(tmp_path, "model.path=oracle", only=("small",))
     covered = with_earlier(narrow, found[:1], tmp_path)
     assert [(one.evaluation, one.model, one.status) for one in covered] == [
@@ -199,12 +191,13 @@ def test_the_report_keeps_evaluations_and_models_that_this_run_did_not_play(tmp_
         ("stand_in", "cheap", "played"),
     ]
     assert covered[2].reason == "needs a variable" and covered[1].env == "guess_number"
-    files = write_suite_report(narrow, covered, tmp_path)
+    report = SuiteReport(narrow, covered)
+    files = report.write(tmp_path)
     assert "| small | 1 to 7 | 1.000 [0.646, 1.000] (7) | 0.143 [0.026, 0.513] (7) |" in files[1].read_text()
     shown = Console(file=StringIO(), width=100)
-    shown.print(suite_table(narrow, suite_rows(narrow, covered)))
+    shown.print(report.table())
     assert "0.143 [0.026, 0.513] (7)" in shown.file.getvalue() and "skipped" in shown.file.getvalue()
-    earned = next(row.result.mean_return for row in suite_rows(narrow, covered) if row.model == "cheap" and row.result)
+    earned = next(row.result.mean_return for row in report.rows if row.model == "cheap" and row.result)
     assert f"{earned} return" in shown.file.getvalue()
     returns = files[1].read_text().partition("## Mean return")[2].partition("##")[0]
     assert "| small | 1 to 7 |" in returns and f"{earned} (7) |" in returns
@@ -217,8 +210,15 @@ def test_the_reason_of_each_model_is_listed(tmp_path):
         SuiteOutcome("a", "absent", "", tmp_path, "skipped", "needs a variable"),
         SuiteOutcome("b", "absent", "", tmp_path, "skipped", "needs a variable"),
     ]
-    text = suite_markdown(suite(tmp_path, "model.path=x"), [], [], found)
+    text = SuiteReport(suite(tmp_path, "model.path=x"), found).markdown()
     assert "* small, a, failed: out of memory\n* small, b, failed: no key\n* absent, skipped: needs a variable" in text
+
+
+def test_a_reason_with_markdown_stays_text(tmp_path):
+    reason = "see <b>here</b>\nand `there`"
+    skipped = SuiteOutcome("a", "small", "guess_number", tmp_path, "skipped", reason)
+    text = SuiteReport(suite(tmp_path, "model.path=x"), [skipped]).markdown()
+    assert "* small, skipped: see \\<b>here\\</b> and \\`there\\`" in text
 
 
 def concurrency(folder: Path, recipe: str, *overrides: str, **other: str) -> int:

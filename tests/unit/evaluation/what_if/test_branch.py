@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -26,15 +28,15 @@ from verl_agent.evaluation.what_if.summary import (
     policy_name,
     summarize_continuations,
     summarize_replies,
-    thought_effect,
 )
 from verl_agent.oversight.approval import Approval
+from verl_agent.oversight.base import Overseer, Proposal
 from verl_agent.oversight.rules import Rule
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.trace.record import EpisodeMeta, to_record
 from verl_agent.trace.record_files import read_records
-from verl_agent.types import Message, Reply, StepResult, TaskItem
+from verl_agent.types import Episode, Message, Reply, StepResult, TaskItem
 
 POLICY = ("guesser", 1.0, 1.0, "")
 
@@ -112,17 +114,21 @@ def test_results_lie_beside_the_records_and_leave_them_as_they_are(tmp_path: Pat
 
 def test_the_effect_of_the_thought_is_measured_against_that_of_sampling(recorded: RecordedEpisode):
     draw(recorded, players(6, 8, 6, 6, "8", "9", "8", "6"), without_thought=True)
-    summaries = summarize_replies(stored(recorded, 2), "6")
-    assert [one.with_thought for one in summaries] == [True, False]
-    effect = thought_effect(summaries, POLICY)
-    assert effect is not None
-    assert (effect.ordinary.mean, effect.without.mean, effect.difference.mean) == (0.25, 0.75, 0.5)
-    assert effect.difference.low < 0 < effect.difference.high, "four replies prove nothing"
+    ordinary, without = summarize_replies(stored(recorded, 2), "6")
+    assert (ordinary.with_thought, without.with_thought) == (True, False)
+    assert ordinary.policy == without.policy == POLICY
+    assert without.difference is not None and ordinary.difference is None
+    assert (ordinary.changed.mean, without.changed.mean, without.difference.mean) == (0.25, 0.75, 0.5)
+    assert without.difference.low < 0 < without.difference.high, "four replies prove nothing"
 
 
 def test_one_kind_of_replies_gives_no_effect_of_the_thought(recorded: RecordedEpisode):
     draw(recorded, players(6))
-    assert thought_effect(summarize_replies(stored(recorded, 2), "6"), POLICY) is None
+    draw(recorded, replace(players(8), model="other"), without_thought=True)
+    results = [one for one in stored(recorded, 2) if one["model"] == "guesser" or not one.get("with_thought")]
+    summaries = summarize_replies(results, "6")
+    assert [(one.policy[0], one.with_thought) for one in summaries] == [("guesser", True), ("other", False)]
+    assert [one.difference for one in summaries] == [None, None]
 
 
 def test_an_agent_without_a_thought_is_refused(tmp_path: Path):
@@ -214,7 +220,7 @@ def test_a_sample_that_two_commands_played_counts_once_beside_one_that_failed(re
 
 
 def test_an_action_that_the_format_cannot_hold_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="cannot be written in this agent's format"):
+    with pytest.raises(ConfigError, match=r"cannot be written as a reply: .*the agent would read '4'.*The format is: "):
         reply_with(recorded_game(tmp_path), 2, ReAct(LineFormat()), "4\n5")
 
 
@@ -275,6 +281,26 @@ def test_a_replay_rejects_what_was_rejected_and_goes_on_under_the_same_rules(tmp
     bound = asyncio.run(play_on(recorded, 3, reply, players(3, overseer=overseer), [0]))
     assert [turn.carried_out for turn in free[0].turns] == [False, True, True]
     assert [turn.carried_out for turn in bound[0].turns] == [False, True, False, True]
+
+
+def test_the_overseer_of_the_run_watches_the_episode_and_decides_from_the_turn_on(recorded: RecordedEpisode):
+    class Attentive(Overseer):
+        watched: ClassVar[list[Episode]] = []
+        asked: ClassVar[list[str | None]] = []
+
+        @asynccontextmanager
+        async def watch(self, episode: Episode) -> AsyncIterator[None]:
+            self.watched.append(episode)
+            yield
+            self.watched.remove(episode)
+
+        async def decide(self, proposal: Proposal) -> None:
+            assert proposal.episode in self.watched
+            if proposal.reply is not None:
+                self.asked.append(proposal.action)
+
+    asyncio.run(play_on(recorded, 2, Reply(say(6)), players(7, overseer=Attentive()), [0]))
+    assert (Attentive.asked, Attentive.watched) == (["6", "7"], [])
 
 
 def test_an_environment_that_is_not_deterministic_is_refused(tmp_path: Path):

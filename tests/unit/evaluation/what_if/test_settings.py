@@ -91,7 +91,7 @@ def test_lines_that_are_no_results_of_this_version_are_skipped_and_logged(tmp_pa
     file.write_text("\n".join(lines))
     with caplog.at_level(logging.WARNING):
         assert read_results(file) == [result()]
-    assert "a result of version 1" in caplog.text
+    assert "version: Input should be 2" in caplog.text
     assert "turn: Input should be a valid integer" in caplog.text
 
 
