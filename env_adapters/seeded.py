@@ -11,16 +11,23 @@ from functools import cache
 from importlib import import_module
 from threading import RLock
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.envs.options import checked_options
 from verl_agent.envs.testing.success import random_action
 from verl_agent.errors import ConfigError
 from verl_agent.types import TaskItem
 
 FIRST_TEST_SEED = 1_000_000
 """Seed of the first held-out task; training tasks have the seeds from 0 on."""
-MAX_TASKS = 1_000_000
+Name = Annotated[str, Field(min_length=1)]
+Names = Name | Annotated[Sequence[Name], Field(min_length=1)]
+"""Name of an environment, or a list of names."""
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+"""Number of tasks of an environment in a split."""
 PROBES = ("0", "1", "no such action")
 """Actions of most games, and one of none."""
 PAIRS, LEAST_PAIRS = 24, 4
@@ -43,7 +50,8 @@ class SeededEnv(EnvAdapter):
     module: ClassVar[str] = ""
     """Python module of the other library; empty for a server."""
 
-    def __init__(self, names: str | Sequence[str], train: int, test: int, allow_unseeded: bool) -> None:
+    @checked_options
+    def __init__(self, names: Names, train: Count, test: Count, allow_unseeded: bool) -> None:
         """Check the options that all adapters of this kind have.
 
         Args:
@@ -53,20 +61,8 @@ class SeededEnv(EnvAdapter):
             allow_unseeded: True to train with groups although two episodes of one task may begin differently.
         """
         listed = [names] if isinstance(names, str) else names
-        if (
-            not isinstance(listed, list | tuple)
-            or not listed
-            or not all(isinstance(one, str) and one for one in listed)
-        ):
-            raise ConfigError(f"env.options.names={names!r} is not allowed. Allowed: a name or a list of names.")
         if len(set(listed)) < len(listed):
             raise ConfigError(f"env.options.names={names!r} has a name twice.")
-        for key, value in (("train", train), ("test", test)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TASKS:
-                raise ConfigError(
-                    f"env.options.{key}={value!r} is not allowed. Allowed: a whole number from 1 to {MAX_TASKS}."
-                )
-        check_switch("allow_unseeded", allow_unseeded)
         self.names, self.counts, self.allow_unseeded = tuple(listed), {"train": train, "test": test}, allow_unseeded
 
     @classmethod
@@ -174,12 +170,6 @@ def _replays(adapter: type[SeededEnv], arguments: _Arguments) -> bool:
 
     with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own
         return thread.submit(asyncio.run, compare()).result()
-
-
-def check_switch(key: str, value: object) -> None:
-    """Raise ConfigError if an option is no boolean."""
-    if not isinstance(value, bool):
-        raise ConfigError(f"env.options.{key}={value!r} is not allowed. Allowed: true, false.")
 
 
 class OwnRandom:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from env_adapters.babyai.game import GridGame
 from env_adapters.babyai.levels import LEVEL_BY_NAME, split_items
@@ -15,7 +15,8 @@ from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.drawing import Cell, Drawing, Grid
-from verl_agent.errors import ConfigError, EnvError, did_you_mean
+from verl_agent.envs.options import checked_options
+from verl_agent.errors import EnvError, did_you_mean
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 STYLES = {"full": Style, "short": Brief}
@@ -29,7 +30,8 @@ class BabyAI(EnvAdapter):
     success_reward = 0.05  # with `strict` a success earns at least 0.1, everything else 0
     hosting = Hosting(threads=0, sessions=256, busy=4)  # a step takes 0.2 ms, a reset 2 ms
 
-    def __init__(self, prompt: str = "full", strict: bool = False) -> None:
+    @checked_options
+    def __init__(self, prompt: Literal["full", "short"] = "full", strict: bool = False) -> None:
         """Set the prompt and the rules.
 
         Args:
@@ -37,10 +39,6 @@ class BabyAI(EnvAdapter):
                 short observations, for small models.
             strict: True for the rules of AgentGym's server, including its faults.
         """
-        if prompt not in STYLES:
-            raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(STYLES)}.")
-        if not isinstance(strict, bool):
-            raise ConfigError(f"env.options.strict={strict!r} is not allowed. Allowed: true, false.")
         self.prompt = prompt
         self.strict = strict
         self.rules = StrictGame if strict else GridGame

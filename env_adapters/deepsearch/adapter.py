@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from env_adapters.deepsearch.answers import contains, contains_all, is_accepted, normalize_answer
 from env_adapters.deepsearch.corpus import Passage, deepsearch_dir, first_passages
@@ -17,10 +16,10 @@ from env_adapters.deepsearch.store import corpus_requirement
 from verl_agent.envs.action_format import TagFormat
 from verl_agent.envs.base import EnvAdapter, Requirement
 from verl_agent.envs.drawing import Drawing, Node, Tree
+from verl_agent.envs.options import checked_options
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.tools import Tool, arguments
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.sections import STRICT, section
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 GENERATED: Sequence[str] = ("train", "test", "easy_train", "easy_test")
@@ -118,31 +117,21 @@ MAX_TITLE_CHARS = 100
 NO_PASSAGE = "No passage was found. Search in other words."
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
-class SearchOptions:
-    """Options that have a plain type and range; `DeepSearch` documents them."""
-
-    prompt: Literal["full", "short"]
-    top_k: Annotated[int, Field(ge=1, le=10)]
-    passage_chars: Annotated[int, Field(ge=20, le=1500)]
-    guess_again: bool
-    timeout_s: Annotated[float, Field(gt=0, lt=3600)]
-
-
 class DeepSearch(EnvAdapter):
     """Question answering with search. Reward 1.0 for the right answer, else 0.0; the first answer terminates."""
 
     splits = GENERATED
     action_format = FORMAT
 
+    @checked_options
     def __init__(
         self,
-        prompt: str = "full",
+        prompt: Literal["full", "short"] = "full",
         retriever: str | Sequence[str] = EMBEDDED,
-        top_k: int = 3,
-        passage_chars: int = 1000,
+        top_k: Annotated[int, Field(ge=1, le=10)] = 3,
+        passage_chars: Annotated[int, Field(ge=20, le=1500)] = 1000,
         guess_again: bool = False,
-        timeout_s: float = 20.0,
+        timeout_s: Annotated[float, Field(gt=0, lt=3600)] = 20.0,
     ) -> None:
         """Configure the prompt, the retriever and the observations.
 
@@ -154,14 +143,8 @@ class DeepSearch(EnvAdapter):
             guess_again: continue after a wrong answer, as AgentGym does, instead of ending the episode.
             timeout_s: seconds that a search on a server may take, retries included, > 0.
         """
-        values = {
-            "prompt": prompt,
-            "top_k": top_k,
-            "passage_chars": passage_chars,
-            "guess_again": guess_again,
-            "timeout_s": timeout_s,
-        }
-        self.options = section("env.options", SearchOptions, values)
+        self.prompt, self.top_k, self.passage_chars = prompt, top_k, passage_chars
+        self.guess_again, self.timeout_s = guess_again, timeout_s
         self.location = parse_location(retriever)
         self.splits = split_names()
         self.ends_failed_tasks = not guess_again
@@ -185,13 +168,13 @@ class DeepSearch(EnvAdapter):
         question, answers = item.data.get("question"), item.data.get("answers")
         if not isinstance(question, str) or not isinstance(answers, list) or not answers:
             raise EnvError(f"the item {item.id!r} is no question of Deep Search: its data has {sorted(item.data)}.")
-        self.retriever = open_retriever(self.location, self.options.timeout_s)
+        self.retriever = open_retriever(self.location, self.timeout_s)
         self.answers: list[str] = answers
         self.needs_all = item.data.get("match") == "all"
         self.queries: set[str] = set()
         self.answer_seen = self.ended = False
         prompts = Path(__file__).with_name("prompts")
-        system = prompts.joinpath(f"{self.options.prompt}.txt").read_text(encoding="utf-8").strip()
+        system = prompts.joinpath(f"{self.prompt}.txt").read_text(encoding="utf-8").strip()
         return [{"role": "system", "content": system}, {"role": "user", "content": f"Question: {question}"}]
 
     async def step(self, action: str) -> StepResult:
@@ -210,16 +193,16 @@ class DeepSearch(EnvAdapter):
     def grade(self, answer: str) -> StepResult:
         """Compare an answer with the accepted ones."""
         right = (contains_all if self.needs_all else is_accepted)(answer[:MAX_ANSWER_CHARS], self.answers)
-        self.ended = right or not self.options.guess_again
+        self.ended = right or not self.guess_again
         if right:
             return StepResult("Right.", reward=1.0, terminated=True)
-        again = " Search again, or give another answer." if self.options.guess_again else ""
+        again = " Search again, or give another answer." if self.guess_again else ""
         return StepResult(f"Wrong.{again}", terminated=self.ended, info={"wrong_answer": 1.0})
 
     def search(self, query: str) -> StepResult:
         """Return the passages of a search, and measure repeated queries and the first passage with the answer."""
-        passages = self.retriever.search(query, self.options.top_k)
-        text, key = format_passages(passages, self.options.passage_chars), normalize_answer(query)
+        passages = self.retriever.search(query, self.top_k)
+        text, key = format_passages(passages, self.passage_chars), normalize_answer(query)
         info = {"search_queries": 1.0, "repeated_query": float(key in self.queries)}
         self.queries.add(key)
         if not self.answer_seen and any(contains(text, answer) for answer in self.answers):

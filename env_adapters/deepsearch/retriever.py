@@ -7,10 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
-from typing_extensions import override
 
 from env_adapters.deepsearch.corpus import Passage, parse_contents
 from env_adapters.deepsearch.index import PassageIndex
@@ -31,43 +30,18 @@ RETRY_STATUSES = (429, 502, 503, 504)
 _lock = threading.Lock()
 
 
-class Retriever(Protocol):
-    """Searches for passages. Threads may share one."""
-
-    def check(self) -> None:
-        """Check that searches work; only the first check costs time.
-
-        Raises:
-            EnvError: searches fail.
-        """
-        ...
-
-    def search(self, query: str, count: int) -> list[Passage]:
-        """Return the `count` most relevant passages, the best first.
-
-        Raises:
-            EnvError: the search failed.
-            ConfigError: the search fails until a setting is changed.
-        """
-        ...
-
-
-class EmbeddedRetriever(Retriever):
+class EmbeddedRetriever:
     """Retriever that searches an index in this process."""
 
     def __init__(self, index: PassageIndex) -> None:
         self._index = index
 
-    @override
-    def check(self) -> None:
-        """An open index needs no check."""
-
-    @override
     def search(self, query: str, count: int) -> list[Passage]:
+        """Return the `count` most relevant passages, the best first."""
         return [hit.passage for hit in self._index.search(query, count)]
 
 
-class HttpRetriever(Retriever):
+class HttpRetriever:
     """Client of servers that answer `POST /retrieve`, used in turn. All threads share its connections.
 
     A search changes nothing on the server, so it is retried if the server is unreachable or busy. It is not retried
@@ -91,14 +65,21 @@ class HttpRetriever(Retriever):
         mounts = {url.removesuffix("/retrieve"): httpx.HTTPTransport(proxy=one) for url, one in proxies.items()}
         self._client = httpx.Client(transport=transport, mounts=mounts, limits=limits, trust_env=False)
 
-    @override
     def check(self) -> None:
-        """Report a wrong URL before an episode starts."""
+        """Search once, so that a wrong URL is reported before an episode starts.
+
+        Raises:
+            EnvError: searches fail.
+        """
         if not self._answered:
             self.search("capital", 1)
 
-    @override
     def search(self, query: str, count: int) -> list[Passage]:
+        """Return the `count` most relevant passages, the best first.
+
+        Raises:
+            EnvError: the search failed.
+        """
         body = {"queries": [query], "topk": count, "return_scores": True}
         deadline, first, failure = time.monotonic() + self._timeout_s, next(self._turn), ""
         for attempt in range(ROUNDS):
@@ -149,6 +130,10 @@ def parse_response(url: str, response: httpx.Response, count: int) -> list[Passa
         raise EnvError(f"{url} should answer {expected}, got {shorten(response.text, 200)}") from error
 
 
+Retriever = EmbeddedRetriever | HttpRetriever
+"""Searches for passages. Threads may share one."""
+
+
 def parse_location(option: object) -> tuple[str, ...]:
     """Return the option `retriever` as a tuple of `embedded`, one folder, or URLs.
 
@@ -177,7 +162,8 @@ def open_retriever(location: tuple[str, ...], timeout_s: float) -> Retriever:
     resolved = (str(embedded_folder()),) if location == (EMBEDDED,) else location
     with _lock:  # so that an index is opened once
         retriever = _open(resolved, timeout_s)
-    retriever.check()
+    if isinstance(retriever, HttpRetriever):
+        retriever.check()
     return retriever
 
 

@@ -5,11 +5,14 @@ The smallest complete environment. `verl-agent new-env` writes a template for yo
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter
-from verl_agent.errors import ConfigError
+from verl_agent.envs.options import checked_options
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
 
 SYSTEM = "Guess a whole number from 1 to {high}."
@@ -23,17 +26,18 @@ class GuessNumber(EnvAdapter):
     action_format = LineFormat(placeholder="<number>")
     ends_failed_tasks = False
 
-    def __init__(self, tolerant: bool = False, ranges: Sequence[int] | None = None) -> None:
+    @checked_options
+    def __init__(
+        self,
+        tolerant: bool = False,
+        ranges: Annotated[Sequence[Annotated[int, Field(gt=1)]], Field(min_length=1)] | None = None,
+    ) -> None:
         """Set the parsing of actions and the ranges.
 
         Args:
             tolerant: use the first whole number in the action, for agents that pass on whole replies (`raw`).
             ranges: largest numbers of the ranges of `train` and `test`; null for 100, 90, ... 30.
         """
-        if not isinstance(tolerant, bool):
-            raise ConfigError(f"env.options.tolerant={tolerant!r} is not allowed. Allowed: true, false.")
-        if ranges is not None and not (list(ranges) and all(type(high) is int and high > 1 for high in ranges)):
-            raise ConfigError(f"env.options.ranges={ranges!r} is not allowed. Allowed: whole numbers > 1, or null.")
         self.tolerant, self.ranges = tolerant, list(ranges or range(100, 29, -10))
 
     def tasks(self, split: str) -> Sequence[TaskItem]:

@@ -22,8 +22,9 @@ from env_adapters.gymnasium.texts import (
     refusal_of_observation,
     render_text,
 )
-from env_adapters.seeded import OwnRandom, SeededEnv
+from env_adapters.seeded import Count, Names, OwnRandom, SeededEnv
 from verl_agent.envs.action_format import LineFormat
+from verl_agent.envs.options import checked_options
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import Message, StepResult, TaskItem
@@ -55,12 +56,13 @@ class Gymnasium(SeededEnv):
     env, module = "gymnasium", "gymnasium"
     action_format = LineFormat(placeholder="<action>")
 
+    @checked_options
     def __init__(
         self,
-        names: str | Sequence[str] = "FrozenLake-v1",
+        names: Names = "FrozenLake-v1",
         kwargs: Mapping[str, Any] | None = None,
-        train: int = 1000,
-        test: int = 100,
+        train: Count = 1000,
+        test: Count = 100,
         success_reward: float | None = None,
         invalid_reward: float | None = None,
         allow_unseeded: bool = False,
@@ -77,9 +79,6 @@ class Gymnasium(SeededEnv):
             allow_unseeded: see `SeededEnv`.
         """
         super().__init__(names, train, test, allow_unseeded)
-        for key, value in (("success_reward", success_reward), ("invalid_reward", invalid_reward)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise ConfigError(f"env.options.{key}={value!r} is not allowed. Allowed: a number or null.")
         self.kwargs, self.invalid_reward = dict(kwargs or {}), invalid_reward
         try:
             self._key = json.dumps(self.kwargs, sort_keys=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,21 +12,21 @@ from pkgutil import resolve_name
 from typing import Annotated, Any
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from typing_extensions import override
 
 from env_adapters.mcp.places import FolderPlace, Place, SandboxPlace, ServerSpec
 from env_adapters.mcp.tasks import read_tasks
-from env_adapters.terminal.adapter import PROGRAM_LIMITS
+from env_adapters.terminal.adapter import PROGRAM_LIMITS, check_runtime
 from env_adapters.terminal.runtimes import RUNTIMES, make_runtime, read_limits
 from verl_agent.envs.action_format import ActionFormat, ToolFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.call_error import CallError
-from verl_agent.envs.program.harness import check_environment, clean_environment
+from verl_agent.envs.options import Positive, checked_options
+from verl_agent.envs.program.harness import absolute_command, check_environment, clean_environment
 from verl_agent.envs.tool_check import check_action
 from verl_agent.envs.tools import Tool, arguments, as_tools
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.sections import STRICT, section
+from verl_agent.sections import section
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem, ToolCall
 
 ANSWER = {"answer": {"type": "string", "description": "answer, if the task asks for one"}}
@@ -40,26 +39,12 @@ CHECK_S = 30.0
 """Seconds of one check."""
 
 
-@dataclass(frozen=True, slots=True, config=STRICT)
-class Options:
-    """Types and bounds of the options; `Mcp` explains them."""
-
-    tasks: str
-    check: str
-    reward: str
-    instructions: str
-    tools: Sequence[str] | None
-    call_s: Annotated[float, Field(gt=0)]
-    start_s: Annotated[float, Field(gt=0)]
-    output_chars: Annotated[int, Field(ge=100)]
-    deterministic: bool
-
-
 class Mcp(EnvAdapter):
     """Tools of MCP servers, which are started for each session in a folder of its own."""
 
     hosting = Hosting(sessions=64, busy=16, memory_mb=16384)
 
+    @checked_options
     def __init__(  # noqa: PLR0913 - one for each option
         self,
         servers: Mapping[str, Any],
@@ -69,11 +54,11 @@ class Mcp(EnvAdapter):
         instructions: str = "Use the functions to do the task. Call finish when it is done.",
         tools: Sequence[str] | None = None,
         sandbox: str = "",
-        limits: Mapping[str, float] | None = None,
+        limits: Mapping[str, Any] | None = None,
         environment: Sequence[str] = (),
-        call_s: float = 30.0,
-        start_s: float = 60.0,
-        output_chars: int = 4000,
+        call_s: Positive = 30.0,
+        start_s: Positive = 60.0,
+        output_chars: Annotated[int, Field(ge=100)] = 4000,
         deterministic: bool = False,
     ) -> None:
         """Check the options. No server is started.
@@ -97,9 +82,8 @@ class Mcp(EnvAdapter):
             output_chars: characters of a result that the model reads, >= 100.
             deterministic: see `EnvAdapter`.
         """
-        given = {"tasks": tasks, "check": check, "reward": reward, "instructions": instructions, "tools": tools}
-        numbers = {"call_s": call_s, "start_s": start_s, "output_chars": output_chars, "deterministic": deterministic}
-        self._options = section("env.options", Options, given | numbers)
+        self._tools, self._instructions, self._check = tools, instructions, check
+        self._call_s, self._start_s, self._output_chars = call_s, start_s, output_chars
         if not isinstance(servers, Mapping) or not servers:
             raise ConfigError("env.options.servers is empty. Allowed: servers by name, each with a command or a url.")
         self._specs = {name: read_server(name, value) for name, value in servers.items()}
@@ -153,7 +137,7 @@ class Mcp(EnvAdapter):
         Raises:
             ConfigError: a server has no such tool, one has a name or schema that is not allowed, or two have one name.
         """
-        specs, chosen = list(self._specs.values()), self._options.tools
+        specs, chosen = list(self._specs.values()), self._tools
         if missing := set(chosen or ()) - {one["name"] for _, one in found}:
             hint = did_you_mean(min(missing), [one["name"] for _, one in found])
             raise ConfigError(f"env.options.tools: the servers have no {min(missing)!r}. {hint}")
@@ -173,7 +157,7 @@ class Mcp(EnvAdapter):
         found = await self._start(item.data.get("files", {}))
         self.__dict__["_listed"] = self._named(found)
         self.__dict__.pop("action_format", None)
-        first: list[Message] = [{"role": "system", "content": text}] if (text := self._options.instructions) else []
+        first: list[Message] = [{"role": "system", "content": text}] if (text := self._instructions) else []
         return [*first, {"role": "user", "content": str(item.data["prompt"])}]
 
     async def _start(self, files: Mapping[str, str]) -> list[tuple[int, dict[str, Any]]]:
@@ -185,12 +169,12 @@ class Mcp(EnvAdapter):
         if self._runtime is None or not commands:
             self._place = FolderPlace(files, variables)
         else:
-            _check(self._runtime.name)
+            check_runtime(self._runtime.name)
             names = {entry.partition("=")[0] for entry in self._environment}
             listed = {name: value for name, value in variables.items() if name in names}
             self._place = SandboxPlace(files, listed, commands, self._runtime, self._limits)
-        self._servers = servers = Servers(self._specs, self._place, self._options.call_s, self._options.output_chars)
-        await servers.start(self._options.start_s)
+        self._servers = servers = Servers(self._specs, self._place, self._call_s, self._output_chars)
+        await servers.start(self._start_s)
         return await servers.tools()
 
     @override
@@ -215,7 +199,7 @@ class Mcp(EnvAdapter):
             if self._score is not None:
                 reward = self._score(self._current, self._place.state(), answer)
                 return StepResult(f"The reward is {float(reward):g}.", reward, terminated=True)
-            check = self._current.get("check") or self._options.check
+            check = self._current.get("check") or self._check
             task = json.dumps({**self._current, "answer": answer}).encode()
             passed = self._place.passes(check, task, CHECK_S)
         finally:
@@ -262,11 +246,8 @@ def read_server(name: str, value: Any) -> ServerSpec:
         raise ConfigError(f"env.options.servers.{name} needs either a command or a url. Set one of them.")
     if spec.url:
         return spec
-    program, here = shutil.which(spec.command[0].replace(PYTHON, sys.executable)), Path.cwd()
-    if program is None:
-        raise ConfigError(f"env.options.servers.{name}.command: {spec.command[0]!r} is not a program on this machine.")
-    parts = (str(here / part) if (here / part).is_file() else part for part in spec.command[1:])
-    return replace(spec, command=[str(here / program), *parts])
+    command = [spec.command[0].replace(PYTHON, sys.executable), *spec.command[1:]]
+    return replace(spec, command=absolute_command(command, f"env.options.servers.{name}.command"))
 
 
 def _function(name: str) -> Callable[[Mapping[str, Any], Path, str], Any]:
@@ -285,9 +266,3 @@ def _list_once(options: str) -> str:
     args, named = json.loads(options)
     with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
         return thread.submit(asyncio.run, Mcp(*args, **named)._list()).result()
-
-
-@cache
-def _check(runtime: str) -> None:
-    """Raise ConfigError if this machine cannot start sandboxes of a runtime; ask once a process."""
-    make_runtime(runtime, "").check()

@@ -4,50 +4,27 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 from typing_extensions import override
 
 from env_adapters.openenv.schema import ActionForm, is_mcp
-from env_adapters.seeded import SeededEnv
+from env_adapters.seeded import Count, Name, SeededEnv
 from verl_agent.envs.action_format import ActionFormat, FenceFormat, ToolFormat
 from verl_agent.envs.base import Hosting, Requirement
 from verl_agent.envs.http.client import in_transport_loop
 from verl_agent.envs.http.connection import OTHER, Connection, RefusedActionError
 from verl_agent.envs.http.transport import transport
+from verl_agent.envs.options import Positive, checked_options
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.schemas import JsonSchema
 from verl_agent.envs.tools import Tool
 from verl_agent.errors import ConfigError, EnvCrashError, EnvError
-from verl_agent.sections import STRICT, section
 from verl_agent.types import Message, StepResult, TaskItem
 
 MAX_TEXT = 12_000
 """Most characters of an observation."""
 INFO_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True, config=STRICT)
-class Options:
-    """Types and bounds of the options that only this adapter has; `OpenEnv` explains them."""
-
-    url: str
-    name: Annotated[str, Field(min_length=1)]
-    rules: str
-    action: str | None
-    observation: Sequence[str] | None
-    reset: Mapping[str, Any] | None
-    success_reward: float
-    timeout_s: Annotated[float, Field(gt=0)]
-    null_reward: Annotated[float, Field(allow_inf_nan=False)] | None
-
-    def __post_init__(self) -> None:
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"env.options.url={self.url!r} is not allowed. Allowed: a URL such as http://localhost:8000."
-            )
 
 
 class OpenEnv(SeededEnv):
@@ -56,18 +33,19 @@ class OpenEnv(SeededEnv):
     env = "openenv"
     hosting = Hosting(threads=1, sessions=256, busy=256)  # sessions only wait
 
+    @checked_options
     def __init__(  # noqa: PLR0913 - one parameter for each way in which servers differ
         self,
         url: str,
-        name: str = "openenv",
+        name: Name = "openenv",
         rules: str = "",
         action: str | None = None,
         observation: Sequence[str] | None = None,
         reset: Mapping[str, Any] | None = None,
-        train: int = 1000,
-        test: int = 100,
+        train: Count = 1000,
+        test: Count = 100,
         success_reward: float = 1.0,
-        timeout_s: float = 60.0,
+        timeout_s: Positive = 60.0,
         allow_unseeded: bool = False,
         null_reward: float | None = None,
     ) -> None:
@@ -90,9 +68,8 @@ class OpenEnv(SeededEnv):
             null_reward: reward of a step to which the server gives none; null to end the episode with an error where
                 the missing reward may be NaN, which OpenEnv's servers send as null, too.
         """
-        given = {"url": url, "name": name, "rules": rules, "action": action, "observation": observation, "reset": reset}
-        numbers = {"success_reward": success_reward, "timeout_s": timeout_s, "null_reward": null_reward}
-        section("env.options", Options, given | numbers)
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"env.options.url={url!r} is not allowed. Allowed: a URL such as http://localhost:8000.")
         super().__init__(name, train, test, allow_unseeded)
         self.url, self.rules, self.timeout_s = url.rstrip("/"), rules, float(timeout_s)
         self.success_reward, self._field = float(success_reward), action

@@ -6,10 +6,11 @@ from typing import Any
 
 from typing_extensions import override
 
-from env_adapters.seeded import SeededEnv, check_switch
+from env_adapters.seeded import Count, Names, SeededEnv
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.arena import Arena
 from verl_agent.envs.base import Hosting
+from verl_agent.envs.options import checked_options
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 from verl_agent.types import TaskItem
@@ -61,13 +62,14 @@ class OpenSpiel(SeededEnv, Arena):
     action_format = LineFormat()
     hosting = Hosting(threads=1, sessions=256)
 
+    @checked_options
     def __init__(
         self,
-        names: str | Sequence[str] = "kuhn_poker",
+        names: Names = "kuhn_poker",
         seats: Sequence[str] = ("self", "script:random"),
         params: Mapping[str, Any] | None = None,
-        train: int = 1000,
-        test: int = 100,
+        train: Count = 1000,
+        test: Count = 100,
         allow_unseeded: bool = False,
         rules: bool = True,
     ) -> None:
@@ -83,7 +85,6 @@ class OpenSpiel(SeededEnv, Arena):
             rules: False leaves the rules out of the prompt, for small models that learn them from results.
         """
         super().__init__(names, train, test, allow_unseeded)
-        check_switch("rules", rules)
         self.params, self.rules = dict(params or {}), rules
         self.games = {name: self._load(name) for name in self.names}
         sizes = {name: game.num_players() for name, game in self.games.items()}

@@ -1,19 +1,20 @@
 """reasoning-gym: generated questions with a verifier, in one turn or in several with feedback."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
 from typing_extensions import override
 
 from env_adapters.reasoning_gym import verifiers
-from env_adapters.seeded import OwnRandom, SeededEnv
+from env_adapters.seeded import Count, Names, OwnRandom, SeededEnv
 from verl_agent.envs.action_format import TagFormat
+from verl_agent.envs.options import checked_options
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem, reaches
 
 MAX_ANSWER = 10_000
 """Most characters of an answer. Some verifiers take minutes for a longer one."""
-MAX_TURNS = 100
 UNORDERED = frozenset(("isomorphic_strings", "polynomial_multiplication", "ransom_note"))
 """Generators that draw from sets of texts, whose order differs between processes (reasoning-gym 0.1.25)."""
 
@@ -27,13 +28,14 @@ class ReasoningGym(SeededEnv):
     env, module = "reasoning_gym", "reasoning_gym"
     action_format = TagFormat(tags=(("answer", "<your answer>"),))
 
+    @checked_options
     def __init__(
         self,
-        names: str | Sequence[str] = "chain_sum",
+        names: Names = "chain_sum",
         config: Mapping[str, Any] | None = None,
-        turns: int = 1,
-        train: int = 1000,
-        test: int = 100,
+        turns: Annotated[int, Field(ge=1, le=100)] = 1,
+        train: Count = 1000,
+        test: Count = 100,
     ) -> None:
         """Check the options; nothing is generated.
 
@@ -45,10 +47,6 @@ class ReasoningGym(SeededEnv):
             test: number of held-out tasks of each generator.
         """
         super().__init__(names, train, test, allow_unseeded=False)
-        if isinstance(turns, bool) or not isinstance(turns, int) or not 1 <= turns <= MAX_TURNS:
-            raise ConfigError(
-                f"env.options.turns={turns!r} is not allowed. Allowed: a whole number from 1 to {MAX_TURNS}."
-            )
         self.turns, self.config = turns, dict(config or {})
         if fixed := sorted({"seed", "size"} & self.config.keys()):
             raise ConfigError(f"env.options.config.{fixed[0]} is not allowed: the task sets it. Leave it out.")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from env_adapters.scienceworld.drawing import draw_house
 from env_adapters.scienceworld.java import java_requirement
@@ -13,11 +14,10 @@ from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement, SubGoal
 from verl_agent.envs.drawing import Drawing
+from verl_agent.envs.options import AtLeastOne, checked_options
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import ConfigError
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
-PROMPTS = ("full", "short")
 MAX_COMMAND = 200
 """Maximum length of a command in characters; the longest of a gold path has 90."""
 MAX_OBSERVATION = 4_000
@@ -41,17 +41,14 @@ class ScienceWorld(EnvAdapter):
     success_reward = 0.995
     hosting = Hosting(threads=1, sessions=MAX_SESSIONS, busy=4)  # one JVM a host; from the fifth session on, one a core
 
-    def __init__(self, prompt: str = "full", jvms: int = 1) -> None:
+    @checked_options
+    def __init__(self, prompt: Literal["full", "short"] = "full", jvms: AtLeastOne = 1) -> None:
         """Set the prompt and the number of JVMs.
 
         Args:
             prompt: `full` explains the actions; `short` is a few lines for small models.
             jvms: number of JVMs for the sessions of a process, >= 1; one plays about 100 turns a second.
         """
-        if prompt not in PROMPTS:
-            raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
-        if not isinstance(jvms, int) or isinstance(jvms, bool) or jvms < 1:
-            raise ConfigError(f"env.options.jvms={jvms!r} is not allowed. Allowed: a whole number >= 1.")
         self.prompt, self.jvms = prompt, jvms
         self.world: SimulatorSession | None = None
 

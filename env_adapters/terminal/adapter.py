@@ -11,13 +11,14 @@ from typing_extensions import override
 
 from env_adapters.terminal.grading import TerminalTask, TestsFailedError
 from env_adapters.terminal.harbor import HarborTask, harbor_folders, read_task
-from env_adapters.terminal.runtimes import RUNTIMES, make_runtime, read_limits, requirement
+from env_adapters.terminal.runtimes import RuntimeName, make_runtime, read_limits, requirement
 from env_adapters.terminal.sandbox import CommandOutcome, Sandbox, SandboxEndedError
 from env_adapters.terminal.tasks import COUNTS, generate, held_out, names
 from verl_agent.envs.action_format import FenceFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.envs.options import checked_options
 from verl_agent.envs.tools import Tool, arguments
-from verl_agent.errors import ConfigError, EnvError, did_you_mean
+from verl_agent.errors import ConfigError, EnvError
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem, reaches
 
 GENERATED = "generated"
@@ -61,12 +62,13 @@ class Terminal(EnvAdapter):
     )
     hosting = Hosting(sessions=64, memory_mb=4096)
 
+    @checked_options
     def __init__(
         self,
         tasks: str = GENERATED,
-        runtime: str = "bubblewrap",
+        runtime: RuntimeName = "bubblewrap",
         image: str = "python:3.11-slim",
-        limits: Mapping[str, float] | None = None,
+        limits: Mapping[str, Any] | None = None,
     ) -> None:
         """Check the options.
 
@@ -76,9 +78,6 @@ class Terminal(EnvAdapter):
             image: image of containers, with Python 3.11 or later and bash.
             limits: limits of a sandbox; see `Limits`.
         """
-        if runtime not in RUNTIMES:
-            hint = did_you_mean(str(runtime), RUNTIMES)
-            raise ConfigError(f"env.options.runtime={runtime!r} is not allowed. {hint}")
         self.source, self.runtime = str(tasks), make_runtime(runtime, image)
         self._chosen = dict(limits or {})
         self.limits = read_limits(self._chosen, {})
@@ -140,7 +139,7 @@ class Terminal(EnvAdapter):
     @override
     async def reset(self, item: TaskItem) -> list[Message]:
         """Start a sandbox with the files of the task."""
-        _check(self.runtime.name)
+        check_runtime(self.runtime.name)
         await self.close()
         task, self._name = self._task(item), item.id
         self._limit_s = min(self.limits.episode_s, getattr(task, "agent_s", self.limits.episode_s))
@@ -253,7 +252,7 @@ class Terminal(EnvAdapter):
 
 
 @cache
-def _check(name: str) -> None:
+def check_runtime(name: str) -> None:
     """Raise ConfigError if this machine cannot start sandboxes of a runtime; ask once a process."""
     make_runtime(name, "").check()
 

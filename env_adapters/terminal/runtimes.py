@@ -9,11 +9,13 @@ import shutil
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 from typing_extensions import override
 
 from env_adapters.terminal.bubblewrap import (
@@ -30,58 +32,46 @@ from env_adapters.terminal.control_group import END, ControlGroup, delegated
 from env_adapters.terminal.seccomp import seccomp_filter
 from env_adapters.terminal.usage import CPU_FILE
 from verl_agent.envs.base import Requirement
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.envs.options import AtLeastOne
+from verl_agent.errors import ConfigError
+from verl_agent.sections import STRICT, section
 
 PASSWD = b"root:x:0:0::/:/bin/sh\nagent:x:1000:1000::/tmp:/bin/bash\n"
 BOOT = ("-I", "-S", "-c", "import json, sys; text, limits = json.loads(sys.stdin.readline()); exec(text); main(limits)")
 """Arguments with which Python runs the driver that it reads from its standard input."""
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic_dataclass(frozen=True, slots=True, config=STRICT)
 class Limits:
-    """Limits of a sandbox; the keys of `env.options.limits`.
+    """Limits of a sandbox; the keys of `env.options.limits`."""
 
-    Attributes:
-        command_s: wall-clock seconds of one command, >= 1.
-        episode_s: wall-clock seconds of all commands of an episode, >= 1.
-        cpu_s: CPU seconds of an episode, >= 1.
-        memory_mb: MiB of all processes together, >= 32; one process may reserve twice as many.
-        disk_mb: MiB of the working folder, and as many of /tmp, >= 1.
-        files: number of files that an episode may create, >= 100.
-        processes: number of processes at once, >= 4.
-        output_chars: characters of an output that the model reads, >= 100.
-        open_files: files and sockets that one process has open at once, >= 16.
-    """
-
-    command_s: float = 10.0
-    episode_s: float = 300.0
-    cpu_s: int = 60
-    memory_mb: int = 256
-    disk_mb: int = 16
-    files: int = 5000
-    processes: int = 32
-    output_chars: int = 2000
-    open_files: int = 64
-
-
-LEAST = Limits(1, 1, 1, 32, 1, 100, 4, 100, 16)
+    command_s: Annotated[float, Field(ge=1)] = 10.0
+    """Wall-clock seconds of one command."""
+    episode_s: Annotated[float, Field(ge=1)] = 300.0
+    """Wall-clock seconds of all commands of an episode."""
+    cpu_s: AtLeastOne = 60
+    """CPU seconds of an episode."""
+    memory_mb: Annotated[int, Field(ge=32)] = 256
+    """MiB of all processes together; one process may reserve twice as many."""
+    disk_mb: AtLeastOne = 16
+    """MiB of the working folder, and as many of /tmp."""
+    files: Annotated[int, Field(ge=100)] = 5000
+    """Number of files that an episode may create."""
+    processes: Annotated[int, Field(ge=4)] = 32
+    """Number of processes at once."""
+    output_chars: Annotated[int, Field(ge=100)] = 2000
+    """Characters of an output that the model reads."""
+    open_files: Annotated[int, Field(ge=16)] = 64
+    """Files and sockets that one process has open at once."""
 
 
 def read_limits(given: Mapping[str, Any], defaults: Mapping[str, float]) -> Limits:
     """Return the limits of `env.options.limits`, with `defaults` in place of those of `Limits`.
 
     Raises:
-        ConfigError: a key is not a limit, or a value is not allowed.
+        ConfigError: a key names no limit, or a value is not allowed.
     """
-    known = [one.name for one in fields(Limits)]
-    for key, value in given.items():
-        if key not in known:
-            raise ConfigError(f"env.options.limits.{key} is not a limit. {did_you_mean(str(key), known)}")
-        least, whole = getattr(LEAST, key), isinstance(getattr(Limits(), key), int)
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or value < least:
-            kind = "a whole number" if whole else "a number"
-            raise ConfigError(f"env.options.limits.{key}={value!r} is not allowed. Allowed: {kind} >= {least}.")
-    return Limits(**{**asdict(Limits()), **defaults, **given})
+    return section("env.options.limits", Limits, {**defaults, **given})
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +249,8 @@ class Container(Runtime):
         return Start(command, first, ending=(self.name, "rm", "--force", name))
 
 
-RUNTIMES = ("bubblewrap", "docker", "podman")
+RuntimeName = Literal["bubblewrap", "docker", "podman"]
+RUNTIMES: Sequence[str] = get_args(RuntimeName)
 
 
 def make_runtime(name: str, image: str) -> Runtime:

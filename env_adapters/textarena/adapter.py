@@ -1,13 +1,14 @@
 """TextArena: its games for one player."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from typing_extensions import override
 
-from env_adapters.seeded import OwnRandom, SeededEnv
+from env_adapters.seeded import Count, Names, OwnRandom, SeededEnv
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import Hosting
+from verl_agent.envs.options import checked_options
 from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 from verl_agent.types import Message, StepResult, TaskItem
@@ -27,12 +28,13 @@ class TextArena(SeededEnv):
     action_format = LineFormat()
     hosting = Hosting(threads=1, sessions=64)  # games share the process-wide generator of random numbers
 
+    @checked_options
     def __init__(
         self,
-        names: str | Sequence[str] = "GuessTheNumber-v0",
+        names: Names = "GuessTheNumber-v0",
         kwargs: Mapping[str, Any] | None = None,
-        train: int = 1000,
-        test: int = 100,
+        train: Count = 1000,
+        test: Count = 100,
         allow_unseeded: bool = False,
     ) -> None:
         """Check the options, and that the games are for one player.

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import ceil
 from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from env_adapters.textcraft.game import CraftingGame, command_name, normalize_command
 from env_adapters.textcraft.oracle import Choices, PlannedCommand, choose_recipes, pick, plan_commands, turns_needed
@@ -13,9 +16,10 @@ from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
 from verl_agent.envs.drawing import Drawing, Node, Table, Tree
+from verl_agent.envs.options import checked_options
 from verl_agent.envs.tasks import stable_hash
 from verl_agent.envs.tools import Tool, arguments
-from verl_agent.errors import ConfigError, EnvError
+from verl_agent.errors import EnvError
 from verl_agent.types import DemoAction, Episode, Message, StepResult, TaskItem
 
 TEST_GOALS = 100
@@ -95,8 +99,6 @@ def _node(name: str, amount: int, chosen: Choices, obtained: Mapping[str, int]) 
     return Node(f"{amount} {display_name(name)}", obtained.get(name, 0) >= amount, children)
 
 
-PROMPTS = ("full", "short")
-KINDS = ("named", "item")
 TOOLS = (
     Tool(
         "get",
@@ -126,7 +128,13 @@ class TextCraft(EnvAdapter):
     ends_failed_tasks = False
     hosting = Hosting(threads=0, sessions=256)  # a step takes 0.04 ms
 
-    def __init__(self, prompt: str = "full", distractors: int = 10, kinds: str = "named") -> None:
+    @checked_options
+    def __init__(
+        self,
+        prompt: Literal["full", "short"] = "full",
+        distractors: Annotated[int, Field(ge=0)] = 10,
+        kinds: Literal["named", "item"] = "named",
+    ) -> None:
         """Set the prompt.
 
         Args:
@@ -135,12 +143,6 @@ class TextCraft(EnvAdapter):
             kinds: `named` shows a kind of item by its name, such as `planks`, which no action may use; `item` shows
                 one item of the kind, such as `oak planks`.
         """
-        if prompt not in PROMPTS:
-            raise ConfigError(f"env.options.prompt={prompt!r} is unknown. Allowed: {', '.join(PROMPTS)}.")
-        if not isinstance(distractors, int) or isinstance(distractors, bool) or distractors < 0:
-            raise ConfigError(f"env.options.distractors={distractors!r} is not allowed. Allowed: a whole number >= 0.")
-        if kinds not in KINDS:
-            raise ConfigError(f"env.options.kinds={kinds!r} is unknown. Allowed: {', '.join(KINDS)}.")
         self.prompt, self.kinds = prompt, kinds
         self.distractors = distractors
 

@@ -1,6 +1,5 @@
 """Start, stop and status of the sites."""
 
-import http.client
 import os
 import shutil
 import signal
@@ -16,12 +15,12 @@ import psutil
 
 from env_adapters.web_sites.folders import Home
 from env_adapters.web_sites.install import ROOT, Say, install_sites
-from env_adapters.web_sites.processes import free_port, port_is_free
-from env_adapters.web_sites.served.copies import HEALTH
+from env_adapters.web_sites.processes import answer_ms, free_port, port_is_free
 from env_adapters.web_sites.siteset import SiteSet
 from env_adapters.web_sites.supervisor import SITES, START_S
 from verl_agent.envs.machine.databases import check_databases
 from verl_agent.envs.machine.locks import is_held, locked
+from verl_agent.envs.machine.memory import proportional_mb, with_descendants
 from verl_agent.errors import ConfigError
 
 STOP_TIMEOUT_S = 20.0
@@ -128,7 +127,7 @@ def health_of_sites(home: Home) -> Sequence[SiteHealth]:
     rows = []
     for name, port in sites.ports.items():
         members = processes_of(sites, name)
-        rows.append(SiteHealth(name, port, answer_ms(port), len(members), sum(map(memory_mb, members))))
+        rows.append(SiteHealth(name, port, answer_ms(port), len(members), sum(map(proportional_mb, members))))
     return rows
 
 
@@ -137,23 +136,7 @@ def processes_of(sites: SiteSet, name: str) -> list[psutil.Process]:
     port = sites.ports[name]
     under_keepers = [process for keeper in psutil.Process(sites.pid).children() for process in keeper.children()]
     servers = [process for process in under_keepers if port in listening_ports(process)]
-    return [process for server in servers for process in with_children(server)]
-
-
-def memory_mb(process: psutil.Process) -> float:
-    """Return the proportional set size of a process in MiB, or 0 if it has ended."""
-    try:
-        return float(process.memory_full_info().pss) / 2**20
-    except psutil.Error:
-        return 0.0
-
-
-def with_children(process: psutil.Process) -> list[psutil.Process]:
-    """Return a process and all its descendants, or an empty list if it has ended."""
-    try:
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+    return [process for server in servers for process in with_descendants(server)]
 
 
 def listening_ports(process: psutil.Process) -> set[int]:
@@ -163,20 +146,6 @@ def listening_ports(process: psutil.Process) -> set[int]:
     except psutil.Error:
         return set()
     return {connection.laddr.port for connection in connections if connection.status == psutil.CONN_LISTEN}
-
-
-def answer_ms(port: int) -> float | None:
-    """Return the response time of a site in milliseconds, or None without a response."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    started_at = time.monotonic()
-    try:
-        connection.request("GET", HEALTH)
-        connection.getresponse().read()
-        return (time.monotonic() - started_at) * 1000
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
 
 
 def is_up(home: Home) -> bool:

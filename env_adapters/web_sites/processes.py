@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,14 +64,7 @@ class SiteServer:
 
     def answers(self, timeout_s: float = ANSWER_TIMEOUT_S) -> bool:
         """Return True if it answers a health check."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
-        try:
-            connection.request("GET", HEALTH)
-            return connection.getresponse().status == http.client.OK
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        return answer_ms(self.port, timeout_s) is not None
 
     def stop(self) -> None:
         if self.process is None:
@@ -80,6 +74,20 @@ class SiteServer:
             self.process.wait(STOP_TIMEOUT_S)
         self.tree.end_now(self.process)
         self.process = None
+
+
+def answer_ms(port: int, timeout_s: float = 5.0) -> float | None:
+    """Return the milliseconds in which a site answers a health check, or None if it does not or is not healthy."""
+    connection, started_at = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s), time.monotonic()
+    try:
+        connection.request("GET", HEALTH)
+        response = connection.getresponse()
+        response.read()
+        return (time.monotonic() - started_at) * 1000 if response.status == http.client.OK else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
 
 
 def port_is_free(port: int) -> bool:

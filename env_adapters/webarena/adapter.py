@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from env_adapters.webarena.browser.grammar import TOOLS, describe_action
 from env_adapters.webarena.grading.judge import EndpointJudge
@@ -14,11 +14,9 @@ from env_adapters.webarena.tasks.splits import SPLITS
 from verl_agent.envs.action_format import FenceFormat
 from verl_agent.envs.action_target import ActionTarget
 from verl_agent.envs.base import EnvAdapter, Hosting, Oracle, Requirement
-from verl_agent.errors import ConfigError
+from verl_agent.envs.options import checked_options
 from verl_agent.sections import section
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem
-
-PROMPTS = ("full", "short")
 
 
 class WebArena(EnvAdapter):
@@ -33,6 +31,7 @@ class WebArena(EnvAdapter):
     # The sessions of a host share its browsers and one event loop, so their calls need only one thread, which waits.
     hosting = Hosting(threads=1, sessions=32, busy=16, episodes=4000, memory_mb=12288)
 
+    @checked_options
     def __init__(
         self,
         tasks: str = items.ENV,
@@ -41,7 +40,7 @@ class WebArena(EnvAdapter):
         view: Mapping[str, Any] | None = None,
         economy: Mapping[str, Any] | None = None,
         judge: Mapping[str, str] | None = None,
-        prompt: str = "full",
+        prompt: Literal["full", "short"] = "full",
     ) -> None:
         """Configure the tasks, their sites and the observations.
 
@@ -55,8 +54,6 @@ class WebArena(EnvAdapter):
             judge: options of `EndpointJudge` for free-text answers; None to use a rule.
             prompt: `full` explains the actions, `short` only lists them, for small models.
         """
-        if prompt not in PROMPTS:
-            raise ConfigError(f"env.options.prompt={prompt!r} is not allowed. Allowed: {', '.join(PROMPTS)}.")
         self.prompt = prompt
         self.access = section("env.options.access", AccessOptions, access or {})
         self.view = section("env.options.view", ViewOptions, view or {})

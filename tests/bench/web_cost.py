@@ -8,7 +8,7 @@ import psutil
 
 from env_adapters.web_sites.siteset import SiteSet
 from env_adapters.webarena.browser.driver import MARK_ARGUMENT
-from env_adapters.webarena.browser.process import process_tree
+from verl_agent.envs.machine.memory import with_descendants
 from verl_agent.errors import ConfigError
 
 PYTHON, DRIVER, BROWSER, SITES = "python", "driver", "browser", "sites"
@@ -26,10 +26,10 @@ def component_processes(server: int | None) -> Iterator[tuple[str, psutil.Proces
     for child in me.children():
         if child.pid == server:
             continue
-        for process in process_tree(child):
+        for process in with_descendants(child):
             yield (BROWSER if is_browser(process, child) else DRIVER), process
     if server is not None:
-        for process in process_tree(psutil.Process(server)):
+        for process in with_descendants(psutil.Process(server)):
             yield SITES, process
 
 

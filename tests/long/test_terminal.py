@@ -10,8 +10,8 @@ from env_adapters.terminal.adapter import Terminal
 from tests.support.sandboxes import left, need
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
-from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.machine.memory import MemoryGauge
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -18,10 +18,9 @@ from env_adapters.web_sites.tasks.templates import (
 )
 from env_adapters.web_sites.world import DEFAULT_SEED, GeneratedWorld, world
 from env_adapters.webarena.grading.strict import answer_values
+from env_adapters.webarena.tasks.site_urls import TABS, placeholder
 
 MODULES = ("shopping", "cart", "admin", "forum", "code", "tickets", "cross")
-TABS = " |AND| "
-"""Separates the start URLs of a task with several tabs."""
 
 
 @cache
@@ -72,7 +71,7 @@ def complete_draft(draft: TaskDraft, other: TaskDraft, drafts: Sequence[TaskDraf
         wrong |= {name: [stop(said)] for name, said in wrong_answers(draft, other, drafts).items()}
     elif "final_page" in draft.evaluation:
         wrong["another page"] = other.oracle
-    corrected = draft.corrected or [*other.oracle[:-1], f"goto [__{site.upper()}__]", *draft.oracle]
+    corrected = draft.corrected or [*other.oracle[:-1], f"goto [{placeholder(site)}]", *draft.oracle]
     return replace(draft, wrong={**wrong, **draft.wrong}, corrected=corrected)
 
 
@@ -111,7 +110,7 @@ def task_entry(template: Template, draft: TaskDraft, place: int, number: int) ->
         "sites": list(template.sites),
         "require_login": True,
         "storage_state": None,
-        "start_url": TABS.join(f"__{site.upper()}__" for site in template.sites),
+        "start_url": TABS.join(map(placeholder, template.sites)),
         "geolocation": None,
         "intent_template": template.intent,
         "instantiation_dict": dict(draft.words),

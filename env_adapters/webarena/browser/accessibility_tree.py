@@ -54,7 +54,6 @@ class AccessibilityNode(msgspec.Struct, gc=False):
     role: Value = Value("")
     name: Value = Value()
     properties: Sequence[Property] = ()
-    parent_id: str = msgspec.field(name="parentId", default="")
     child_ids: Sequence[str] = msgspec.field(name="childIds", default=())
     backend_id: int = msgspec.field(name="backendDOMNodeId", default=0)
 

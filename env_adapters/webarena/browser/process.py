@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 from playwright.async_api import Browser, CDPSession, Error
 
+from verl_agent.envs.machine.memory import proportional_mb, with_descendants
 from verl_agent.envs.machine.processes import ProcessTree
 from verl_agent.errors import EnvError
 
@@ -64,7 +65,7 @@ class RunningBrowser:
 
     def memory_mb(self) -> float:
         """Return the memory in MiB of all its processes; shared memory counts once."""
-        return sum(map(_proportional_mb, process_tree(self.process)))
+        return sum(map(proportional_mb, with_descendants(self.process)))
 
     def kill(self) -> None:
         self._killed = True
@@ -92,17 +93,10 @@ def kill_browser(process: psutil.Process, tree: ProcessTree) -> None:
 
     Chromium writes its title over the environment of its own processes, so these are found as descendants.
     """
-    for member in process_tree(process):
+    for member in with_descendants(process):
         with suppress(psutil.Error):
             member.kill()
     tree.sweep()
-
-
-def process_tree(process: psutil.Process) -> list[psutil.Process]:
-    """Return a process and all its descendants, or an empty list if it has ended."""
-    with suppress(psutil.Error):
-        return [process, *process.children(recursive=True)]
-    return []
 
 
 async def succeeds(command: Awaitable[Any], timeout_s: float) -> bool:
@@ -113,11 +107,3 @@ async def succeeds(command: Awaitable[Any], timeout_s: float) -> bool:
     except (TimeoutError, Error):
         return False
     return True
-
-
-def _proportional_mb(process: psutil.Process) -> float:
-    try:
-        info = process.memory_full_info()
-    except psutil.Error:  # the process has just ended
-        return 0.0
-    return float(getattr(info, "pss", info.uss) / 2**20)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from env_adapters.webarena.tasks.site_urls import placeholder
 from verl_agent.errors import ConfigError, EnvError
 
 KIND = "webarena_verified"
@@ -109,7 +110,7 @@ def _evaluator(sites: tuple[tuple[str, str], ...]) -> Any:
         from webarena_verified.types.config import WebArenaVerifiedConfig
     except ImportError as error:
         raise _missing(error) from error
-    environments = {f"__{site.upper()}__": {"urls": [url]} for site, url in sites}
+    environments = {placeholder(site): {"urls": [url]} for site, url in sites}
     return WebArenaVerified(config=WebArenaVerifiedConfig(environments=environments))
 
 

@@ -16,9 +16,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from env_adapters.webarena.browser.grammar import LINE
+from env_adapters.webarena.tasks.site_urls import fill_placeholders
 from verl_agent.errors import EnvError
 
-NODE = re.compile(r"^\t*\[(-?\d+)\] (\w+) ('(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")", re.MULTILINE)
 TARGET = re.compile(r'\[(\w+) "([^"]*)"(?: #(\d+))?(?: after "([^"]*)")?\]')
 ICON = re.compile("[\ue000-\uf8ff]")
 MAX_SCROLLS = 20
@@ -45,8 +46,9 @@ class ShownNode:
 
 def parse_nodes(observation: str) -> Iterator[ShownNode]:
     """Yield the nodes of an observation, from top to bottom."""
-    for number, role, name in NODE.findall(observation):
-        yield ShownNode(number, role, " ".join(ICON.sub("", ast.literal_eval(name)).split()))
+    for _, number, role, name in LINE.findall(observation):
+        if name:
+            yield ShownNode(number, role, " ".join(ICON.sub("", ast.literal_eval(name)).split()))
 
 
 def find_node(observation: str, role: str, name: str, number: int = 1, after: str = "") -> str | None:
@@ -100,10 +102,3 @@ class ScriptOracle:
             return SCROLL
         self.next_line, self.scrolls = self.next_line + 1, 0
         return line.replace(target[0], f"[{element_id}]", 1)
-
-
-def fill_placeholders(text: str, urls: Mapping[str, str]) -> str:
-    """Return a text with WebArena's placeholders (for example, `__SHOPPING__`) replaced by URLs."""
-    for site in sorted(urls, key=len, reverse=True):
-        text = text.replace(f"__{site.upper()}__", urls[site])
-    return text

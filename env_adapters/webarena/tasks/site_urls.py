@@ -28,6 +28,13 @@ def placeholder(site: str) -> str:
     return f"__{site.upper()}__"
 
 
+def fill_placeholders(text: str, urls: Mapping[str, str]) -> str:
+    """Return a text with the placeholders of sites replaced by their URLs."""
+    for site in sorted(urls, key=len, reverse=True):
+        text = text.replace(placeholder(site), urls[site])
+    return text
+
+
 def _do_nothing() -> None:
     pass
 
@@ -59,10 +66,7 @@ class SiteEnvironment:
     def fill_urls(self, value: Any) -> Any:
         """Return a value of a task with the placeholders in all its strings replaced by URLs."""
         if isinstance(value, str):
-            urls = self.urls_by_placeholder
-            for mark in sorted(urls, key=len, reverse=True):
-                value = value.replace(mark, urls[mark])
-            return value
+            return fill_placeholders(value, self.urls)
         if isinstance(value, Mapping):
             return {key: self.fill_urls(part) for key, part in value.items()}
         return [self.fill_urls(part) for part in value] if isinstance(value, list | tuple) else value

@@ -17,7 +17,7 @@ from typing import Any
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
 from verl_agent.envs.hosts.link import answer_call, encode, read_frame
-from verl_agent.envs.hosts.memory import MemoryGauge
+from verl_agent.envs.machine.memory import MemoryGauge
 from verl_agent.envs.session import in_background
 from verl_agent.errors import EnvError, describe_exception
 from verl_agent.terminal import guard_output

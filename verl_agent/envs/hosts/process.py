@@ -151,17 +151,20 @@ async def start_process(env: EnvAdapter, hosting: Hosting, limits: CallLimits, f
 
 def packed(setup: Setup) -> bytes:
     """Return the first message as bytes."""
-    adapter = type(setup.env)
-    if adapter.__module__ == "__main__":
+    if problem := unpicklable(setup.env):
         raise ConfigError(
-            f"{adapter.__qualname__} is defined in the script itself, which a host process cannot import. "
-            "Move it to a module, or set env.hosts.where=inline."
+            f"{type(setup.env).__qualname__} cannot be sent to a host process: {problem}. Define it at the top level "
+            "of a module, use plain values in env.options, or set env.hosts.where=inline."
         )
-    try:
-        pickle.dumps(setup)
-    except Exception as error:  # boundary: options may raise anything when they are pickled
-        raise ConfigError(
-            f"{adapter.__qualname__} cannot be sent to a host process: {error}. Define it at the top level of a "
-            "module, use plain values in env.options, or set env.hosts.where=inline."
-        ) from error
     return encode(setup)
+
+
+def unpicklable(env: EnvAdapter) -> str:
+    """Return the reason why an environment cannot travel to another process, or ""."""
+    if type(env).__module__ == "__main__":
+        return "the class is defined in the script that runs"
+    try:
+        pickle.dumps(env)
+    except Exception as error:  # boundary to the adapter: its class and its options may raise anything
+        return str(error).rstrip(".") or type(error).__name__
+    return ""

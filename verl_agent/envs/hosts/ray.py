@@ -20,9 +20,9 @@ from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits, Host
 from verl_agent.envs.hosts.link import HostLink, answer_call
 from verl_agent.envs.hosts.local import local_pool
-from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.machine.memory import MemoryGauge
 from verl_agent.envs.machine.processes import end_descendants, guard_this_process
 from verl_agent.envs.machine.proxies import settle_proxies
 from verl_agent.envs.parsing import shorten

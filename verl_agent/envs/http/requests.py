@@ -33,6 +33,15 @@ CODES: Mapping[type[AgentError], str] = {
     ConfigError: "CONFIG_ERROR",
 }
 """Code of each error on the wire; a class comes after its subclasses."""
+STATUS: Mapping[type[AgentError], int] = {
+    UnknownSessionError: 404,
+    PoolFullError: 503,
+    EnvTimeoutError: 504,
+    EnvCrashError: 500,
+    EnvError: 502,
+    ConfigError: 501,
+}
+"""HTTP status of each error; a class comes after its subclasses."""
 SESSION_ENDED = 4404
 """Code with which a server closes a connection whose session ended between two requests; its reason says why."""
 Body = Mapping[str, Any]

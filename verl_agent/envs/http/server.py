@@ -32,35 +32,17 @@ from verl_agent import registry
 from verl_agent.envs.http.auth import RefuseWebPages, RequireToken
 from verl_agent.envs.http.metrics import MEDIA_TYPE, Metrics
 from verl_agent.envs.http.protocol import MAX_REASON, SocketSession, answer_mcp, schemas
-from verl_agent.envs.http.requests import Body, RequestError, quote, read_object
+from verl_agent.envs.http.requests import STATUS, Body, RequestError, quote, read_object
 from verl_agent.envs.http.session import Sessions
 from verl_agent.envs.http.settings import RETRY_AFTER_S, ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.session import SessionPool
-from verl_agent.errors import (
-    AgentError,
-    ConfigError,
-    EnvCrashError,
-    EnvError,
-    EnvTimeoutError,
-    PoolFullError,
-    UnknownSessionError,
-)
+from verl_agent.errors import AgentError, PoolFullError
 
 log = logging.getLogger(__name__)
 DIALECTS = "verl_agent.dialects"
 """Group of entry points: functions that take the server and return routes, which sessions of this server answer."""
-STATUS: tuple[tuple[type[AgentError], int], ...] = (
-    (UnknownSessionError, 404),
-    (PoolFullError, 503),
-    (EnvTimeoutError, 504),
-    (EnvCrashError, 500),
-    (EnvError, 502),
-    (ConfigError, 501),
-    (AgentError, 500),
-)
-"""HTTP status of each error class of a pool; the first matching row applies."""
 Call = Callable[[Request], Awaitable[Any]]
 
 
@@ -215,7 +197,7 @@ def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = N
 
 
 def _failure(call: str, error: AgentError) -> Response:
-    status = next(status for kind, status in STATUS if isinstance(error, kind))
+    status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
     if status >= 500 and status != 503:
         log.warning("/%s: %s: %s", call, type(error).__name__, error)
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else None

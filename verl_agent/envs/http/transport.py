@@ -17,18 +17,11 @@ from typing import Any, TypeVar
 
 import aiohttp
 
+from verl_agent.envs.http.requests import STATUS
 from verl_agent.envs.http.settings import TOKEN_VARIABLE
 from verl_agent.envs.machine.proxies import proxy_of
 from verl_agent.envs.parsing import shorten
-from verl_agent.errors import (
-    AgentError,
-    ConfigError,
-    EnvCrashError,
-    EnvError,
-    EnvTimeoutError,
-    PoolFullError,
-    UnknownSessionError,
-)
+from verl_agent.errors import AgentError, ConfigError, EnvError, EnvTimeoutError
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5.0
@@ -36,6 +29,7 @@ KEEP_ALIVE_S = 4.0
 """Seconds that an idle connection is kept. Common servers close theirs after 5 s, and a step must not be sent into a
 closing connection."""
 CLOSE_TIMEOUT_S = 1.0
+BY_STATUS = {status: kind for kind, status in STATUS.items()}
 
 
 class UnreachableError(EnvError):
@@ -143,14 +137,4 @@ def refusal(url: str, status: int, reason: str) -> AgentError:
     message = f"{url} answered {status}: {reason}"
     if status == 401:
         return ConfigError(f"{message} Set {TOKEN_VARIABLE} to the token that the server was started with.")
-    return ERRORS.get(status, EnvError)(message)
-
-
-ERRORS: Mapping[int, type[AgentError]] = {
-    404: UnknownSessionError,
-    500: EnvCrashError,
-    501: ConfigError,
-    503: PoolFullError,
-    504: EnvTimeoutError,
-}
-"""Error class of each status; every other error status raises `EnvError`."""
+    return BY_STATUS.get(status, EnvError)(message)

@@ -8,7 +8,6 @@ training are those of any episode. It needs `agent.name=program`.
 
 import asyncio
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,8 +18,15 @@ from typing_extensions import override
 
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.base import EnvAdapter, Hosting, Requirement
+from verl_agent.envs.options import checked_options
 from verl_agent.envs.program.fields import warn_once
-from verl_agent.envs.program.harness import Harness, check_environment, clean_environment, read_harness
+from verl_agent.envs.program.harness import (
+    Harness,
+    absolute_command,
+    check_environment,
+    clean_environment,
+    read_harness,
+)
 from verl_agent.envs.program.history import observe
 from verl_agent.envs.program.inside import FirstProcess
 from verl_agent.envs.program.place import Ended, FolderPlace, Launch, Place, RunsPrograms, SandboxPlace, visible_paths
@@ -51,6 +57,7 @@ class Program(EnvAdapter):
     ends_failed_tasks = False  # a new attempt would be a new process
     hosting = Hosting(sessions=32, busy=8)
 
+    @checked_options
     def __init__(
         self,
         command: Sequence[str] | None = None,
@@ -74,13 +81,12 @@ class Program(EnvAdapter):
             one_process: only the process that asks first may use the endpoint, so none of its tools.
             folders: folders that the program can read in a sandbox beside its own.
         """
-        for name, value in (("deterministic", deterministic), ("one_process", one_process)):
-            if not isinstance(value, bool):
-                raise ConfigError(f"env.options.{name}={value!r} is not allowed. Allowed: true, false.")
         if bool(command) == bool(harness):
             known = "both command and harness" if command else "neither command nor harness"
             raise ConfigError(f"env.options has {known}. Set one of them.")
-        self._harness = read_harness(harness) if harness else Harness(_found(command))
+        self._harness = (
+            read_harness(harness) if harness else Harness(absolute_command(command or (), "env.options.command"))
+        )
         self._templates = bool(harness)
         self._listed, self._one_process = check_environment(environment, OWN), one_process
         self._visible = [*visible_paths(self._harness.command), *(Path(folder).resolve() for folder in folders)]
@@ -222,23 +228,6 @@ class Program(EnvAdapter):
         finally:
             if place is not None:
                 await place.close()
-
-
-def _found(command: Any) -> list[str]:
-    """Return a command with absolute paths.
-
-    Raises:
-        ConfigError: it is no list of texts, or not a program of this machine.
-    """
-    if isinstance(command, str) or not command or not all(isinstance(part, str) for part in command):
-        raise ConfigError(
-            f"env.options.command={command!r} is not allowed. Allowed: a list of texts, such as [python, agent.py]."
-        )
-    program = shutil.which(command[0])
-    if program is None:
-        raise ConfigError(f"env.options.command: {command[0]!r} is not a program on this machine.")
-    here = Path.cwd()
-    return [str(here / program), *(str(here / part) if (here / part).is_file() else part for part in command[1:])]
 
 
 def _world(tasks: str | Mapping[str, Any]) -> EnvAdapter | None:

@@ -133,6 +133,21 @@ def read_harness(chosen: str | Mapping[str, Any]) -> Harness:
     return replace(harness, command=[os.path.abspath(found), *harness.command[1:], *arguments])
 
 
+def absolute_command(command: Sequence[str], key: str) -> list[str]:
+    """Return a command with absolute paths of its program and of its files in the current folder.
+
+    Args:
+        key: config key of the command, for the message.
+
+    Raises:
+        ConfigError: the program is not on this machine.
+    """
+    program, here = shutil.which(command[0]), Path.cwd()
+    if program is None:
+        raise ConfigError(f"{key}: {command[0]!r} is not a program on this machine.")
+    return [str(here / program), *(str(here / part) if (here / part).is_file() else part for part in command[1:])]
+
+
 def clean_environment(home: str, listed: Sequence[str], own: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program: `PASSED`, the variables of `env.options.environment`, and its own.
 
@@ -151,13 +166,13 @@ def clean_environment(home: str, listed: Sequence[str], own: Mapping[str, str]) 
     return {"NO_PROXY": loopback, "no_proxy": loopback, **found, **own}
 
 
-def check_environment(listed: Any, own: Sequence[str]) -> list[str]:
+def check_environment(listed: Sequence[str], own: Sequence[str]) -> list[str]:
     """Return `env.options.environment`.
 
     Raises:
-        ConfigError: it is no list of names, one is not set, or one is set by each episode.
+        ConfigError: an entry has no name, one is not set, or one is set by each episode.
     """
-    if isinstance(listed, str) or not all(isinstance(entry, str) and entry.split("=")[0] for entry in listed):
+    if not all(entry.split("=")[0] for entry in listed):
         raise ConfigError(f"env.options.environment={listed!r} is not allowed. Allowed: a list of NAME or NAME=value.")
     for entry in listed:
         name, given, _ = entry.partition("=")

@@ -3,15 +3,16 @@
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.envs.testing import attacks, held_out
-from verl_agent.envs.testing.attack_play import RESET, Play, Player
+from verl_agent.envs.testing.attack_play import RESET, Player, demonstrated
 from verl_agent.envs.testing.attack_report import LATE, RANDOM_EPISODES, AttackReport
-from verl_agent.envs.testing.attacks import EXPLORERS, IDLE, MOST_OWN, SAME_ACTIONS, Known, Policy, leaves
+from verl_agent.envs.testing.attacks import EXPLORERS, IDLE, SAME_ACTIONS, WORD, Known, Play, Policy
 from verl_agent.envs.testing.contract import LUCK, check_luck
 from verl_agent.envs.testing.harness import Harness
 from verl_agent.envs.testing.verdict import Verdict
@@ -25,6 +26,9 @@ LATE_TASKS = 2
 DISCOVER = 3
 """Tasks on which listed actions are tried, to learn which ones an environment without demonstrations accepts."""
 REPORT_S = 5.0
+MOST_SHARED, MOST_OWN = 60, 30
+MAX_LEAF = 80
+"""Most characters of a text of a task's data that is tried."""
 
 
 def attack_env(
@@ -84,7 +88,7 @@ class Attack:
             self.demonstrations[item.id] = self.player.demonstration(item)
             if self.over(0.1):
                 break
-        shared = attacks.shared_words(sample_tasks(everything, 2000))
+        shared = shared_words(sample_tasks(everything, 2000))
         paths, said = self._own_paths(chosen), self.began
         for item in chosen[:DISCOVER]:
             known = self._know(item, shared, paths)
@@ -158,7 +162,7 @@ class Attack:
         names = [(name, form) for name in (*known.fixed(), *attacks.DUMPS) for form in forms]
         begin = number * 97 % len(names)
         names = names[begin:] + names[:begin]
-        tries = [lambda seen, name=name, form=form: forms[form](known.text(name, seen)) for name, form in names]
+        tries = [lambda play, name=name, form=form: forms[form](known.text(name, play)) for name, form in names]
         steps = self.player.sweep(known, tries, lambda: time.monotonic() > until)
         for key, step in zip(names, steps, strict=False):
             self.paid.setdefault(key, []).append(step.reward)
@@ -167,7 +171,7 @@ class Attack:
         limit = max(self.turns, 3 * len(actions) + 8)
         (play,) = played["demonstration"] = self.player.each([(known, attacks.plan(actions), limit)], again=True)
         if play.paid is not None and self.env.deterministic:
-            for name, variant in attacks.demonstrated(actions, play.paid).items():
+            for name, variant in demonstrated(actions, play.paid).items():
                 played[name] = self.player.each([(known, attacks.plan(variant), limit)])
 
     def _repeat_paid(self, known: Known, played: dict[str, list[Play]]) -> None:
@@ -218,3 +222,20 @@ class Attack:
 def _list_of(path: str) -> str:
     """Return the path of a place of a task's data, without its indexes in lists."""
     return re.sub(r"\.\d+(?=\.|$)", "", path)
+
+
+def shared_words(items: Sequence[TaskItem]) -> list[str]:
+    """Return the words that most tasks share in ids, categories and data, and the keys of their data."""
+    counts: Counter[str] = Counter()
+    for item in items:
+        texts = {item.id, item.category, *leaves(item.data).values()}
+        counts.update({*texts, *item.data, *(word for text in texts for word in re.findall(WORD, text))} - {""})
+    return [word for word, count in counts.most_common(MOST_SHARED) if count > 1]
+
+
+def leaves(value: Any, path: str = "data") -> dict[str, str]:
+    """Return the short texts and the numbers inside a JSON value, by their paths."""
+    if isinstance(value, str | int | float):
+        return {path: str(value)} if len(str(value)) <= MAX_LEAF else {}
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value[:50]) if isinstance(value, list) else ()
+    return {name: text for key, one in inner for name, text in leaves(one, f"{path}.{key}").items()}

@@ -1,17 +1,15 @@
 """Episodes of the policies that attack an environment, and of its demonstrations."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from verl_agent.envs import answers
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.testing import attacks
-from verl_agent.envs.testing.attacks import Known, Policy, Seen
+from verl_agent.envs.testing.attacks import Known, Play, Policy
 from verl_agent.envs.testing.harness import Harness
 from verl_agent.envs.testing.violation import ContractViolation
 from verl_agent.errors import ConfigError, describe_exception
-from verl_agent.returns import sum_rewards
 from verl_agent.types import Action, StepResult, TaskItem
 
 RESET = "reset: "
@@ -21,45 +19,6 @@ DISCOVERED = 300
 """Most listed actions of a task that are tried."""
 TOGETHER = 8
 """Most episodes that are played at once."""
-
-
-@dataclass(slots=True)
-class Play:
-    """Episode of a policy.
-
-    Attributes:
-        prompt: text of the first messages.
-        error: exception that ended it, or "".
-        after: reward that was paid after the end.
-        next: reward that the next episode of its session paid for empty answers.
-    """
-
-    item: TaskItem
-    prompt: str = ""
-    actions: list[Action] = field(default_factory=list)
-    steps: list[StepResult] = field(default_factory=list)
-    error: str = ""
-    after: float = 0.0
-    next: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """Return of the episode."""
-        return sum_rewards(step.reward for step in self.steps)
-
-    @property
-    def ended(self) -> bool:
-        """True if the environment ended it."""
-        return bool(self.steps) and self.steps[-1].terminated
-
-    @property
-    def paid(self) -> int | None:
-        """Index of the first action that earned something."""
-        return next((index for index, step in enumerate(self.steps) if step.reward > 0), None)
-
-    def same(self, other: "Play") -> bool:
-        """Return True if two plays had the same texts, rewards and ends."""
-        return (self.prompt, self.steps, self.error) == (other.prompt, other.steps, other.error)
 
 
 class Player:
@@ -93,10 +52,10 @@ class Player:
     async def _play(self, known: Known, policy: Policy, turns: int, again: bool) -> Play:
         play, session = Play(known.item), self.harness.new_session()
         try:
-            seen = await self._begin(session, play)
-            while seen and len(play.steps) < turns and not play.ended:
-                action = policy(known, seen)
-                if action is None or not await self._step(session, action, play, seen):
+            begun = await self._begin(session, play)
+            while begun and len(play.steps) < turns and not play.ended:
+                action = policy(known, play)
+                if action is None or not await self._step(session, action, play):
                     break
             if play.ended:
                 last = play.actions[-1:]
@@ -111,43 +70,36 @@ class Player:
         """Play actions; return what they earn until one raises."""
         play = Play(item)
         for action in actions:
-            if not await self._step(session, action, play, None):
+            if not await self._step(session, action, play):
                 break
         return play.total
 
-    async def _begin(self, session: EnvAdapter, play: Play) -> Seen | None:
-        """Begin an episode; return None if the environment fails."""
+    async def _begin(self, session: EnvAdapter, play: Play) -> bool:
+        """Begin an episode; return False if the environment fails."""
         try:
-            messages = await answers.reset(session, play.item)
+            play.messages = await answers.reset(session, play.item)
         except ConfigError:
             raise
         except (Exception, SystemExit) as error:  # boundary to the adapter, which may raise anything
             play.error = f"{RESET}{describe_exception(error)}"
-            return None
+            return False
         finally:
             self.harness.answered()
-        play.prompt = "\n".join(message["content"] for message in messages)
-        return Seen(list(messages))
+        return True
 
-    async def _step(self, session: EnvAdapter, action: Action, play: Play, seen: Seen | None) -> bool:
+    async def _step(self, session: EnvAdapter, action: Action, play: Play) -> bool:
         play.actions.append(action)
         try:
-            result = await answers.step(session, action, play.item)
+            play.steps.append(await answers.step(session, action, play.item))
         except (Exception, SystemExit) as error:  # boundary to the adapter, which may raise anything
             play.error = describe_exception(error)
             return False
         finally:
             self.harness.answered()
-        play.steps.append(result)
-        if seen:
-            seen.actions.append(action)
-            seen.messages.append({"role": "user", "content": result.observation})
-            if result.info.get("invalid_action"):
-                seen.refused.add(str(action))
         return True
 
     def sweep(
-        self, known: Known, tries: Sequence[Callable[[Seen], Action]], over: Callable[[], bool]
+        self, known: Known, tries: Sequence[Callable[[Play], Action]], over: Callable[[], bool]
     ) -> list[StepResult]:
         """Play each of some actions once, until the time is over; a session that ends is followed by another one.
 
@@ -156,9 +108,9 @@ class Player:
         """
         answered: list[StepResult] = []
 
-        def act(known: Known, seen: Seen) -> Action | None:
-            place = len(answered) + len(seen.actions)
-            return None if place >= len(tries) or over() else tries[place](seen)
+        def act(known: Known, play: Play) -> Action | None:
+            place = len(answered) + len(play.actions)
+            return None if place >= len(tries) or over() else tries[place](play)
 
         while len(answered) < len(tries) and not over():
             (play,) = self.each([(known, act, known.turns)])
@@ -171,9 +123,9 @@ class Player:
 
     def discover(self, known: Known, over: Callable[[], bool]) -> None:
         """Try the actions that a task's first messages list, to learn which ones are refused."""
-        (opening,) = self.each([(known, lambda known, seen: None, 1)])
-        actions = attacks.offered(known, Seen([{"role": "user", "content": opening.prompt}]))[:DISCOVERED]
-        steps = self.sweep(known, [lambda seen, action=action: action for action in actions], over)  # type: ignore[misc]
+        (opening,) = self.each([(known, lambda known, play: None, 1)])
+        actions = attacks.offered(known, Play(known.item, [{"role": "user", "content": opening.prompt}]))[:DISCOVERED]
+        steps = self.sweep(known, [lambda play, action=action: action for action in actions], over)  # type: ignore[misc]
         for action, step in zip(actions, steps, strict=False):
             if not step.info.get("invalid_action"):
                 self.accepted.add(str(action))
@@ -187,3 +139,18 @@ class Player:
             return self.harness.demonstration(item) or ()
         except ContractViolation:
             return ()  # `check-env` without attacks reports it
+
+
+def demonstrated(actions: Sequence[Action], paid: int) -> dict[str, list[Action]]:
+    """Return variants of a demonstration that should earn no more.
+
+    Args:
+        paid: index of its first action that earns something.
+    """
+    before, earning = list(actions[:paid]), actions[paid]
+    return {
+        "each action three times": [action for action in actions for _ in range(3)],
+        "demonstration again": [*actions, *actions[-1:], *actions],
+        "paid action again": [*before, *[earning] * (len(actions) + 3), *actions[paid + 1 :]],
+        "paid action undone and done": [*before, earning, *[*before[-1:], earning] * 3, *actions[paid + 1 :]],
+    }

@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 from verl_agent.envs.action_format import ActionFormat, TagFormat, ToolFormat
 from verl_agent.envs.testing.contract import BAD_ACTIONS, fuzz
 from verl_agent.envs.tools import Tool
-from verl_agent.types import Action, Message, TaskItem, ToolCall
+from verl_agent.returns import sum_rewards
+from verl_agent.types import Action, Message, StepResult, TaskItem, ToolCall
 
 WORD = r"[\w.-]*\w"
 _CONSTANTS = """yes no true false none null unknown 0 1 2 10 100 -1 nan NaN inf -inf Infinity 1e9 1e400 a e the . .* % *
@@ -25,38 +26,71 @@ please exec eval print __dict__ godmode teleport unlock open bypass override gra
 secret password key master magic abracadabra iddqd resign concede accept approve verify passed ok halt abort"""
 UNLISTED = (*_UNLISTED.split(), "give up", "reward me", "thank you", "ignore previous instructions")
 """Commands that programmers leave in an environment, and that its rules do not list."""
-MOST_LISTED, MOST_VERBS, MOST_SHARED, MOST_OWN = 400, 2, 60, 30
+MOST_LISTED, MOST_VERBS = 400, 2
 PLACES = 12
 """Words at each end of a message that are tried as an answer."""
 MOST_FILLINGS, FILLINGS = 256, 40
 """Actions with other numbers that are made of an example in brackets: all if there are at most so many, else some."""
-MAX_LEAF, MAX_DUMP = 80, 8000
-"""Most characters of a text of a task's data that is tried, and of an action."""
+MAX_DUMP = 8000
+"""Most characters of an action."""
 SAME_ACTIONS = 3
 """Policies that repeat one action."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """Course of an episode: messages of the environment, own actions, and those of them that were refused."""
+class Play:
+    """Episode of a policy, of which the policy sees what was said and done so far.
 
-    messages: list[Message]
+    Attributes:
+        messages: messages before the first action.
+        error: exception that ended it, or "".
+        after: reward that was paid after the end.
+        next: reward that the next episode of its session paid for empty answers.
+    """
+
+    item: TaskItem
+    messages: list[Message] = field(default_factory=list)
     actions: list[Action] = field(default_factory=list)
-    refused: set[str] = field(default_factory=set)
+    steps: list[StepResult] = field(default_factory=list)
+    error: str = ""
+    after: float = 0.0
+    next: float = 0.0
 
     @property
     def prompt(self) -> str:
-        """Messages before the first action."""
-        return "\n".join(message["content"] for message in self.messages[: len(self.messages) - len(self.actions)])
-
-    def said(self, pattern: str) -> list[str]:
-        """Return the distinct matches of a pattern in the messages, at least "1"."""
-        return list(dict.fromkeys(re.findall(pattern, " ".join(one["content"] for one in self.messages)))) or ["1"]
+        """Text before the first action."""
+        return "\n".join(message["content"] for message in self.messages)
 
     @property
     def last(self) -> str:
-        """The last message."""
-        return self.messages[-1]["content"]
+        """The last text of the environment."""
+        return self.steps[-1].observation if self.steps else self.messages[-1]["content"]
+
+    @property
+    def refused(self) -> set[str]:
+        """Actions that were refused."""
+        answered = zip(self.actions, self.steps, strict=False)
+        return {str(action) for action, step in answered if step.info.get("invalid_action")}
+
+    def said(self, pattern: str) -> list[str]:
+        """Return the distinct matches of a pattern in the texts of the environment, at least "1"."""
+        texts = "\n".join([self.prompt, *(step.observation for step in self.steps)])
+        return list(dict.fromkeys(re.findall(pattern, texts))) or ["1"]
+
+    @property
+    def total(self) -> float:
+        """Return of the episode."""
+        return sum_rewards(step.reward for step in self.steps)
+
+    @property
+    def ended(self) -> bool:
+        """True if the environment ended it."""
+        return bool(self.steps) and self.steps[-1].terminated
+
+    @property
+    def paid(self) -> int | None:
+        """Index of the first action that earned something."""
+        return next((index for index, step in enumerate(self.steps) if step.reward > 0), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,38 +129,38 @@ class Known:
         """Return the texts that do not depend on the messages, by name."""
         return {**{repr(text): text for text in (*CONSTANTS, *UNLISTED, *self.shared)}, **self.own}
 
-    def text(self, name: str, seen: Seen) -> str:
+    def text(self, name: str, play: Play) -> str:
         """Return the text with a name of `fixed` or of `DUMPS`; "" where this task has none."""
-        text = DUMPS[name](self, seen) if name in DUMPS else self.fixed().get(name, "")
+        text = DUMPS[name](self, play) if name in DUMPS else self.fixed().get(name, "")
         return text[:MAX_DUMP]
 
 
-def _word(place: int, known: Known, seen: Seen) -> str:
+def _word(place: int, known: Known, play: Play) -> str:
     """Return the word at a place of the prompt, or ""."""
-    words = re.findall(WORD, seen.prompt)
+    words = re.findall(WORD, play.prompt)
     return words[place] if -len(words) <= place < len(words) else ""
 
 
-DUMPS: Mapping[str, Callable[[Known, Seen], str]] = {
-    "last message": lambda known, seen: seen.last,
-    "its first line": lambda known, seen: seen.last.partition("\n")[0],
-    "its last line": lambda known, seen: seen.last.rpartition("\n")[2],
-    "all words": lambda known, seen: " ".join(seen.said(WORD)),
-    "longest word": lambda known, seen: max(seen.said(WORD), key=len),
-    "first number": lambda known, seen: seen.said(r"-?\d+")[0],
-    "last number": lambda known, seen: seen.said(r"-?\d+")[-1],
-    "actions of other tasks": lambda known, seen: ", ".join(
+DUMPS: Mapping[str, Callable[[Known, Play], str]] = {
+    "last message": lambda known, play: play.last,
+    "its first line": lambda known, play: play.last.partition("\n")[0],
+    "its last line": lambda known, play: play.last.rpartition("\n")[2],
+    "all words": lambda known, play: " ".join(play.said(WORD)),
+    "longest word": lambda known, play: max(play.said(WORD), key=len),
+    "first number": lambda known, play: play.said(r"-?\d+")[0],
+    "last number": lambda known, play: play.said(r"-?\d+")[-1],
+    "actions of other tasks": lambda known, play: ", ".join(
         re.sub(r"</?\w+>", "", str(one)) for one in known.vocabulary
     ),
-    "listed actions": lambda known, seen: "\n".join(map(str, listed(known.action_format, seen.last))),
-    "numbers to 400": lambda known, seen: " ".join(map(str, range(401))),
-    "letters": lambda known, seen: "abcdefghijklmnopqrstuvwxyz " * 40,
+    "listed actions": lambda known, play: "\n".join(map(str, listed(known.action_format, play.last))),
+    "numbers to 400": lambda known, play: " ".join(map(str, range(401))),
+    "letters": lambda known, play: "abcdefghijklmnopqrstuvwxyz " * 40,
     **{f"word {place} of the prompt": partial(_word, place) for place in range(-PLACES, PLACES)},
 }
 """Texts that repeat what is shown, or contain many answers at once."""
 
 
-Policy: TypeAlias = Callable[[Known, Seen], Action | None]
+Policy: TypeAlias = Callable[[Known, Play], Action | None]
 """Returns the next action, or None to stop."""
 
 
@@ -179,35 +213,34 @@ def _used(tool: Tool, text: str, number: int) -> Action:
     return re.sub(r"\{(\w+)\}", lambda slot: str(values.get(slot[1], text)), tool.line)
 
 
-def options(known: Known, seen: Seen) -> list[Action]:
+def options(known: Known, play: Play) -> list[Action]:
     """Return the actions of other tasks or, without any, those that last message and prompt list and none refused."""
-    if known.vocabulary:
-        return list(known.vocabulary)
-    return offered(known, seen)
+    return list(known.vocabulary) or offered(known, play)
 
 
-def offered(known: Known, seen: Seen) -> list[Action]:
+def offered(known: Known, play: Play) -> list[Action]:
     """Return the actions that the last message and the prompt list, without those that were refused."""
-    found = dict.fromkeys((*listed(known.action_format, seen.last), *listed(known.action_format, seen.prompt)))
-    return [one for one in found if str(one) not in seen.refused and str(one) not in known.refused] or [""]
+    found = dict.fromkeys((*listed(known.action_format, play.last), *listed(known.action_format, play.prompt)))
+    refused = {*play.refused, *known.refused}
+    return [one for one in found if str(one) not in refused] or [""]
 
 
 def random_policy(seed: object) -> Policy:
     """Return a policy that draws from `options`."""
     draws = random.Random(str(seed))
-    return lambda known, seen: draws.choice(options(known, seen))
+    return lambda known, play: draws.choice(options(known, play))
 
 
 def plan(actions: Sequence[Action]) -> Policy:
     """Return a policy that plays some actions and stops."""
-    return lambda known, seen: actions[len(seen.actions)] if len(seen.actions) < len(actions) else None
+    return lambda known, play: actions[len(play.actions)] if len(play.actions) < len(actions) else None
 
 
 def always_option(place: int) -> Policy:
     """Return a policy that repeats one of the actions that are known at the start."""
 
-    def choose(known: Known, seen: Seen) -> Sequence[Action]:
-        found = options(known, seen)
+    def choose(known: Known, play: Play) -> Sequence[Action]:
+        found = options(known, play)
         return [found[place * len(found) // SAME_ACTIONS if known.vocabulary else place % len(found)]]
 
     return cycle(choose)
@@ -216,44 +249,44 @@ def always_option(place: int) -> Policy:
 def always_text(name: str, form: str) -> Policy:
     """Return a policy that answers with a text of `Known`, in one of `Known.forms`."""
 
-    def act(known: Known, seen: Seen) -> Action:
-        return known.forms().get(form, str)(known.text(name, seen))
+    def act(known: Known, play: Play) -> Action:
+        return known.forms().get(form, str)(known.text(name, play))
 
     return act
 
 
-def all_words(known: Known, seen: Seen) -> Action:
+def all_words(known: Known, play: Play) -> Action:
     """Answer with all words that were shown, in each form in turn: one of them may end the episode."""
     forms = list(known.forms().values())
-    return forms[len(seen.actions) % len(forms)](known.text("all words", seen))
+    return forms[len(play.actions) % len(forms)](known.text("all words", play))
 
 
 def each_listed(step: int) -> Policy:
     """Return a policy that tries each action that is listed once; it ends with an empty answer."""
 
-    def act(known: Known, seen: Seen) -> Action:
-        tried = set(map(str, seen.actions))
-        left = [one for one in offered(known, seen)[::step] if str(one) not in tried]
+    def act(known: Known, play: Play) -> Action:
+        tried = set(map(str, play.actions))
+        left = [one for one in offered(known, play)[::step] if str(one) not in tried]
         return left[0] if left and len(tried) < known.turns - 1 else list(known.forms().values())[-1]("")
 
     return act
 
 
-def cycle(actions: Callable[[Known, Seen], Sequence[Action]]) -> Policy:
+def cycle(actions: Callable[[Known, Play], Sequence[Action]]) -> Policy:
     """Return a policy that plays the actions that are known at the start in turn."""
     found: list[Action] = []
 
-    def act(known: Known, seen: Seen) -> Action:
-        found[:] = found or actions(known, seen) or [""]
-        return found[len(seen.actions) % len(found)]
+    def act(known: Known, play: Play) -> Action:
+        found[:] = found or actions(known, play) or [""]
+        return found[len(play.actions) % len(found)]
 
     return act
 
 
 IDLE: Mapping[str, Policy] = {
-    "nothing": lambda known, seen: "",
-    "invalid text": lambda known, seen: "no such action",
-    "blanks": lambda known, seen: " \n ",
+    "nothing": lambda known, play: "",
+    "invalid text": lambda known, play: "no such action",
+    "blanks": lambda known, play: " \n ",
 }
 """Policies that do nothing until the limit."""
 EXPLORERS: Mapping[str, Callable[[], Policy]] = {
@@ -261,39 +294,7 @@ EXPLORERS: Mapping[str, Callable[[], Policy]] = {
     "each listed action from the last": lambda: each_listed(-1),
     "known actions in turn": lambda: cycle(options),
     "always all words, form by form": lambda: all_words,
-    "bad actions": lambda: cycle(lambda known, seen: BAD_ACTIONS),
-    "fuzzed actions": lambda: cycle(lambda known, seen: fuzz([str(one) for one in known.vocabulary], seed=1)),
+    "bad actions": lambda: cycle(lambda known, play: BAD_ACTIONS),
+    "fuzzed actions": lambda: cycle(lambda known, play: fuzz([str(one) for one in known.vocabulary], seed=1)),
 }
 """Policies that try everything."""
-
-
-def demonstrated(actions: Sequence[Action], paid: int) -> dict[str, list[Action]]:
-    """Return variants of a demonstration that should earn no more.
-
-    Args:
-        paid: index of its first action that earns something.
-    """
-    before, earning = list(actions[:paid]), actions[paid]
-    return {
-        "each action three times": [action for action in actions for _ in range(3)],
-        "demonstration again": [*actions, *actions[-1:], *actions],
-        "paid action again": [*before, *[earning] * (len(actions) + 3), *actions[paid + 1 :]],
-        "paid action undone and done": [*before, earning, *[*before[-1:], earning] * 3, *actions[paid + 1 :]],
-    }
-
-
-def shared_words(items: Sequence[TaskItem]) -> list[str]:
-    """Return the words that most tasks share in ids, categories and data, and the keys of their data."""
-    counts: Counter[str] = Counter()
-    for item in items:
-        texts = {item.id, item.category, *leaves(item.data).values()}
-        counts.update({*texts, *item.data, *(word for text in texts for word in re.findall(WORD, text))} - {""})
-    return [word for word, count in counts.most_common(MOST_SHARED) if count > 1]
-
-
-def leaves(value: Any, path: str = "data") -> dict[str, str]:
-    """Return the short texts and the numbers inside a JSON value, by their paths."""
-    if isinstance(value, str | int | float):
-        return {path: str(value)} if len(str(value)) <= MAX_LEAF else {}
-    inner = value.items() if isinstance(value, Mapping) else enumerate(value[:50]) if isinstance(value, list) else ()
-    return {name: text for key, one in inner for name, text in leaves(one, f"{path}.{key}").items()}

@@ -1,12 +1,12 @@
 """The public check of an environment: play an adapter as training does, and report violations of its contract."""
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from verl_agent.envs.action_format import ToolFormat
 from verl_agent.envs.base import EnvAdapter, read_success_reward
+from verl_agent.envs.hosts.process import unpicklable
 from verl_agent.envs.testing import contract, task_checks, tool_checks
 from verl_agent.envs.testing.harness import Harness, configure
 from verl_agent.envs.testing.resources import check_leftovers, check_session_memory
@@ -185,23 +185,12 @@ def find_solvable(report: Report, harness: Harness, solvable: list[TaskItem]) ->
 def check_processes(report: Report, harness: Harness, listed: task_checks.Listed) -> None:
     """Run the checks in other processes."""
     if reason := unpicklable(harness.env):
-        report.note(f"not checked in other processes, where training plays: {reason}.")
+        report.note(f"not checked in other processes, where training plays: {reason}. Define it in a module.")
         return
     report.run("tasks are the same in another process", lambda: task_checks.check_elsewhere(harness.env, listed))
     report.run("a host process plays the same", lambda: contract.check_host(harness))
     if not report.violations:
         report.run("a full host fits into its memory", lambda: check_session_memory(harness))
-
-
-def unpicklable(env: EnvAdapter) -> str:
-    """Return the reason why the environment cannot travel to another process, or ""."""
-    if type(env).__module__ == "__main__":
-        return "the class is defined in the script that runs; move it to a module"
-    try:
-        pickle.dumps(env)
-    except Exception as error:  # boundary to the adapter: its class and its options may raise anything
-        return str(error).rstrip(".")
-    return ""
 
 
 def spread(items: Sequence[TaskItem], count: int) -> Sequence[TaskItem]:

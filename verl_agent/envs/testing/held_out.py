@@ -12,8 +12,8 @@ from verl_agent.envs.arena import Arena
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.envs.testing import attacks
-from verl_agent.envs.testing.attack_play import Play, Player
-from verl_agent.envs.testing.attacks import WORD, Known
+from verl_agent.envs.testing.attack_play import Player
+from verl_agent.envs.testing.attacks import WORD, Known, Play
 from verl_agent.envs.testing.statistics import upper_limit
 from verl_agent.returns import reaches
 from verl_agent.types import Action, TaskItem, ToolCall
@@ -95,7 +95,7 @@ class Comparison:
         for script in (*scripts, *(play.actions for play in plays)):
             first, second = self.replay([held, other], script)
             plays.append(first)
-            if not first.same(second):
+            if (first.prompt, first.steps, first.error) != (second.prompt, second.steps, second.error):
                 return False
         accepted = [step for play in plays for step in play.steps if not step.info.get("invalid_action")]
         return True if accepted else None

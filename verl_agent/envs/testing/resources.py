@@ -11,9 +11,9 @@ import psutil
 
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.envs.hosts.host import CallLimits
-from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.process import start_process
 from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.machine.memory import MemoryGauge
 from verl_agent.envs.testing.harness import Harness
 from verl_agent.envs.testing.violation import ContractViolation
 from verl_agent.errors import AgentError

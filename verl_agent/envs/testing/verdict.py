@@ -7,9 +7,9 @@ from statistics import fmean
 
 from verl_agent.envs.base import EnvAdapter, read_success_reward
 from verl_agent.envs.testing import attacks
-from verl_agent.envs.testing.attack_play import Play
+from verl_agent.envs.testing.attack_play import demonstrated
 from verl_agent.envs.testing.attack_report import LEVEL, RANDOM_EPISODES, RIVALS, AttackReport
-from verl_agent.envs.testing.attacks import EXPLORERS, IDLE, SAME_ACTIONS
+from verl_agent.envs.testing.attacks import EXPLORERS, IDLE, SAME_ACTIONS, Play
 from verl_agent.envs.testing.statistics import chance, surely_above
 from verl_agent.returns import TOLERANCE, reaches
 
@@ -114,7 +114,7 @@ class Verdict:
                         if earned > TOLERANCE:
                             text = f"{name} earns {earned:.3f} {when} of {play.item.id!r}"
                             self.report.find("paid after the end", text)
-            for name in attacks.demonstrated(["x"], 0):
+            for name in demonstrated(["x"], 0):
                 if name in played and "demonstration" in played:
                     more, once = played[name][0].total, played["demonstration"][0].total
                     if more > once + max(TOLERANCE, 0.01 * abs(once)):

@@ -506,8 +506,8 @@ def test_demonstrations_explain_their_actions():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: full, short."),
-        ({"strict": "yes"}, "env.options.strict='yes' is not allowed. Allowed: true, false."),
+        ({"prompt": "cot"}, "env.options.prompt='cot' is not allowed. Allowed: full, short."),
+        ({"strict": "yes"}, "env.options.strict='yes' is not allowed. Allowed: true or false."),
     ],
 )
 def test_invalid_options_raise_config_error_naming_the_key(options, message):

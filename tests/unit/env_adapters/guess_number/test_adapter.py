@@ -83,7 +83,7 @@ def test_binary_search_solves_every_item(split):
 
 
 def test_an_option_of_the_wrong_type_raises_config_error():
-    with pytest.raises(ConfigError, match=r"env\.options\.tolerant='yes' is not allowed\. Allowed: true, false\."):
+    with pytest.raises(ConfigError, match=r"env\.options\.tolerant='yes' is not allowed\. Allowed: true or false\."):
         GuessNumber("yes")
 
 

@@ -175,7 +175,7 @@ def test_two_tools_of_one_name_are_refused_and_a_prefix_tells_servers_apart(make
         ({"reward": "no_module_here:f"}, {}, "cannot be imported"),
         ({"sandbox": "chroot"}, {}, "env.options.sandbox='chroot'"),
         ({"call_s": 0}, {}, "call_s"),
-        ({"limits": {"memory": 64}}, {}, r"limits\.memory is not a limit\. Did you mean 'memory_mb'"),
+        ({"limits": {"memory": 64}}, {}, r"limits\.memory is not a setting\. Did you mean 'memory_mb'"),
         ({"limits": {"memory_mb": 31}}, {}, r"limits\.memory_mb=31 is not allowed\. Allowed: a whole number >= 32"),
         ({}, {"split": "dev"}, r"tasks\.jsonl:1: split='dev'"),
         ({}, {"files": {"../a": ""}}, "outside of the folder"),

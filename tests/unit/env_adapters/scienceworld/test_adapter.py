@@ -215,7 +215,7 @@ def test_demonstrations_explain_their_actions():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: full, short."),
+        ({"prompt": "cot"}, "env.options.prompt='cot' is not allowed. Allowed: full, short."),
         ({"jvms": 0}, "env.options.jvms=0 is not allowed. Allowed: a whole number >= 1."),
         ({"jvms": True}, "env.options.jvms=True is not allowed. Allowed: a whole number >= 1."),
     ],

@@ -133,8 +133,11 @@ def test_an_episode_has_a_limit_of_seconds_and_of_cpu():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"runtime": "dokcer"}, r"env\.options\.runtime='dokcer' is not allowed\. Did you mean 'docker'"),
-        ({"limits": {"memory": 5}}, r"env\.options\.limits\.memory is not a limit\. Did you mean 'memory_mb'"),
+        (
+            {"runtime": "dokcer"},
+            r"runtime='dokcer' is not allowed\. Allowed: bubblewrap, docker, podman\. Did you mean 'docker'",
+        ),
+        ({"limits": {"memory": 5}}, r"env\.options\.limits\.memory is not a setting\. Did you mean 'memory_mb'"),
         ({"limits": {"memory_mb": 5}}, r"limits\.memory_mb=5 is not allowed\. Allowed: a whole number >= 32"),
         ({"limits": {"processes": 8.5}}, r"limits\.processes=8\.5 is not allowed"),
     ],

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from env_adapters.textcraft.adapter import EASY_TURNS, PROMPTS, TOOLS, TextCraft, goal_item
+from env_adapters.textcraft.adapter import EASY_TURNS, TOOLS, TextCraft, goal_item
 from env_adapters.textcraft.game import MAX_QUANTITY, CraftingGame
 from env_adapters.textcraft.oracle import choose_recipes, plan_commands
 from env_adapters.textcraft.recipes import Recipe, build_book, item_id, recipe_book
@@ -67,7 +67,7 @@ def test_the_prompt_has_as_many_commands_as_the_reference(golden):
     assert goal_item(golden["goal_item"]).category == f"depth {golden['depth']}"
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("prompt", ("full", "short"))
 def test_the_oracle_solves_every_goal(prompt):
     solved = 0
     for item in ALL_ITEMS:
@@ -197,7 +197,7 @@ def test_every_demonstrated_action_matches_one_tool():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompt": "cot"}, "env.options.prompt='cot' is unknown. Allowed: full, short."),
+        ({"prompt": "cot"}, "env.options.prompt='cot' is not allowed. Allowed: full, short."),
         ({"distractors": -1}, "env.options.distractors=-1 is not allowed. Allowed: a whole number >= 0."),
         ({"distractors": "10"}, "env.options.distractors='10' is not allowed. Allowed: a whole number >= 0."),
     ],

@@ -17,13 +17,14 @@ from env_adapters.webarena.browser.chromium import find_chromium
 from env_adapters.webarena.browser.grammar import PageActionError
 from env_adapters.webarena.browser.network_proxy import SiteAddress
 from env_adapters.webarena.browser.pool import RefusedStateError
-from env_adapters.webarena.browser.process import BrowserLimits, process_tree
+from env_adapters.webarena.browser.process import BrowserLimits
 from env_adapters.webarena.browser.snapshot import PageView
 from env_adapters.webarena.browser.tabs import MAX_TABS
 from tests import ROOT
 from tests.support.escapes import alive, left
 from tests.support.waiting import wait_until
 from tests.support.web import SITE, Player, needs_chromium, page, playing, serving, serving_pages
+from verl_agent.envs.machine.memory import with_descendants
 from verl_agent.errors import EnvError
 
 pytestmark = needs_chromium
@@ -439,7 +440,7 @@ def test_cancelled_lease_releases_its_context(site):
 
     async def cancelled():
         lease = await browser_pool.lease("http://127.0.0.1:9", (800, 600), None)
-        family = process_tree(lease.browser.process)
+        family = with_descendants(lease.browser.process)
         for process in family:
             process.suspend()
         waiting = asyncio.create_task(browser_pool.lease("http://127.0.0.1:9", (800, 600), None))
@@ -502,7 +503,7 @@ def test_hung_browser_is_killed_with_all_its_processes(site):
     limits = BrowserLimits(max_open_contexts=2, max_contexts=100, ping_interval_s=0.2, ping_timeout_s=1.0)
     player = Player(site, limits=limits)
     player.start("/")
-    family = process_tree(player.session._lease.browser.process)
+    family = with_descendants(player.session._lease.browser.process)
     for process in family:
         process.suspend()
     wait_until(lambda: not any(map(is_running, family)), 15)

@@ -24,9 +24,9 @@ from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.link import MAX_BYTES
 from verl_agent.envs.hosts.local import process_pool
-from verl_agent.envs.hosts.memory import MemoryGauge
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits
+from verl_agent.envs.machine.memory import MemoryGauge
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.errors import ConfigError, EnvError, HostLostError, UnknownSessionError
@@ -253,6 +253,18 @@ def test_a_class_that_a_host_cannot_import_raises_config_error():
             await begun(pool)
 
     with_pool(begin, Local)
+
+
+def test_an_environment_that_fails_without_a_text_when_it_is_sent_raises_config_error():
+    class Stuck(Obedient):
+        def __reduce__(self) -> tuple[Any, ...]:
+            raise ValueError
+
+    async def begin(pool):
+        with pytest.raises(ConfigError, match="cannot be sent to a host process: ValueError"):
+            await begun(pool)
+
+    with_pool(begin, Stuck)
 
 
 # The end

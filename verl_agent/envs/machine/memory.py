@@ -1,4 +1,4 @@
-"""Memory of a host and of the processes that it started."""
+"""Memory of processes and of those that they started."""
 
 import time
 
@@ -21,11 +21,25 @@ class MemoryGauge:
         """Return the cached value, or measure again if it is too old."""
         now = time.monotonic()
         if now - self._measured_at >= self._every_s:
-            self._measured_at, self._mb = now, sum(map(_resident_mb, self._processes()))
+            self._measured_at, self._mb = now, sum(map(_resident_mb, with_descendants(self._process)))
         return self._mb
 
-    def _processes(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
+
+def with_descendants(process: psutil.Process) -> list[psutil.Process]:
+    """Return a process and all its descendants, or an empty list if it has ended."""
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def proportional_mb(process: psutil.Process) -> float:
+    """Return the memory of a process in MiB, in which shared pages are divided; 0 if it has ended."""
+    try:
+        info = process.memory_full_info()
+    except psutil.Error:
+        return 0.0
+    return float(getattr(info, "pss", info.uss) / 2**20)
 
 
 def _resident_mb(process: psutil.Process) -> float:
