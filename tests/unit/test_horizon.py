@@ -238,7 +238,7 @@ def test_a_schedule_of_another_package_chooses_the_limit_of_each_step(schedules)
         ("down", {"by": 10}, "returned 0 at step 1. Allowed: a whole number from 1 to 10"),
         ("down", {"by": 0.5}, "returned 9.5 at step 1"),
         ("down", {"to": 1}, "horizon.schedule='down' cannot be made: TypeError"),
-        ("function", {}, "a subclass of verl_agent.Schedule"),
+        ("function", {}, "a subclass of Schedule"),
         ("broken", {}, "horizon.schedule='broken' failed at step 1: KeyError"),
     ],
 )

@@ -37,7 +37,7 @@ from verl_agent.visible import make_visible
 
 
 class Commands(TyperGroup):
-    """Commands that end with a message and exit code 2 after an error of this package, or if a package is missing."""
+    """Commands that end with exit code 2 after an error of this package or without a package, with 130 after Ctrl-C."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Guard the output of this process, and show arguments that are refused, such as names of files, as text."""
@@ -53,6 +53,8 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
         except AgentError as error:
             fail(str(error))
+        except KeyboardInterrupt:
+            raise typer.Exit(code=130) from None
         except ModuleNotFoundError as error:
             message = explain_missing(ctx.invoked_subcommand or "", error)
             if message is None:
@@ -133,11 +135,10 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
             return
         if name != "eval":
             require_modules("verl")  # before the modules of training import its packages
-        file = recipe.resolve()  # also of a link: the recipes that it includes lie beside the file itself
-        location = ["--config-dir", str(file.parent), "--config-name", file.stem]
+        from verl_agent.runs.subprocess_run import recipe_command
+
         sys.stdout.flush()
-        program = [sys.executable, "-m", f"verl_agent.commands.{module}"]
-        os.execv(sys.executable, [*program, *location, *context.args])
+        os.execv(sys.executable, recipe_command(module, recipe, context.args))
 
     settings = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(name, help=help_text + RECIPE_HELP, context_settings=settings)(command)

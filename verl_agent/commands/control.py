@@ -41,30 +41,27 @@ def control(
     from verl_agent.oversight.socket import send_command
     from verl_agent.oversight.terminal import check_terminal
 
-    try:
-        if command not in (*COMMANDS, READ):
-            raise ConfigError(f"{command!r} is no command. Allowed: {', '.join((*COMMANDS, READ))}.")
-        if episode is None and command in ("attend", "end-episode"):
-            raise ConfigError(f"{command} needs the number of an episode; `verl-agent control {run}` lists them.")
-        if episode is not None and command in ("status", "end"):
-            raise ConfigError(f"{command} concerns the whole run. Leave out the episode {episode}.")
-        if reason and command != "end-episode":
-            raise ConfigError(f"--reason has no effect with {command}. It is for end-episode.")
-        if episode is not None and command == "attend":
-            check_terminal("verl-agent control RUN attend", f"attend in a browser: verl-agent view {run}")
-            attend_at_terminal(run, episode, ask_line, print_line)
-            return
-        if command == READ:
-            read(run, episode)
-            return
-        sent: dict[str, Any] = {"command": command, "reason": reason, "name": user_name()}
-        answer = send_command(run, sent if episode is None else sent | {"episode": episode})
-        if command in STARTED:  # the run answers before a waiting action passes, so its table would show the past
-            print_line(f"{STARTED[command]} `verl-agent control {run}` lists the episodes.")
-        else:
-            show(answer)
-    except KeyboardInterrupt:
-        raise typer.Exit(code=130) from None
+    if command not in (*COMMANDS, READ):
+        raise ConfigError(f"{command!r} is no command. Allowed: {', '.join((*COMMANDS, READ))}.")
+    if episode is None and command in ("attend", "end-episode"):
+        raise ConfigError(f"{command} needs the number of an episode; `verl-agent control {run}` lists them.")
+    if episode is not None and command in ("status", "end"):
+        raise ConfigError(f"{command} concerns the whole run. Leave out the episode {episode}.")
+    if reason and command != "end-episode":
+        raise ConfigError(f"--reason has no effect with {command}. It is for end-episode.")
+    if episode is not None and command == "attend":
+        check_terminal("verl-agent control RUN attend", f"attend in a browser: verl-agent view {run}")
+        attend_at_terminal(run, episode, ask_line, print_line)
+        return
+    if command == READ:
+        read(run, episode)
+        return
+    sent: dict[str, Any] = {"command": command, "reason": reason, "name": user_name()}
+    answer = send_command(run, sent if episode is None else sent | {"episode": episode})
+    if command in STARTED:  # the run answers before a waiting action passes, so its table would show the past
+        print_line(f"{STARTED[command]} `verl-agent control {run}` lists the episodes.")
+    else:
+        show(answer)
 
 
 def read(run: Path, number: int | None) -> None:

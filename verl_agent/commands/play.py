@@ -74,7 +74,7 @@ def play_game(  # noqa: PLR0913 - one for each option
                     threading.Event().wait()
     except KeyboardInterrupt:
         print_line("Stopped. The episode was not recorded; /end ends and records one.")
-        raise typer.Exit(code=130) from None
+        raise
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import typer
@@ -54,7 +53,7 @@ def quickstart() -> None:
 
 def _run(module: str, recipe: Path, *overrides: str) -> None:
     """Run a command of a recipe; exit with its status if it fails."""
-    location = ("--config-dir", str(recipe.resolve().parent), "--config-name", recipe.stem)
-    status = subprocess.call([sys.executable, "-m", f"verl_agent.commands.{module}", *location, *overrides])
-    if status:
+    from verl_agent.runs.subprocess_run import recipe_command
+
+    if status := subprocess.call(recipe_command(module, recipe, overrides)):
         raise typer.Exit(code=status)

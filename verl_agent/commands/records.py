@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError, counted
+from verl_agent.errors import counted
 
 app = typer.Typer(help="Episode records of other programs.", no_args_is_help=True)
 
@@ -45,10 +45,7 @@ def import_command(  # noqa: PLR0913 - one for each option
         lowest, highest = float(low), float(high)
     except ValueError:
         fail(f"--rewards {rewards} is not allowed. Allowed: LOW..HIGH, such as 0..1.")
-    try:
-        found = import_records(file, kind, into, ImportSettings(env, calls, lowest, highest, reward, score, thoughts))
-    except ConfigError as error:
-        fail(str(error))
+    found = import_records(file, kind, into, ImportSettings(env, calls, lowest, highest, reward, score, thoughts))
     print_line(f"Wrote {counted(found.episodes, 'episode')} to {into}.")
     if found.unrated:
         print_line(f"Without a reward: {found.unrated}. They are shown, and not trained on; --reward gives them one.")

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError
 
 app = typer.Typer(help="Answer a question by runs of several arms and seeds, from a file.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="YAML file of a study, such as recipes/studies/horizon_textcraft.yaml.")]
@@ -19,11 +18,8 @@ def plan_study(file: File) -> None:
     """Check a study, and show its arms with what they change, and its runs."""
     from verl_agent.study.plan import make_plan
 
-    try:
-        for line in make_plan(file).describe():
-            print_line(line)
-    except ConfigError as error:
-        fail(str(error))
+    for line in make_plan(file).describe():
+        print_line(line)
 
 
 @app.command("run")
@@ -43,8 +39,6 @@ def start_study(
     except KeyboardInterrupt:
         print_line("Interrupted. The same command goes on from the last evaluation of each run.")
         raise
-    except ConfigError as error:
-        fail(str(error))
     except OSError as error:
         fail(f"the study stopped: {error}. Repair {_folder(file, out)} or free space; the next start resumes.")
     report_study(file, out)
@@ -60,8 +54,6 @@ def report_study(file: File, out: Out = None) -> None:
         paths, answers = write_study_report(make_plan(file), _folder(file, out))
         for line in (*(f"wrote {path}" for path in paths), *answers):
             print_line(line)
-    except ConfigError as error:
-        fail(str(error))
     except OSError as error:
         fail(
             f"the report cannot be written: {error}. Repair {_folder(file, out)} or free space, and repeat the command."

@@ -43,7 +43,7 @@ def suite(
         outcomes = play_suite(chosen, models_of(chosen, model or []), folder, Console())
     except KeyboardInterrupt:
         print_line("Stopped. Run the same command again to resume.")
-        raise typer.Exit(code=130) from None
+        raise
     covered = with_earlier(chosen, outcomes, folder)
     report = SuiteReport(chosen, covered)
     written = report.write(folder)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError, counted
+from verl_agent.errors import counted
 
 
 def view(
@@ -29,23 +29,13 @@ def view(
 ) -> None:
     """Show what agents do: runs, episodes, groups and tokens, in a browser, also while a run trains."""
     if export is not None:
-        _export(paths, export, where, limit)
+        from verl_agent.viewer.export.write import export_episodes
+
+        print_line(f"Wrote {counted(export_episodes(paths, export, where, limit), 'episode')} to {export}.")
         return
     if where or limit is not None:
         fail("--where and --limit choose episodes to export. Add --export FILE, or filter in the viewer.")
     from verl_agent.viewer.server import serve_pages
     from verl_agent.viewer.state import ViewerState
 
-    try:
-        serve_pages(ViewerState(paths), host, port, lambda url: print_line(f"Open {url}  (Ctrl-C ends the viewer)"))
-    except ConfigError as error:
-        fail(str(error))
-
-
-def _export(paths: list[Path], to: Path, where: str, limit: int | None) -> None:
-    from verl_agent.viewer.export.write import export_episodes
-
-    try:
-        print_line(f"Wrote {counted(export_episodes(paths, to, where, limit), 'episode')} to {to}.")
-    except ConfigError as error:
-        fail(str(error))
+    serve_pages(ViewerState(paths), host, port, lambda url: print_line(f"Open {url}  (Ctrl-C ends the viewer)"))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_agent.commands.terminal import fail, print_line
-from verl_agent.errors import ConfigError
+from verl_agent.commands.terminal import print_line
 from verl_agent.terminal import Console, show_table
 
 if TYPE_CHECKING:  # imported by the command itself, since every other command would wait for them
@@ -51,13 +50,8 @@ def what_if(  # noqa: PLR0913 - one for each option
     from verl_agent.evaluation.what_if.results import results_file
     from verl_agent.evaluation.what_if.tables import result_tables
 
-    try:
-        question = TurnQuestion(find_episode(record), turn, samples, action, oracle, without_thought)
-        results = _ask(question, overrides or [], recipe)
-    except ConfigError as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        raise typer.Exit(code=130) from None
+    question = TurnQuestion(find_episode(record), turn, samples, action, oracle, without_thought)
+    results = _ask(question, overrides or [], recipe)
     console = Console()
     for table in result_tables(results, question.recorded_action):
         show_table(console, table)

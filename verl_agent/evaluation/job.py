@@ -31,7 +31,7 @@ from verl_agent.rollout.limits import check_turns, template_tokens
 from verl_agent.rollout.oracle import ORACLE
 from verl_agent.runs.identity import claim
 from verl_agent.system.installation import require_engine
-from verl_agent.system.operators import check_together, engine_checks
+from verl_agent.system.operators import check_operators, check_together
 from verl_agent.system.resources import TEMPORARY_GB, make_folder, require_temporary_space
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
@@ -238,7 +238,9 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
     if config.engine.name == "sglang":
         require_engine("engine.name", "sglang", config.engine.device == "cpu")
     if config.engine.device == "cpu":
-        check_together(lambda: require_temporary_space(TEMPORARY_GB), *engine_checks(config.engine.name))
+        check_together(
+            lambda: require_temporary_space(TEMPORARY_GB), *([check_operators] if config.engine.name == "vllm" else [])
+        )
     return model
 
 

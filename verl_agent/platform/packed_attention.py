@@ -28,12 +28,17 @@ NAME = "sdpa_packed"
 """Name of this attention in transformers."""
 
 
-def use_packed_attention(model: Any) -> None:
-    """Replace SDPA in a model of transformers whose rows verl packs; another kind of attention stays."""
+def replace_sdpa(model: Any, name: str, attend: Callable[..., Any], mask: Callable[..., Any]) -> None:
+    """Replace SDPA in a model of transformers by an attention with its masks; another kind of attention stays."""
     if model.config._attn_implementation == "sdpa":
-        AttentionInterface.register(NAME, attend_to_rows)
-        AttentionMaskInterface.register(NAME, mask_unless_rows)
-        model.set_attn_implementation(NAME)
+        AttentionInterface.register(name, attend)
+        AttentionMaskInterface.register(name, mask)
+        model.set_attn_implementation(name)
+
+
+def use_packed_attention(model: Any) -> None:
+    """Replace SDPA in a model whose rows verl packs."""
+    replace_sdpa(model, NAME, attend_to_rows, mask_unless_rows)
 
 
 def mask_unless_rows(

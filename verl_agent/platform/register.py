@@ -6,7 +6,7 @@ from typing import Any
 
 from verl_agent.platform.after_import import after_import
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.platform.megatron.activation import register_engines, stand_in_when_imported, stand_ins_wanted
+from verl_agent.platform.megatron.activation import stand_in_when_imported, stand_ins_wanted
 from verl_agent.platform.versions import check_versions
 
 
@@ -29,14 +29,21 @@ def register_cpu_device() -> None:
 
 
 def _register_engines() -> None:
-    from verl.workers.engine.base import EngineRegistry
-
     from verl_agent.platform.cpu_engine import CpuLanguageEngine, CpuValueEngine
 
-    for model_type, engine in (("language_model", CpuLanguageEngine), ("value_model", CpuValueEngine)):
-        EngineRegistry.register(model_type=model_type, backend=["fsdp", "fsdp2"], device=["cpu"])(engine)
+    register_engines(CpuLanguageEngine, CpuValueEngine, backend=["fsdp", "fsdp2"], device=["cpu"])
     if stand_ins_wanted():
-        register_engines()
+        from verl_agent.platform.megatron.engines import CpuMegatronLanguageEngine, CpuMegatronValueEngine
+
+        register_engines(CpuMegatronLanguageEngine, CpuMegatronValueEngine, backend="megatron", device="cpu")
+
+
+def register_engines(language: type, value: type, **where: Any) -> None:
+    """Make verl train policies and critics with these engines; `where` is the backend, the device and its vendor."""
+    from verl.workers.engine.base import EngineRegistry
+
+    EngineRegistry.register(model_type="language_model", **where)(language)
+    EngineRegistry.register(model_type="value_model", **where)(value)
 
 
 def register_resharding() -> None:
@@ -46,14 +53,12 @@ def register_resharding() -> None:
 
 def _register_resharding() -> None:
     from verl.utils.device import get_device_name, get_vendor
-    from verl.workers.engine.base import EngineRegistry
 
     from verl_agent.platform.resharding import ReshardingLanguageEngine, ReshardingValueEngine
 
     # verl prefers an engine with a vendor to its own ones, which have none.
     where = {"backend": ["fsdp", "fsdp2"], "device": get_device_name(), "vendor": get_vendor()}
-    EngineRegistry.register(model_type="language_model", **where)(ReshardingLanguageEngine)
-    EngineRegistry.register(model_type="value_model", **where)(ReshardingValueEngine)
+    register_engines(ReshardingLanguageEngine, ReshardingValueEngine, **where)
 
 
 def register_rollouts() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.masking_utils import sdpa_mask
 
+from verl_agent.platform.packed_attention import replace_sdpa
 from verl_agent.platform.token_tree import Branch, TokenTree
 
 NAME = "sdpa_float32"
@@ -133,11 +133,8 @@ def is_random(model: Any, ids: Tensor) -> bool:
 
 
 def use_float32_attention(model: Any) -> None:
-    """Replace SDPA by SDPA in float32 in a model of transformers; another kind of attention stays."""
-    if model.config._attn_implementation == "sdpa":
-        AttentionInterface.register(NAME, attend_in_float32)
-        AttentionMaskInterface.register(NAME, sdpa_mask)
-        model.set_attn_implementation(NAME)
+    """Replace SDPA by SDPA in float32."""
+    replace_sdpa(model, NAME, attend_in_float32, sdpa_mask)
 
 
 def attend_in_float32(

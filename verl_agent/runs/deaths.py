@@ -4,8 +4,11 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from verl_agent.system.resources import Memory, machine_memory
 
@@ -66,6 +69,13 @@ class Death:
         """Return the sentence that names the process and the cause."""
         process = f"process {self.pid} on {self.node}" if self.node else f"process {self.pid}"
         return f"{self.name[0].upper()}{self.name[1:]}, {process}, {self.cause or 'ended unexpectedly'}."
+
+
+def command_line(process: psutil.Process) -> str:
+    """Return the command line of a process; empty if it has ended."""
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def name_process(command_line: str) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from verl_agent.platform.stacks import DUMP_S, stacks_file, write_stacks
-from verl_agent.runs.deaths import Death, name_actor, name_process
+from verl_agent.runs.deaths import Death, command_line, name_actor, name_process
 from verl_agent.runs.frozen_files import NO_ANSWER, Reader, answer_within
 
 PHASE_FILE = ".phase"
@@ -152,7 +152,7 @@ def find_hung(root: psutil.Process, phase: str) -> Death:
             if states[process] == state:
                 return Death(name, process.pid, cause=words)
     of_engine = [one for one in processes if "engine" in one[0]]
-    in_call = [one for one in processes if name_actor(_command_line(one[1])) and "." in _command_line(one[1])]
+    in_call = [one for one in processes if name_actor(command_line(one[1])) and "." in command_line(one[1])]
     name, process = ((of_engine if phase in PLAYING else in_call) or processes[:1])[0]
     return Death(name, process.pid, cause="may hang")
 
@@ -161,7 +161,7 @@ def named_processes(root: psutil.Process) -> list[tuple[str, psutil.Process]]:
     """Return name and process of the driver and of each descendant that the run needs."""
     found = [("the driver of the run", root)]
     for process in root.children(recursive=True):
-        line = _command_line(process)
+        line = command_line(process)
         if name := name_process(line) or name_actor(line):
             found.append((name, process))
     return found
@@ -170,10 +170,4 @@ def named_processes(root: psutil.Process) -> list[tuple[str, psutil.Process]]:
 def _status(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return str(process.status())
-    return ""
-
-
-def _command_line(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return " ".join(process.cmdline())
     return ""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from verl_agent.runs.deaths import PROCESSES, Death, name_actor, name_process
+from verl_agent.runs.deaths import PROCESSES, Death, command_line, name_actor, name_process
 from verl_agent.system.kill import runs
 
 SCAN_S = 1.0
@@ -101,8 +101,7 @@ class Starter:
 def _starter(process: psutil.Process) -> Starter | None:
     with suppress(psutil.Error):
         for parent in process.parents():
-            name = name_actor(" ".join(parent.cmdline()))
-            if name is not None:
+            if (name := name_actor(command_line(parent))) is not None:
                 return Starter(parent, name)
     return None
 

@@ -2,10 +2,14 @@
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+from verl_agent.config.keys import literal
 from verl_agent.envs.machine.processes import end_with_parent
 from verl_agent.runs.processes import Terminated
 from verl_agent.system.kill import MARKER, mark_killed
@@ -14,6 +18,22 @@ GRACE_S = 10
 """Seconds that a child has to end by itself after Ctrl-C."""
 INTERRUPTED = 130
 """Exit status of a command after Ctrl-C."""
+
+
+def recipe_command(
+    module: str, recipe: Path, overrides: Sequence[str] = (), values: Mapping[str, Any] = MappingProxyType({})
+) -> list[str]:
+    """Return the command line that runs a recipe in a process of its own.
+
+    Args:
+        module: module in `verl_agent.commands`.
+        overrides: overrides as on the command line.
+        values: further settings, by dotted key.
+    """
+    file = recipe.resolve()  # also of a link: the recipes that it includes lie beside the file itself
+    location = ["--config-dir", str(file.parent), "--config-name", file.stem]
+    given = [*overrides, *(f"{key}={literal(value)}" for key, value in values.items())]
+    return [sys.executable, "-m", f"verl_agent.commands.{module}", *location, *given]
 
 
 def run_command(command: Sequence[str], without: Collection[str] = ()) -> int:

@@ -65,22 +65,12 @@ def first_operators_error(stamps: Path | None = None) -> str | None:
     return error
 
 
-def engine_checks(engine: str) -> list[Check]:
-    """Return the checks of what a rollout engine needs on a CPU."""
-    return [check_operators] if engine == "vllm" else []
-
-
 def check_operators() -> None:
     """Check that vLLM's own operators load."""
     if error := first_operators_error():
-        raise ConfigError(_with_advice("the operators of vLLM cannot be loaded", error))
-
-
-def _with_advice(problem: str, error: str) -> str:
-    command = install_command(error)
-    end = "\n" if "\n" in error else " "
-    advice = f"Install what is missing: `{command}` on Debian and Ubuntu." if command else ""
-    return f"{problem}: {error.rstrip('.')}.{end}{advice}".rstrip()
+        command, end = install_command(error), "\n" if "\n" in error else " "
+        advice = f"Install what is missing: `{command}` on Debian and Ubuntu." if command else ""
+        raise ConfigError(f"the operators of vLLM cannot be loaded: {error.rstrip('.')}.{end}{advice}".rstrip())
 
 
 def check_together(*checks: Check) -> None:

@@ -1,7 +1,7 @@
 """Format of the turns of an episode record, and their conversion from and to `Turn`."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal, NotRequired, cast
 
@@ -83,16 +83,22 @@ class CallRecord(TypedDict):
 
 
 @with_config(ConfigDict(strict=True))
-class CallResultRecord(TypedDict):
-    """`CallResult` as JSON; `observation` is null if the call was not answered."""
+class StepRecord(TypedDict):
+    """`StepResult` as JSON; `observation` is null without a step."""
 
-    name: str
-    action: str | CallRecord | None
-    errors: list[str]
     observation: str | None
     reward: Finite
     terminated: bool
     info: dict[str, float]
+
+
+@with_config(ConfigDict(strict=True))
+class CallResultRecord(StepRecord):
+    """`CallResult` as JSON; it has no step if the call was not answered."""
+
+    name: str
+    action: str | CallRecord | None
+    errors: list[str]
 
 
 @with_config(ConfigDict(strict=True))
@@ -119,7 +125,7 @@ class JudgementRecord(TypedDict):
 
 
 @with_config(ConfigDict(strict=True))
-class TurnRecord(TypedDict):
+class TurnRecord(StepRecord):
     """`Turn` as JSON.
 
     `action` is a text, or the object of a function call; `calls` is present where `Turn.calls` is not empty. `action`
@@ -134,10 +140,6 @@ class TurnRecord(TypedDict):
     action: str | CallRecord | None
     tokens: int
     truncated_by: StopName | None
-    observation: str | None
-    reward: Finite
-    terminated: bool
-    info: dict[str, float]
     generate_s: float
     env_s: float
     force_closed: NotRequired[bool]
@@ -160,16 +162,16 @@ def visible_info(step: StepResult) -> Mapping[str, float]:
 
 def to_turn_record(turn: Turn) -> TurnRecord:
     """Convert a turn to its part of a record."""
-    step = turn.step or StepResult("")
+    step = _step_record(turn.step)
     record: TurnRecord = {
         "reply": turn.reply.text,
         "action": action_to_json(turn.action),
         "tokens": turn.reply.tokens,
         "truncated_by": str(turn.reply.truncated_by) if turn.reply.truncated_by else None,
-        "observation": turn.step.observation if turn.step else None,
-        "reward": float(step.reward),
-        "terminated": bool(step.terminated),
-        "info": dict(visible_info(step)),
+        "observation": step["observation"],
+        "reward": step["reward"],
+        "terminated": step["terminated"],
+        "info": step["info"],
         "generate_s": round(turn.generate_s, 4),
         "env_s": round(turn.env_s, 4),
     }
@@ -179,8 +181,8 @@ def to_turn_record(turn: Turn) -> TurnRecord:
         record["rewritten"] = True
     if turn.reply.usage is not None:
         record["usage"] = cast(UsageRecord, asdict(turn.reply.usage) | {"dropped": list(turn.reply.usage.dropped)})
-    if step.media:
-        record["media"] = [_media_record(media) for media in step.media]
+    if turn.step and turn.step.media:
+        record["media"] = [_media_record(media) for media in turn.step.media]
     if turn.reply.author != "policy":
         record["author"] = turn.reply.author
     if turn.reply.proposed is not None:
@@ -192,24 +194,30 @@ def to_turn_record(turn: Turn) -> TurnRecord:
     return record
 
 
-def _call_record(result: CallResult) -> CallResultRecord:
-    step = result.step or StepResult("")
+def _step_record(result: StepResult | None) -> StepRecord:
+    step = result or StepResult("")
     return {
-        "name": result.name,
-        "action": action_to_json(result.action),
-        "errors": list(result.errors),
-        "observation": result.step.observation if result.step else None,
+        "observation": result.observation if result else None,
         "reward": float(step.reward),
         "terminated": bool(step.terminated),
         "info": dict(visible_info(step)),
     }
 
 
+def _to_step(record: StepRecord, media: Sequence[Media] = ()) -> StepResult | None:
+    if record["observation"] is None:
+        return None
+    return StepResult(record["observation"], record["reward"], record["terminated"], record["info"], media)
+
+
+def _call_record(result: CallResult) -> CallResultRecord:
+    action, errors = action_to_json(result.action), list(result.errors)
+    return {"name": result.name, "action": action, "errors": errors, **_step_record(result.step)}
+
+
 def _to_call(record: CallResultRecord) -> CallResult:
-    step = None
-    if record["observation"] is not None:
-        step = StepResult(record["observation"], record["reward"], record["terminated"], record["info"])
-    return CallResult(action_from_json(record["action"]), step, tuple(record["errors"]), name=record["name"])
+    errors = tuple(record["errors"])
+    return CallResult(action_from_json(record["action"]), _to_step(record), errors, name=record["name"])
 
 
 def _media_record(media: Media) -> MediaRecord:
@@ -240,10 +248,7 @@ def to_turn(record: TurnRecord) -> Turn:
         proposed=record.get("proposed"),
         review=Review(**record["review"]) if "review" in record else None,
     )
-    observation, step = record["observation"], None
-    if observation is not None:
-        media = tuple(Media(one["path"], one["title"], one["box"]) for one in record.get("media", ()))
-        step = StepResult(observation, record["reward"], record["terminated"], record["info"], media)
+    step = _to_step(record, tuple(Media(**one) for one in record.get("media", ())))
     calls = tuple(map(_to_call, record.get("calls", ())))
     return Turn(reply, action_from_json(record["action"]), step, record["generate_s"], record["env_s"], calls)
 

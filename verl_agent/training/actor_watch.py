@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError
 
 from verl_agent.errors import AgentError
 from verl_agent.runs.child import Link
-from verl_agent.runs.deaths import ACTORS, NODE_MANAGER, REPLACED_ACTORS, Death, name_process
+from verl_agent.runs.deaths import ACTORS, NODE_MANAGER, REPLACED_ACTORS, Death, command_line, name_process
 from verl_agent.runs.hang_watch import STATES
 
 logger = logging.getLogger(__name__)
@@ -101,13 +101,7 @@ class WorkerStart:
 def own_node_manager() -> psutil.Process | None:
     """Return the node manager of a Ray that this process has started; None if the run has joined another one."""
     children = psutil.Process().children(recursive=True)
-    return next((process for process in children if name_process(_title(process)) == NODE_MANAGER), None)
-
-
-def _title(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
+    return next((process for process in children if name_process(command_line(process)) == NODE_MANAGER), None)
 
 
 def _report(find: Callable[[], Death | None], link: Link) -> None:

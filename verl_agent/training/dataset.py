@@ -1,7 +1,6 @@
 """Training data of verl, created from the task items of environments without a parquet file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,16 +22,6 @@ TASKS_OF: Mapping[str, Callable[[EnvSettings, TaskSplits], tuple[str, Sequence[T
 """Source and tasks of each purpose."""
 ENDLESS = 10**9
 """Length of the training data of a mixture, longer than any run."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """One task of the dataset; see `verl_agent.training.rollout_row.RolloutRow` for the columns."""
-
-    purpose: str
-    env_label: str
-    tasks: str
-    task_id: str
 
 
 class TaskDataset(Dataset[dict[str, Any]]):
@@ -60,16 +49,18 @@ class TaskDataset(Dataset[dict[str, Any]]):
                 f"data.train_files and data.val_files must be the purpose of the tasks, got {purpose!r}. Allowed: "
                 f"{', '.join(TASKS_OF)}. Choose the tasks with env.train_tasks, env.dev_tasks and env.eval_tasks."
             )
-        self.rows: list[TaskRow] = []
+        self.rows: list[dict[str, str]] = []
+        """Columns of each task, see `verl_agent.training.rollout_row.RolloutRow`."""
         self._order: MixtureOrder | None = None
         plan = RUN.get()
         envs = plan.envs
         for one, splits in zip(envs, split_tasks(envs), strict=True):
             source, items = TASKS_OF[purpose](one.env, splits)
             kept = sample_tasks(items, max_samples) if max_samples > 0 else items
-            self.rows += [TaskRow(purpose, one.label, source, item.id) for item in kept]
+            own = {"purpose": purpose, "env_label": one.label, "tasks": source}
+            self.rows += [{**own, "task_id": item.id} for item in kept]
         if len(envs) > 1 and purpose == "train":
-            labels = [row.env_label for row in self.rows]
+            labels = [row["env_label"] for row in self.rows]
             sizes = {label: labels.count(label) for label in dict.fromkeys(labels)}
             self._first_rows = {label: labels.index(label) for label in sizes}
             self._order = MixtureOrder(sizes, [one.weight for one in envs], plan.batch.seed)
@@ -86,12 +77,9 @@ class TaskDataset(Dataset[dict[str, Any]]):
             row = self.rows[index]
         return {
             "raw_prompt": [],
-            "data_source": row.env_label,
+            "data_source": row["env_label"],
             "agent_name": "verl_agent",
-            "purpose": row.purpose,
-            "env_label": row.env_label,
-            "tasks": row.tasks,
-            "task_id": row.task_id,
+            **row,
             "index": index,
             "dummy_tensor": torch.tensor([0], dtype=torch.uint8),
         }

@@ -5,7 +5,6 @@ import math
 from typing import Any
 
 import torch
-import transfer_queue as tq
 from tensordict import NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from typing_extensions import override
@@ -17,6 +16,7 @@ from verl_agent.config.plan import RunPlan
 from verl_agent.training.batch_order import BatchRow, order_batch
 from verl_agent.training.groups import UNIFORM
 from verl_agent.training.short_rows import cut_padding
+from verl_agent.training.turn_batch import write_columns
 
 
 class GroupedBatches(PPOTrainer):
@@ -81,9 +81,8 @@ class GroupedBatches(PPOTrainer):
         estimation = self.plan.estimation
         uniform = [(key, tag) for key, tag in zip(batch.keys, batch.tags, strict=True) if tag.get(UNIFORM)]
         if uniform and estimation.name in UNIFORM_IS_ZERO and not estimation.kl_in_reward:
-            zeros = torch.nested.as_nested_tensor(
-                [torch.zeros(tag["response_len"]) for _, tag in uniform], layout=torch.jagged
-            )
-            fields = TensorDict({"advantages": zeros, "returns": zeros.clone()}, batch_size=len(uniform))
-            tq.kv_batch_put(keys=[key for key, _ in uniform], partition_id=batch.partition_id, fields=fields)
+            keys, tags = zip(*uniform, strict=True)
+            zeros = [torch.zeros(tag["response_len"]) for tag in tags]
+            part = KVBatchMeta(partition_id=batch.partition_id, keys=list(keys), tags=list(tags))
+            write_columns(part, {"advantages": zeros, "returns": zeros})
         return batch

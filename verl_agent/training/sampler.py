@@ -23,6 +23,7 @@ from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.trace.metrics import episode_metrics
 from verl_agent.training.groups import UNIFORM, by_part, episode_key, group_of, parts_of_equal_returns
 from verl_agent.training.invalid_episodes import READ_RECORDS, check_invalid_rate, take_reports
+from verl_agent.training.turn_batch import fetch_extra_fields
 from verl_agent.types import StopReason
 
 logger = logging.getLogger(__name__)
@@ -225,8 +226,7 @@ class EpisodeSampler(ReplayBuffer):
 
     def _summaries(self, batch: KVBatchMeta) -> dict[str, EpisodeSummary]:
         """Return the summary of each episode by its key; all rows of an episode have the same one."""
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
+        fields = fetch_extra_fields(batch)
         if not all("episode" in field for field in fields):
             raise ConfigError(
                 "the batch has rows without an episode: data.custom_cls and the agent loop of verl_agent must be used "

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 import transfer_queue as tq
@@ -28,6 +28,12 @@ def fetch_columns(batch: KVBatchMeta, names: Sequence[str]) -> Columns:
     """Return columns of a batch; one that no row has is left out."""
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(names))
     return {name: list(data[name].unbind()) for name in names if name in data}
+
+
+def fetch_extra_fields(batch: KVBatchMeta) -> list[dict[str, Any]]:
+    """Return the `extra_fields` of each row, as the agent loop has written them."""
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+    return [getattr(value, "data", value) for value in data["extra_fields"]]
 
 
 def write_columns(batch: KVBatchMeta, columns: Columns) -> None:
@@ -82,8 +88,7 @@ class TurnBatch:
     def read(cls, batch: KVBatchMeta) -> Self:
         """Read the turns of a batch, with the critic's values if it has any."""
         columns = fetch_columns(batch, ["response_mask", "values"])
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
+        fields = fetch_extra_fields(batch)
         padding = [tag.get("is_padding", False) for tag in batch.tags]
         rewards = [None if pad else field["turns"] for pad, field in zip(padding, fields, strict=True)]
         masks = columns["response_mask"]

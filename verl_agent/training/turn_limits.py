@@ -82,20 +82,15 @@ def new_schedule(horizon: Horizon) -> Schedule:
     return OwnSchedule(horizon, horizon.schedule) if horizon.schedule else Staged(horizon)
 
 
-def _is_schedule(found: object) -> bool:
-    return isinstance(found, type) and issubclass(found, Schedule)
-
-
 class OwnSchedule(Schedule):
     """Schedule of another package, whose limits are checked."""
 
     def __init__(self, horizon: Horizon, name: str) -> None:
         super().__init__(horizon.stages)
         self._name = name
-        described = "a subclass of verl_agent.Schedule"
-        kind = registry.load_registered(SCHEDULE_GROUP, name, "horizon.schedule", _is_schedule, described)
+        kind = registry.load_class(SCHEDULE_GROUP, name, "horizon.schedule", Schedule)
         try:
-            self._own: Schedule = kind(horizon.stages, **horizon.options)
+            self._own = kind(horizon.stages, **horizon.options)
         except ConfigError:
             raise
         except Exception as error:  # boundary: the schedule is the author's code

@@ -24,16 +24,6 @@ def stand_in_when_imported() -> None:
     after_import("megatron.core.models.gpt.gpt_layer_specs", _use_plain_layers)
 
 
-def register_engines() -> None:
-    """Register verl's Megatron engines for the CPU."""
-    from verl.workers.engine.base import EngineRegistry
-
-    from verl_agent.platform.megatron.engines import CpuMegatronLanguageEngine, CpuMegatronValueEngine
-
-    for model_type, engine in (("language_model", CpuMegatronLanguageEngine), ("value_model", CpuMegatronValueEngine)):
-        EngineRegistry.register(model_type=model_type, backend="megatron", device="cpu")(engine)
-
-
 def _answer_cuda_names() -> None:
     from verl_agent.platform.megatron.cuda_names import answer_cuda_names
 

@@ -1,13 +1,11 @@
 """Validation by playing: an evaluation recipe plays the saved checkpoints of supervised training or DPO."""
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from verl_agent.config.composing import resolved
-from verl_agent.config.keys import literal
 from verl_agent.config.plan import OfflinePlan
 from verl_agent.config.settings import read_env
 from verl_agent.envs.tasks import check_disjoint
@@ -15,7 +13,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.json_lines import remove_unfinished_line
 from verl_agent.results.folder import REPORT
 from verl_agent.runs.folder import RunFolder
-from verl_agent.runs.subprocess_run import run_command
+from verl_agent.runs.subprocess_run import recipe_command, run_command
 from verl_agent.sections import section, settings
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.provenance import read_json
@@ -101,10 +99,7 @@ class CheckpointPlayer:
             return
         into = self._run / FOLDER / f"step_{step}"
         values = {"model.path": str(self._run / f"global_step_{step}"), "evaluation.output_dir": str(into)}
-        command = [sys.executable, "-m", "verl_agent.commands.evaluate"]
-        command += ["--config-dir", str(self._recipe.parent), "--config-name", self._recipe.stem]
-        code = run_command([*command, *(f"{key}={literal(value)}" for key, value in values.items())], without=RANK)
-        if code:
+        if code := run_command(recipe_command("evaluate", self._recipe, values=values), without=RANK):
             raise ConfigError(
                 f"trainer.play={str(self._recipe)!r} ended with status {code} at step {step}. Errors are in the "
                 f"log of the run and in {into}. Fix them and run the same command again."

@@ -9,7 +9,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import largest_weight, parameters
 from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.weight_transfer import SHARED_MEMORY
-from verl_agent.system.operators import check_together, engine_checks
+from verl_agent.system.operators import check_operators, check_together
 from verl_agent.system.resources import (
     MEASURED_PARAMETERS,
     RANK_GB,
@@ -61,7 +61,7 @@ def check_machine(plan: RunPlan, report: Callable[[str], None]) -> None:
     check_together(
         enough_memory,
         lambda: require_temporary_space(TEMPORARY_GB + stored_gb),
-        *(engine_checks(plan.engine.name) if on_cpu else ()),
+        *([check_operators] if on_cpu and plan.engine.name == "vllm" else []),
     )
     if stored_gb:
         report(

@@ -1,7 +1,6 @@
 """Rounds of exploration and training: order, resuming, folders and settings."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -80,16 +79,6 @@ def test_rounds_of_another_recipe_raise_config_error(tmp_path):
     folder(tmp_path).claim(SETTINGS, may_change("evolve"))
     with pytest.raises(ConfigError, match=r"rounds of another recipe: learn.optim.lr was 0.1, is now 0.2"):
         folder(tmp_path).claim({**SETTINGS, "learn": {"optim": {"lr": 0.2}}}, may_change("evolve"))
-
-
-def test_folders_of_older_versions_are_resumed(tmp_path):
-    identity = {"start": "base", "a.yaml": "0123"}
-    (tmp_path / "state.json").write_text(json.dumps({"identity": identity, "done": ["0/learn/0"]}))
-    with pytest.raises(ConfigError, match=r"evolve.start was"):
-        folder(tmp_path).claim({"evolve": {"start": "previous"}}, may_change("evolve"))
-    rounds = folder(tmp_path)
-    rounds.claim(SETTINGS, may_change("evolve"))
-    assert rounds.done == {"0/learn/0"}
 
 
 def test_the_number_of_rounds_may_change(tmp_path):

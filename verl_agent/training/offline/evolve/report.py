@@ -12,7 +12,7 @@ from verl_agent.results.folder import RECORDS
 from verl_agent.results.results import CategoryResult, summarize
 from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.terminal import Console, say, show_table, styled
-from verl_agent.trace.provenance import Provenance, write_json_atomically
+from verl_agent.trace.provenance import write_result
 from verl_agent.trace.record_files import read_records
 from verl_agent.training.offline.evolve.prepare import Evolution
 from verl_agent.training.offline.evolve.rounds import REPORT, Phase
@@ -49,11 +49,8 @@ def report_rounds(evolution: Evolution, console: Console) -> None:
     if best is not None:
         store_best(folder.policy(best.step).parent, best, folder.root)
         say(console, f"best: round {best.step}: {folder.root / 'best'}")
-    facts = {"provenance": asdict(Provenance.collect()), "settings": asdict(evolution.settings)}
-    write_json_atomically(
-        folder.root / REPORT, {"version": 1, **facts, "rounds": [asdict(result) for result in validated]}
-    )
-    say(console, f"rounds: {folder.root / REPORT}")
+    facts = {"settings": asdict(evolution.settings), "rounds": [asdict(result) for result in validated]}
+    say(console, f"rounds: {write_result(folder.root / REPORT, 1, facts)}")
 
 
 def best_round(validated: Sequence[RoundResult], environments: int) -> Best | None:

@@ -14,7 +14,7 @@ from pydantic import Field
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import checkpoints
 from verl_agent.models.resolve import resolve_checkpoint
-from verl_agent.runs.identity import claim, read_settings
+from verl_agent.runs.identity import claim
 from verl_agent.sections import OnResume, section, settings
 from verl_agent.trace.provenance import read_json, write_json_atomically
 from verl_agent.training.offline.selection import EpisodeSource, Tags, Weight
@@ -141,7 +141,6 @@ class EvolveFolder:
             may_change,
             contents="rounds of another recipe",
             advice="Choose another evolve.output_dir, or delete the folder.",
-            earlier=read_settings(self.root) or {"evolve": state.get("identity", {})},
         )
         self.done = set(state.get("done", []))
 

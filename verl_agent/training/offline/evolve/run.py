@@ -4,7 +4,6 @@ Every phase resumes after an interruption, so the rounds do too.
 """
 
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +12,9 @@ from typing import Any
 from omegaconf import DictConfig
 from typing_extensions import override
 
-from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError
 from verl_agent.runs.processes import ending_all_children
-from verl_agent.runs.subprocess_run import run_command
+from verl_agent.runs.subprocess_run import recipe_command, run_command
 from verl_agent.system.resources import require_disk
 from verl_agent.terminal import Console, say
 from verl_agent.trace.record import task_key
@@ -111,13 +109,6 @@ def check_kept(number: int, evolution: Evolution, console: Console) -> None:
     )
 
 
-MODULES = {
-    "explore": "verl_agent.commands.evaluate",
-    "validate": "verl_agent.commands.evaluate",
-    "learn": "verl_agent.commands.sft",
-}
-
-
 def arguments(phase: Phase, evolution: Evolution) -> list[str]:
     """Return the command line of a phase."""
     settings, folder = evolution.settings, evolution.folder
@@ -141,10 +132,7 @@ def arguments(phase: Phase, evolution: Evolution) -> list[str]:
                 "evaluation.seed": settings.seed + phase.round,
                 "evaluation.purpose": "collection",
             }
-    path = Path(recipe).resolve()
-    config = ["--config-dir", str(path.parent), "--config-name", path.stem]
-    overrides = [f"{key}={literal(value)}" for key, value in values.items()]
-    return [sys.executable, "-m", MODULES[phase.name], *config, *overrides]
+    return recipe_command("sft" if phase.name == "learn" else "evaluate", Path(recipe), values=values)
 
 
 def training_overrides(phase: Phase, evolution: Evolution) -> dict[str, Any]:
