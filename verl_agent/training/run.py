@@ -13,12 +13,11 @@ from verl_agent.runs.identity import TASK_IDS, read_settings
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.gpus import read_gpus
-from verl_agent.system.installation import describe_attention
 from verl_agent.system.resources import most_checkpoints, spell_gb
 from verl_agent.training.follow import finish, follow_run
 from verl_agent.training.job import TrainingJob
-from verl_agent.training.preflight.estimates import CARD_GB, estimate_footprint, shape_of
-from verl_agent.training.preflight.machine import describe_step, needed_gb
+from verl_agent.training.preflight.estimates import CARD_GB, estimate_footprint
+from verl_agent.training.preflight.machine import describe_attention, describe_step, needed_gb, shapes_of
 from verl_agent.training.preflight.oracle_lengths import mean_episode
 from verl_agent.training.preflight.ranks import check_resumed_ranks
 from verl_agent.training.preflight.rl import check_plan, choose_dev_tasks
@@ -76,7 +75,7 @@ class ReinforcementLearning(TrainingJob):
 
     def _show_estimate(self) -> None:
         """Print the memory, disk and time that the run needs, and warn if that is more than the GPUs have."""
-        shape, critic, *_ = (*(shape_of(one.path) for one in self.plan.trained), None)
+        shape, critic = shapes_of(self.plan)
         if self.plan.on_cpu:
             disk = spell_gb(self.checkpoint_gb * most_checkpoints(self.schedule.keep))
             episode = None if self.step else mean_episode(self.plan)  # plays, so not again at each resume
@@ -89,7 +88,7 @@ class ReinforcementLearning(TrainingJob):
         card_gb = memory_mib * 2**20 / 1e9 if memory_mib else CARD_GB
         needed = estimate_footprint(self.plan, shape, critic, card_gb)
         self.tell(str(needed))
-        self.tell(describe_attention(self.plan.values))
+        self.tell(describe_attention(self.plan.actor))
         if needed.peak_gb > card_gb:
             self.tell(
                 (f"That is more than the {card_gb:.0f} GB of a GPU.", "yellow"),

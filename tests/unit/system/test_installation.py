@@ -4,10 +4,12 @@ from copy import deepcopy
 
 import pytest
 
+from verl_agent.config.plan_parts import Layout, read_model, read_part
 from verl_agent.config.search_path import attention, megatron_attention, storage_units, vanilla_mbridge
 from verl_agent.errors import ConfigError
 from verl_agent.system.gpus import parse_gpus
-from verl_agent.system.installation import check_installation, check_kernel
+from verl_agent.system.installation import check_kernel
+from verl_agent.training.preflight.machine import check_installation
 
 TWO = parse_gpus("NVIDIA H100, 81559, 580.65.06\nNVIDIA H100, 81559, 580.65.06\n", torch_cuda="13.0")
 OLD = parse_gpus("NVIDIA H100, 81559, 570.133.20\n", torch_cuda="13.0")
@@ -43,6 +45,13 @@ def changed(**changes):
             node = node[part]
         node[last] = value
     return config
+
+
+def checked(has_critic, packages, gpus, **changes):
+    values, policy = changed(**changes), "actor_rollout_ref"
+    models = [read_model(values, f"{policy}.actor", f"{policy}.model", f"{policy}.actor.fsdp_config")]
+    models += [read_model(values, "critic", "critic.model", "critic.fsdp")] if has_critic else []
+    check_installation(models, read_part(Layout, values), values[policy]["rollout"]["name"], packages.get, gpus)
 
 
 MEGATRON = {"actor_rollout_ref__actor__strategy": "megatron"}
@@ -104,7 +113,7 @@ ATTENTION = "actor_rollout_ref__model__override_config__attn_implementation"
 )
 def test_a_recipe_that_this_machine_cannot_run_raises_config_error(changes, packages, gpus, message):
     with pytest.raises(ConfigError) as error:
-        check_installation(changed(**changes), "algorithm__adv_estimator" in changes, packages.get, gpus)
+        checked("algorithm__adv_estimator" in changes, packages, gpus, **changes)
     assert message in str(error.value)
 
 
@@ -121,7 +130,7 @@ def test_a_recipe_that_this_machine_cannot_run_raises_config_error(changes, pack
     ],
 )
 def test_a_recipe_that_this_machine_can_run_is_accepted(changes, packages):
-    check_installation(changed(**changes), False, packages.get, TWO)
+    checked(False, packages, TWO, **changes)
 
 
 def test_a_kernel_that_cannot_be_downloaded_raises_config_error_naming_pytorchs_attention():

@@ -14,12 +14,11 @@ from verl_agent.envs.settings import AUTO
 from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
-from verl_agent.system.installation import check_installation
 from verl_agent.training.preflight.computation import check_computation
 from verl_agent.training.preflight.condition_table import CONDITIONS
 from verl_agent.training.preflight.conditions import check_conditions
 from verl_agent.training.preflight.lengths import check_critic, check_micro_batches, check_places, check_shares
-from verl_agent.training.preflight.machine import check_machine
+from verl_agent.training.preflight.machine import check_installation, check_machine
 from verl_agent.training.preflight.megatron import MEGATRON_CONDITIONS, check_megatron
 from verl_agent.training.preflight.prompts import check_lengths, check_prompts
 from verl_agent.training.preflight.replay import check_replay
@@ -51,7 +50,7 @@ def check_plan(plan: RunPlan, report: Callable[[str], None] = logger.info) -> Ru
             "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
             "tasks, or trainer.test_best=false."
         )
-    check_installation(plan.values, plan.critic is not None)
+    check_installation(plan.trained, plan.layout, plan.engine.name)
     for run_env in plan.envs:
         check_environment(run_env, plan.envs)
         check_comparison(estimation.name, batch.samples, batch.val_samples, run_env, estimation.filters)
