@@ -51,16 +51,15 @@ def plan(
     if on_cpu and (gpus, card_gb) != (1, 80.0):
         raise ConfigError(f"{recipe} is for a CPU: --gpu and --gpus have no effect. Leave them out.")
     print_line(f"{recipe}: {model} on " + ("the CPU" if on_cpu else f"{gpus} x {card_gb:g} GB"))
-    from verl_agent.training.preflight.estimates import shape_of
+    from verl_agent.training.preflight.machine import shapes_of
 
     counting, prompt, oracle = measure_lengths(run, tasks, seconds)
-    shape = shape_of(model)
+    shape, critic = shapes_of(run)
     if shape is None and not on_cpu:
         raise ConfigError(
             f"the shape of {model!r} is not known on this machine, so its memory is not estimated. Add "
             "actor_rollout_ref.model.path=NAME to the command: a model that is here, or one of the same size."
         )
-    critic = shape_of(run.critic.path) if run.critic else None
     if on_cpu or shape is None:
         suggested, savings, need = fit_on_cpu(run, prompt, oracle, shape, critic)
     else:
@@ -168,15 +167,13 @@ def first_fit(
     Raises:
         ConfigError: the run does not fit.
     """
-    from verl_agent.training.preflight.planning import apply, check_planned, fit_on_gpus, reply_limits, suggest_limits
+    from verl_agent.training.preflight.planning import apply, fit_on_gpus, reply_limits, suggest_limits
 
     *longer, shortest = reply_limits(plan.envs[0].episode.max_tokens_per_turn, oracle)
     for reply in (*longer, shortest):
         limits = suggest_limits(plan, prompt, oracle, reply)
         try:
-            planned = apply(plan, limits)
-            check_planned(planned, shapes[0])
-            found = fit_on_gpus(planned, *shapes, card_gb)
+            found = fit_on_gpus(apply(plan, limits, shapes[0]), *shapes, card_gb)
         except ConfigError:
             if reply == shortest:
                 raise
@@ -198,18 +195,14 @@ def fit_on_cpu(
         ConfigError: the episodes do not fit into the model's context.
     """
     from verl_agent.training.preflight.machine import describe_step, needed_gb
-    from verl_agent.training.preflight.planning import apply, check_planned, reply_limits, suggest_limits
+    from verl_agent.training.preflight.planning import apply, reply_limits, suggest_limits
 
     reply = reply_limits(plan.envs[0].episode.max_tokens_per_turn, oracle)[0]
     limits = suggest_limits(plan, prompt, oracle, reply)
-    planned = apply(plan, limits)
+    planned = apply(plan, limits, shape)
     if shape is None:
-        return (
-            limits,
-            [],
-            f"memory and time are not estimated: the shape of {plan.actor.path} is not known on this machine",
-        )
-    check_planned(planned, shape)
+        need = f"memory and time are not estimated: the shape of {plan.actor.path} is not known on this machine"
+        return limits, [], need
     episode = oracle.expected(planned.envs[0].horizon.turns_at(1)) if oracle else None
     memory = f"estimated: {needed_gb(planned)[0]:.0f} GB of memory"
     return limits, [], f"{memory}; {describe_step(planned, shape, critic, episode)}"

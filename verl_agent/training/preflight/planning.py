@@ -106,24 +106,21 @@ def _round(number: float, to: int) -> int:
     return ceil(number / to) * to
 
 
-def apply(plan: RunPlan, limits: Sequence[Suggestion]) -> RunPlan:
-    """Return a plan with the suggested limits."""
+def apply(plan: RunPlan, limits: Sequence[Suggestion], shape: Shape | None) -> RunPlan:
+    """Return a plan with the suggested limits.
+
+    Raises:
+        ConfigError: the episodes are longer than the context of the model, if its shape is known.
+    """
     (env,), new = plan.envs, {one.key: one.value for one in limits}
     if TURNS in new:
         horizon = replace(env.horizon, max_turns=new[TURNS])
         env = replace(env, horizon=horizon, episode=replace(env.episode, max_tokens_per_turn=new[REPLY]))
     lengths = replace(plan.lengths, prompt=new[PROMPT], response=new.get(RESPONSE, plan.lengths.response))
+    if shape is not None:
+        name = f"actor_rollout_ref.model.path={plan.actor.path!r}, as planned,"
+        check_context(shape.context, lengths.prompt, lengths.response, name)
     return replace(plan, envs=[env], lengths=lengths)
-
-
-def check_planned(plan: RunPlan, shape: Shape) -> None:
-    """Check that the model can read the planned episodes, before their memory is estimated.
-
-    Raises:
-        ConfigError: they are longer than its context.
-    """
-    name = f"actor_rollout_ref.model.path={plan.actor.path!r}, as planned,"
-    check_context(shape.context, plan.lengths.prompt, plan.lengths.response, name)
 
 
 @dataclass(frozen=True, slots=True)
