@@ -183,10 +183,10 @@ def test_training_rows_of_a_mixture_are_endless_and_validation_rows_are_not():
 def test_training_validation_and_test_share_no_task():
     endless, validation, test = dataset(), dataset("validation"), dataset("test")
     rows = {"train": endless.rows, "validation": validation.rows, "test": test.rows}
-    tasks = {name: {(row.env_label, row.task_id) for row in part} for name, part in rows.items()}
+    tasks = {name: {(row["env_label"], row["task_id"]) for row in part} for name, part in rows.items()}
     assert all(tasks.values()) and len(set.union(*tasks.values())) == sum(map(len, tasks.values()))
-    assert {row.tasks for row in test.rows} == {"small_test", "easy_test"}
-    assert {row.purpose for part in rows.values() for row in part} == set(rows)
+    assert {row["tasks"] for row in test.rows} == {"small_test", "easy_test"}
+    assert {row["purpose"] for part in rows.values() for row in part} == set(rows)
 
 
 def test_an_unknown_purpose_of_tasks_raises_config_error():
