@@ -1,6 +1,5 @@
 """JSON Schemas of arguments: their check, validation, and values that a model wrote as text."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal

@@ -27,8 +27,8 @@ DRAWS = 2000
 SCORE = "score"
 """Name of the weighted score among the criteria, and the criterion of a label without one."""
 FORMS = (
-    "Allowed: JSON lines, a JSON array, or a .csv or .tsv file with the header task,label and perhaps criterion, sample, "
-    "step, turn."
+    "Allowed: JSON lines, a JSON array, or a .csv or .tsv file with the header task,label and perhaps criterion, "
+    "sample, step, turn."
 )
 Pair = tuple[bool, bool]
 """Verdict of the judge and of a person: True for passed."""

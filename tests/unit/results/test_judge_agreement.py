@@ -109,7 +109,11 @@ def test_labels_are_read_from_tables_arrays_and_lines(tmp_path, name, content):
     ("name", "content", "message"),
     [
         ("l.csv", b"task,label\n1,0,6\n", r"l\.csv: line 2 has more cells than the header\. Quote cells with ','"),
-        ("l.csv", b"1,true\n", r"l\.csv: the first line '1,true' is no header with task and label.*the header task,label"),
+        (
+            "l.csv",
+            b"1,true\n",
+            r"l\.csv: the first line '1,true' is no header.*the header task,label",
+        ),
         ("l.csv", b"Task,Label\n1,true\n", "is no header with task and label"),
         ("l.csv", b"", "is no header"),
         ("l.txt", b"task\tlabel\n1\ttrue\n", r"l\.txt:1: not JSON.*a \.csv or \.tsv file"),

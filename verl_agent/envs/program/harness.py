@@ -14,7 +14,7 @@ import yaml
 
 from verl_agent.envs.machine.proxies import LOOPBACK, child_environment
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.values import read_yaml
+from verl_agent.values import read_text, read_yaml
 
 FOLDER = Path(__file__).with_name("harnesses")
 INSTALLED = (Path(".harnesses"), Path(__file__).parents[3] / ".harnesses")
