@@ -51,7 +51,8 @@ class _OnceLoader(yaml.SafeLoader):
                 problem = f"the key {key.value!r} occurs twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add((key.tag, str(key.value)))
-        return super().construct_mapping(node, deep)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def read_yaml(file: Path) -> Any:

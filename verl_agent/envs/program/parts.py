@@ -110,7 +110,7 @@ def _checked(schema: Any) -> Mapping[str, Any]:
         JsonSchema({**schema, "type": "object"}).check("the schema of the reply")
     except ConfigError as error:
         raise RequestRefused(str(error)) from error
-    return schema
+    return dict(schema)
 
 
 def read_limits(max_tokens: Any, stop: Any) -> ReplyLimits:
