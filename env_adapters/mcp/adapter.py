@@ -229,8 +229,7 @@ class Mcp(EnvAdapter):
             await self.close()
         if passed is None:
             return StepResult("The check took too long.", terminated=True, info={"check_failed": 1.0, **info})
-        text = f"The check {'passes' if passed else 'does not pass'}."
-        return StepResult(text, float(passed), terminated=True, info=info)
+        return StepResult(f"The check {'passes' if passed else 'does not pass'}.", float(passed), True, info=info)
 
     @override
     async def close(self) -> None:

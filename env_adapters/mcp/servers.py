@@ -111,7 +111,7 @@ class Servers:
 
         Raises:
             EnvError: a server does not list them within some seconds, or not on `MAX_PAGES` pages.
-            ConfigError: a description is none of MCP.
+            ConfigError: a description is not valid in MCP.
         """
         found = []
         for number, server in enumerate(self._servers):
@@ -128,7 +128,7 @@ class Servers:
                 name = problem["input"].get("name") if isinstance(problem["input"], Mapping) else None
                 tool = f"the description of its tool {name!r}" if name else "a description of its tools"
                 raise ConfigError(
-                    f"env.options.servers.{server.name}: {tool} is none of MCP: {_first(error)}. Correct the server."
+                    f"env.options.servers.{server.name}: {tool} is not valid: {_first(error)}. Correct the server."
                 ) from error
         return found
 

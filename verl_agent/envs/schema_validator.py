@@ -100,7 +100,7 @@ def check_draft(schema: Any, name: str) -> None:
     """Check that a value is a schema of the draft.
 
     Raises:
-        ConfigError: it is none, or it has a keyword whose patterns have no time limit.
+        ConfigError: it is not one, or it has a keyword whose patterns have no time limit.
     """
     if not isinstance(schema, Mapping):
         raise ConfigError(f"{name}: parameters={schema!r:.100} is no JSON Schema. Allowed: an object.")
