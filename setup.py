@@ -93,6 +93,7 @@ setup(
         "jsonschema>=4.20,<5",
         "psutil>=5.9",
         "pydantic>=2.14,<3",
+        "regex>=2024.4.16",
         "rich>=13",
         "safetensors>=0.5",
         "typer>=0.12,<1",

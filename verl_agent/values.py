@@ -7,6 +7,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from verl_agent.errors import ConfigError
 
 LARGEST = 1e30
@@ -20,6 +22,8 @@ _MAX_DIGITS = 4000
 
 ENCODING = "Save it as UTF-8, for example by: iconv -f LATIN1 -t UTF-8 OLD > NEW"
 """Remedy for a text file of another encoding."""
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""First bytes of a text file in UTF-16."""
 
 
 def read_text(file: Path) -> str:
@@ -31,9 +35,34 @@ def read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file} is not UTF-8 (byte {error.start + 1}: {error.reason}). {ENCODING}.") from error
+        remedy = ENCODING.replace("LATIN1", "UTF-16") if error.object.startswith(UTF_16) else ENCODING
+        raise ConfigError(f"{file} is not UTF-8 (byte {error.start + 1}: {error.reason}). {remedy}.") from error
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise ConfigError(f"{file} cannot be read: {error}.") from error
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """Loader that refuses a key that a mapping has twice; YAML's keeps the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in seen:
+                problem = f"the key {key.value!r} occurs twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add((key.tag, str(key.value)))
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def read_yaml(file: Path) -> Any:
+    """Return the content of a YAML file that a person wrote.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+        yaml.YAMLError: it is not YAML, or a mapping has a key twice.
+    """
+    return yaml.load(read_text(file), _OnceLoader)
 
 
 def to_number(value: object) -> float | None:

@@ -142,8 +142,14 @@ class Mcp(EnvAdapter):
             hint = did_you_mean(min(missing), [one["name"] for _, one in found])
             raise ConfigError(f"env.options.tools: the servers have no {min(missing)!r}. {hint}")
         kept = [(n, one) for n, one in found if chosen is None or one["name"] in chosen]
+        named: list[Tool] = []
+        for n, one in kept:
+            try:
+                named.append(Tool.from_schema({**one, "name": specs[n].prefix + one["name"]}))
+            except ConfigError as error:
+                where, remedy = list(self._specs)[n], "Correct it in the server, or name the other tools in"
+                raise ConfigError(f"env.options.servers.{where}: {error} {remedy} env.options.tools.") from error
         try:
-            named = [Tool.from_schema({**one, "name": specs[n].prefix + one["name"]}) for n, one in kept]
             as_tools([*named, FINISH])
         except ConfigError as error:
             remedy = "Set the prefix of a server, or name the others in env.options.tools."
@@ -175,7 +181,7 @@ class Mcp(EnvAdapter):
             self._place = SandboxPlace(files, listed, commands, self._runtime, self._limits)
         self._servers = servers = Servers(self._specs, self._place, self._call_s, self._output_chars)
         await servers.start(self._start_s)
-        return await servers.tools()
+        return await servers.tools(self._start_s)
 
     @override
     async def step(self, action: Any) -> StepResult:
@@ -189,24 +195,25 @@ class Mcp(EnvAdapter):
             return await self._finish(str(checked.call.arguments.get("answer", "")))
         number, name = next((number, name) for tool, number, name in self._listed if tool is checked.tool)
         step = await self._servers.call(number, ToolCall(name, checked.call.arguments))
-        return StepResult(step.observation, info={**step.info, **checked.info})
+        return StepResult(step.observation, info={**step.info, **checked.info, **self._servers.stray_output()})
 
     async def _finish(self, answer: str) -> StepResult:
         """End the servers and judge what they have left."""
         assert self._servers is not None and self._place is not None  # reset set them
         await self._servers.end()
+        info = self._servers.stray_output()
         try:
             if self._score is not None:
                 reward = self._score(self._current, self._place.state(), answer)
-                return StepResult(f"The reward is {float(reward):g}.", reward, terminated=True)
+                return StepResult(f"The reward is {float(reward):g}.", reward, terminated=True, info=info)
             check = self._current.get("check") or self._check
             task = json.dumps({**self._current, "answer": answer}).encode()
             passed = self._place.passes(check, task, CHECK_S)
         finally:
             await self.close()
         if passed is None:
-            return StepResult("The check took too long.", terminated=True, info={"check_failed": 1.0})
-        return StepResult(f"The check {'passes' if passed else 'does not pass'}.", float(passed), terminated=True)
+            return StepResult("The check took too long.", terminated=True, info={"check_failed": 1.0, **info})
+        return StepResult(f"The check {'passes' if passed else 'does not pass'}.", float(passed), True, info=info)
 
     @override
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -11,11 +12,21 @@ import anyio
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT, jsonrpc_message_adapter
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    REQUEST_TIMEOUT,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    jsonrpc_message_adapter,
+)
+from pydantic import ValidationError
 
-from env_adapters.mcp.places import Place, ServerSpec, Streams
+from env_adapters.mcp.places import MAX_LINE, Place, ServerSpec, Streams
 from verl_agent.envs.call_error import FAILED, CallError
-from verl_agent.errors import EnvError, describe_exception
+from verl_agent.errors import ConfigError, EnvError, describe_exception
 from verl_agent.types import StepResult, ToolCall
 
 MAX_PAGES = 100
@@ -23,6 +34,9 @@ MAX_PAGES = 100
 PING_S = 5.0
 """Seconds in which a server must answer that it is there, after a call that took too long."""
 CLOSE_S = 10.0
+ENDED = "it has ended"
+OF_CALLER = (INVALID_PARAMS, METHOD_NOT_FOUND)
+"""Codes of JSON-RPC errors that blame the call: invalid arguments, or an unknown tool."""
 
 
 @dataclass(slots=True)
@@ -31,14 +45,14 @@ class Connected:
 
     Attributes:
         client: None before the handshake.
-        over: True if the server has closed its output, or has sent a message that is too long.
-        stray: number of lines of its output that are no messages, such as logs.
+        over: reason why nothing more can be read; "" while it can.
+        stray: number of lines of its output that are no messages, such as logs, since they were last counted.
     """
 
     name: str
     spec: ServerSpec
     client: Client | None = None
-    over: bool = False
+    over: str = ""
     stray: int = 0
 
 
@@ -68,7 +82,10 @@ class Servers:
         except BaseException as error:
             late = next((one for one in self._servers if one.client is None), self._servers[-1])
             reason = f"does not answer within {seconds:g} seconds" if isinstance(error, TimeoutError) else ""
-            problem = await self._problem(late, reason or ("" if late.over else describe_exception(error)))
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):  # of the task groups of the library
+                cause = cause.exceptions[0]
+            problem = await self._problem(late, reason or ("" if late.over else describe_exception(cause)))
             if isinstance(error, Exception):
                 raise problem from error
             raise
@@ -89,50 +106,89 @@ class Servers:
             if not ready.done():
                 ready.set_exception(error)
 
-    async def tools(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the descriptions of all tools, each with the index of its server."""
+    async def tools(self, seconds: float) -> list[tuple[int, dict[str, Any]]]:
+        """Return the descriptions of all tools, each with the index of its server.
+
+        Raises:
+            EnvError: a server does not list them within some seconds, or not on `MAX_PAGES` pages.
+            ConfigError: a description is not valid in MCP.
+        """
         found = []
         for number, server in enumerate(self._servers):
-            assert server.client is not None  # start connected it
-            cursor = None
-            for _ in range(MAX_PAGES):
-                page = await server.client.list_tools(cursor=cursor)
-                found += [(number, one.model_dump(by_alias=True, exclude_none=True)) for one in page.tools]
-                if not (cursor := page.next_cursor):
-                    break
+            try:
+                async with asyncio.timeout(seconds):
+                    found += [(number, tool) for tool in await self._listed(server)]
+            except TimeoutError as error:
+                raise await self._problem(server, f"does not list its tools within {seconds:g} seconds") from error
+            except MCPError as error:
+                raise await self._problem(server, f"cannot list its tools: {error.message} ({error.code})") from error
+            except ValidationError as error:
+                await self.end()
+                problem = error.errors(include_url=False)[0]
+                name = problem["input"].get("name") if isinstance(problem["input"], Mapping) else None
+                tool = f"the description of its tool {name!r}" if name else "a description of its tools"
+                raise ConfigError(
+                    f"env.options.servers.{server.name}: {tool} is not valid: {_first(error)}. Correct the server."
+                ) from error
         return found
 
+    async def _listed(self, server: Connected) -> list[dict[str, Any]]:
+        assert server.client is not None  # start connected it
+        found, cursor = list[dict[str, Any]](), None
+        for _ in range(MAX_PAGES):
+            page = await server.client.list_tools(cursor=cursor)
+            found += [one.model_dump(by_alias=True, exclude_none=True) for one in page.tools]
+            if not (cursor := page.next_cursor):
+                return found
+        raise await self._problem(server, f"lists its tools on more than {MAX_PAGES} pages")
+
     async def call(self, number: int, call: ToolCall) -> StepResult:
-        """Carry out a call. An error of the tool is an answer, which counts as `call_error_function_failed`.
+        """Carry out a call.
+
+        An error of the tool, or one that blames the call, is an answer that counts as `call_error_function_failed`.
+        Another error of JSON-RPC, and no answer in time, is an answer that counts as `server_error`.
 
         Args:
             number: index of the server.
             call: call with the name that the server knows.
 
         Raises:
-            EnvError: the server has ended, or does not answer any more.
+            EnvError: the server has ended, does not answer any more, or its answer is no result of MCP.
         """
-        server = self._servers[number]
-        client, stray = server.client, server.stray
-        assert client is not None  # start connected it
-        try:
-            result = await client.call_tool(call.name, dict(call.arguments), read_timeout_seconds=self._call_s)
+        server, started = self._servers[number], time.monotonic()
+        assert server.client is not None  # start connected it
+        params = CallToolRequestParams(name=call.name, arguments=dict(call.arguments))
+        ours = True
+        try:  # the method of the client checks the schema of the result with patterns without a time limit
+            result = await server.client.session.send_request(
+                CallToolRequest(params=params), CallToolResult, request_read_timeout_seconds=self._call_s
+            )
             parts = [_text(one) for one in result.content]
             if not parts and result.structured_content is not None:
                 parts = [json.dumps(result.structured_content, ensure_ascii=False)]
             text, failed = "\n".join(parts) or "(no result)", result.is_error
-        except (MCPError, RuntimeError, ValueError) as error:  # the server's, or the result is not as declared
-            code = error.code if isinstance(error, MCPError) else 0
-            if server.over or (server.spec.url and code == CONNECTION_CLOSED):
+        except MCPError as error:
+            if server.over or (server.spec.url and error.code == CONNECTION_CLOSED):
                 raise await self._problem(server) from error
-            text, failed = error.message if isinstance(error, MCPError) else str(error), True
-            if code == REQUEST_TIMEOUT:
+            text, failed, ours = error.message, True, error.code in OF_CALLER
+            if error.code == REQUEST_TIMEOUT and time.monotonic() - started >= self._call_s:
                 await self._check_alive(server)
                 text = f"no answer within {self._call_s:g} seconds"
-        text = self._cut(text)
-        step = CallError((FAILED,), f"{call.name} failed: {text}", call.name).step if failed else StepResult(text)
-        lines = float(server.stray - stray)
-        return StepResult(step.observation, info={**step.info, "stray_output": lines}) if lines else step
+        except (RuntimeError, ValueError) as error:
+            reason = _first(error) if isinstance(error, ValidationError) else str(error)
+            problem = "" if server.over else f"its answer to {call.name!r} is no result of MCP: {reason}"
+            raise await self._problem(server, problem) from error
+        if not failed:
+            return StepResult(self._cut(text))
+        step = CallError((FAILED,), f"{call.name} failed: {self._cut(text)}", call.name).step
+        return step if ours else StepResult(step.observation, info={"server_error": 1.0})
+
+    def stray_output(self) -> dict[str, float]:
+        """Return the measurement of the lines that are no messages, since the last call of this method."""
+        count = sum(one.stray for one in self._servers)
+        for one in self._servers:
+            one.stray = 0
+        return {"stray_output": float(count)} if count else {}
 
     async def _check_alive(self, server: Connected) -> None:
         assert server.client is not None  # start connected it
@@ -148,7 +204,7 @@ class Servers:
         """End all servers, and return the error for one of them."""
         await self.end()
         said = self._place.errors()
-        text = f"the MCP server {server.name!r}: {reason or 'it has ended'}."
+        text = f"the MCP server {server.name!r}: {reason or server.over or ENDED}."
         return EnvError(text + (f" The servers wrote: {said}" if said else ""))
 
     def _cut(self, text: str) -> str:
@@ -175,15 +231,23 @@ async def _transport(server: Connected, streams: Streams) -> AsyncIterator[Any]:
 
     async def listen() -> None:
         async with told:
-            with suppress(ValueError, OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                while line := await reader.readline():  # ValueError: it is longer than MAX_LINE
+            over = ENDED
+            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                while True:
+                    try:
+                        line = await reader.readline()
+                    except ValueError:
+                        over = f"it sent a message of more than {MAX_LINE >> 20} MiB"
+                        break
+                    if not line:
+                        break
                     try:
                         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
                     except ValueError:
                         server.stray += bool(line.strip())
                         continue
                     await told.send(SessionMessage(message))
-            server.over = True
+            server.over = over
 
     async def speak() -> None:
         with suppress(OSError, anyio.ClosedResourceError):
@@ -203,3 +267,9 @@ def _text(content: Any) -> str:
     resource = getattr(content, "resource", None)
     found = getattr(content, "text", None) or getattr(resource, "text", None) or getattr(content, "uri", None)
     return str(found) if found is not None else f"({content.type} left out)"
+
+
+def _first(error: ValidationError) -> str:
+    """Return the place and the text of the first error."""
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -51,6 +51,12 @@ def plan(
     if on_cpu and (gpus, card_gb) != (1, 80.0):
         raise ConfigError(f"{recipe} is for a CPU: --gpu and --gpus have no effect. Leave them out.")
     print_line(f"{recipe}: {model} on " + ("the CPU" if on_cpu else f"{gpus} x {card_gb:g} GB"))
+    for other in (run.critic, run.teacher):
+        try:
+            if other and other.path != model:
+                other.located()
+        except ConfigError as error:
+            print_line(f"The run does not start here: {error}")
     from verl_agent.training.preflight.machine import shapes_of
 
     counting, prompt, oracle = measure_lengths(run, tasks, seconds)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from verl_agent.config.keys import value_at
+from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import resolve_model
 
 T = TypeVar("T")
@@ -163,6 +164,10 @@ TEACHER_PATH, DISTILLATION_LOSS = (
     "distillation.teacher_models.teacher_model.model_path",
     "distillation.distillation_loss",
 )
+BEHIND_API = (
+    "A model behind an API scores no tokens: play its episodes with `verl-agent eval`, and train on them with "
+    "`verl-agent sft`."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +183,10 @@ class Teacher:
 
     def located(self) -> Self:
         """Return the teacher with its folder, or raise ConfigError."""
-        return replace(self, path=resolve_model(self.path, key=TEACHER_PATH))
+        try:
+            return replace(self, path=resolve_model(self.path, key=TEACHER_PATH))
+        except ConfigError as error:
+            raise ConfigError(f"{error} {BEHIND_API}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

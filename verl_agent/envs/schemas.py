@@ -1,6 +1,5 @@
 """JSON Schemas of arguments: their check, validation, and values that a model wrote as text."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -34,20 +33,9 @@ class JsonSchema:
         Raises:
             ConfigError: it is not.
         """
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
+        from verl_agent.envs.schema_validator import check_draft
 
-        if not isinstance(self.schema, Mapping):
-            raise ConfigError(f"{name}: parameters={self.schema!r:.100} is no JSON Schema. Allowed: an object.")
-        try:
-            json.dumps(self.schema, allow_nan=False)
-            Draft202012Validator.check_schema(dict(self.schema))
-        except SchemaError as error:
-            raise ConfigError(
-                f"{name}: parameters are no JSON Schema: {error.message:.200} at {error.json_path}."
-            ) from error
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{name}: parameters are no JSON: {error}.") from error
+        check_draft(self.schema, name)
         if self.schema.get("type") != "object":
             raise ConfigError(f"{name}: parameters have the type {self.schema.get('type')!r}. Allowed: object.")
         for reference in _references(self.schema):
@@ -103,20 +91,29 @@ class JsonSchema:
         return [found for one in branches for found in self._branches(one, depth + 1)] if branches else [schema]
 
     def errors(self, value: Any) -> Iterator[Any]:
-        """Yield the errors of a value, as jsonschema describes them."""
-        yield from self._validator("#").iter_errors(value)
+        """Yield the errors of a value, as jsonschema describes them; patterns that take too long are one."""
+        from verl_agent.envs.schema_validator import errors_in_time
+
+        yield from errors_in_time(self._validator("#"), value)
 
     def _fits(self, value: Any, pointer: str) -> bool:
-        return bool(self._validator(pointer).is_valid(value))
+        from verl_agent.envs.schema_validator import fits_in_time
+
+        return fits_in_time(self._validator(pointer), value)
+
+    @cached_property
+    def _formats(self) -> Any:
+        from verl_agent.envs.schema_validator import Formats
+
+        return Formats()
 
     def _validator(self, pointer: str) -> Any:
         if pointer not in self._validators:
-            from jsonschema import Draft202012Validator
+            from verl_agent.envs.schema_validator import SchemaValidator, of_one_draft
 
             here = self.at(pointer)  # a reference, which takes longer, is needed only where others are followed
-            schema = {"$ref": URI + _escaped(pointer)} if self._refers or here is None else here
-            checker = Draft202012Validator.FORMAT_CHECKER
-            self._validators[pointer] = Draft202012Validator(schema, registry=self._registry, format_checker=checker)
+            schema = {"$ref": URI + _escaped(pointer)} if self._refers or here is None else of_one_draft(here)
+            self._validators[pointer] = SchemaValidator(schema, registry=self._registry, format_checker=self._formats)
         return self._validators[pointer]
 
     @cached_property
@@ -129,7 +126,9 @@ class JsonSchema:
         from referencing import Registry
         from referencing.jsonschema import DRAFT202012
 
-        contents = {key: value for key, value in self.schema.items() if key not in ("$id", "$schema")}
+        from verl_agent.envs.schema_validator import of_one_draft
+
+        contents = {key: value for key, value in of_one_draft(self.schema).items() if key != "$id"}
         return Registry().with_resource(URI, DRAFT202012.create_resource(contents))
 
     def read(self, value: Any) -> tuple[Any, int]:
@@ -141,6 +140,7 @@ class JsonSchema:
         Returns:
             The value and the number of texts that were read.
         """
+        self._formats.restart()
         return self._read(value, "#", 0)
 
     def _read(self, value: Any, pointer: str, depth: int) -> tuple[Any, int]:
@@ -173,7 +173,7 @@ class JsonSchema:
         return min(fitting or [one for one in read if one[1]] or [(value, 0)], key=lambda one: one[1])
 
     def _read_text(self, text: str, pointer: str) -> tuple[Any, int]:
-        if self._fits(text, pointer):
+        if self._kinds(pointer) == {"string"} or self._fits(text, pointer):
             return text, 0
         for value in text_values(text):
             read, _ = self._read(value, pointer, 1)
@@ -193,10 +193,8 @@ class JsonSchema:
 
     def allows(self, value: Any, part: Mapping[str, Any]) -> bool:
         """Return True if a part of the schema allows a value."""
-        from jsonschema import Draft202012Validator
-
         rest = {key: one for key, one in self.schema.items() if key == "$defs"}
-        return bool(Draft202012Validator({**rest, **part}).is_valid(value))
+        return JsonSchema({**rest, **part})._fits(value, "#")
 
     @staticmethod
     def _property(schema: Mapping[str, Any], pointer: str, key: str) -> str:

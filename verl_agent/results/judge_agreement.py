@@ -5,7 +5,7 @@ import io
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +26,10 @@ DRAWS = 2000
 """Resamples of a bootstrap."""
 SCORE = "score"
 """Name of the weighted score among the criteria, and the criterion of a label without one."""
+FORMS = (
+    "Allowed: JSON lines, a JSON array, or a .csv or .tsv file with the header task,label and perhaps criterion, "
+    "sample, step, turn."
+)
 Pair = tuple[bool, bool]
 """Verdict of the judge and of a person: True for passed."""
 
@@ -96,34 +100,53 @@ def kappa_interval(pairs_by_task: Mapping[Any, Sequence[Pair]], seed: int = 0) -
 
 
 def read_labels(path: Path) -> list[PersonLabel]:
-    """Return the labels of a file of JSON lines, or of a CSV file with a header.
+    """Return the labels of a file: JSON lines, a JSON array, or a table of CSV or TSV with a header.
 
     Raises:
         ConfigError: the file does not exist, or a line is no label.
     """
     if not path.is_file():
         raise ConfigError(f"--labels {path}: no such file.")
-    if path.suffix == ".csv":
-        table = csv.DictReader(io.StringIO(read_text(path), newline=""))
-        rows: list[tuple[int, Any]] = [(line, _decoded(row)) for line, row in enumerate(table, 2)]
-    else:
-        rows = list(json_lines(path))
-    labels = [section(f"{path}:{number}: label", PersonLabel, row) for number, row in rows]
+    text = read_text(path)
+    try:
+        if path.suffix in (".csv", ".tsv"):
+            rows = list(_table(text))
+        elif text.lstrip()[:1] == "[":
+            rows = list(enumerate(json.loads(text), 1))
+        else:
+            rows = list(json_lines(path))
+        labels = [section(f"{path}:{number}: label", PersonLabel, row) for number, row in rows]
+    except (ConfigError, ValueError) as error:
+        where = "" if str(path) in str(error) else f"{path}: "
+        raise ConfigError(f"{where}{error} {FORMS}") from error
     if not labels:
-        raise ConfigError(f"{path} has no label.")
+        raise ConfigError(f"{path} has no label. {FORMS}")
     return labels
 
 
-def _decoded(row: Mapping[str | Any, Any]) -> dict[str, Any]:
-    """Return the cells of a row as JSON values; an empty cell is left out, and a task is a text."""
+def _table(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield number and values of each line of a table, whose cells are JSON; an empty cell is left out."""
+    lines = io.StringIO(text, newline="")
+    first = next(iter(text.splitlines()), "")
+    separator = max(",;\t", key=first.count)
+    table = csv.DictReader(lines, delimiter=separator)
+    if not {"task", "label"} <= {*(table.fieldnames or ())}:
+        raise ConfigError(f"the first line {first[:80]!r} is no header with task and label.")
+    for row in table:
+        if None in row:
+            raise ConfigError(f"line {table.line_num} has more cells than the header. Quote cells with {separator!r}.")
+        yield table.line_num, {name: _value(name, cell, separator) for name, cell in row.items() if cell}
 
-    def value(name: str, cell: str) -> Any:
-        try:
-            return cell if name in ("task", "criterion") else json.loads(cell.lower())
-        except ValueError:
-            return cell
 
-    return {str(name): value(str(name), cell) for name, cell in row.items() if cell}
+def _value(name: str, cell: str, separator: str) -> Any:
+    if name in ("task", "criterion"):
+        return cell
+    if separator != ",":
+        cell = cell.replace(",", ".")  # a decimal comma
+    try:
+        return json.loads(cell.lower())
+    except ValueError:
+        return cell
 
 
 def compare_labels(
@@ -136,7 +159,7 @@ def compare_labels(
         threshold: score and label from which an episode has passed, 0 to 1.
 
     Raises:
-        ConfigError: no episode was judged, or no label fits one.
+        ConfigError: no episode was judged, no label fits one, or two labels of one judgement differ.
     """
     records = [record for record in final_records(read_records(run)) if record.get("judgements")]
     if not records:
@@ -145,24 +168,31 @@ def compare_labels(
     for record in records:
         by_episode[record["task"], record["sample"]].append(record)
     known = {SCORE, *(grade["criterion"] for one in records for made in one["judgements"] for grade in made["grades"])}
-    pairs: dict[str, dict[str, list[Pair]]] = defaultdict(lambda: defaultdict(list))
-    unjudged = []
+    pairs: dict[str, dict[str, dict[tuple[Any, ...], Pair]]] = defaultdict(dict)
+    given: dict[tuple[Any, ...], float] = {}
+    unjudged: dict[str, None] = {}
     for label in labels:
         if label.criterion not in known:
             raise ConfigError(f"a label has the criterion {label.criterion!r}. {did_you_mean(label.criterion, known)}")
-        score = _score(by_episode[label.task, label.sample], label)
-        if score is None:
-            unjudged.append(f"task {label.task!r}, sample {label.sample}, {label.criterion}")
-        else:
-            pairs[label.criterion][label.task].append((score >= threshold, label.label >= threshold))
+        place = f"task {label.task!r}, sample {label.sample}, {label.criterion}"
+        found = _judged(by_episode[label.task, label.sample], label)
+        if found is None:
+            unjudged[place] = None
+            continue
+        *judgement, score = found
+        key = (label.task, label.sample, label.criterion, *judgement)
+        if given.setdefault(key, label.label) != label.label:
+            raise ConfigError(f"{place} has the labels {given[key]:g} and {label.label:g}. Keep one, or their mean.")
+        pairs[label.criterion].setdefault(label.task, {})[key] = (score >= threshold, label.label >= threshold)
     if not pairs:
-        raise ConfigError(f"no label fits a judged episode of {run}. The first one without: {unjudged[0]}.")
+        raise ConfigError(f"no label fits a judged episode of {run}. The first one without: {next(iter(unjudged))}.")
     order = sorted(pairs, key=lambda name: (name != SCORE, name))
-    return [_agreement(name, pairs[name]) for name in order], unjudged
+    by_task = {name: {task: list(found.values()) for task, found in pairs[name].items()} for name in order}
+    return [_agreement(name, by_task[name]) for name in order], list(unjudged)
 
 
-def _score(records: Sequence[EpisodeRecord], label: PersonLabel) -> float | None:
-    """Return the judge's score for a label; None if it gave none."""
+def _judged(records: Sequence[EpisodeRecord], label: PersonLabel) -> tuple[int, int, float] | None:
+    """Return step, turn and score of the judge for a label; None if it gave none."""
     fitting = [one for one in records if label.step in (None, one["step"])]
     if not fitting:
         return None
@@ -170,9 +200,11 @@ def _score(records: Sequence[EpisodeRecord], label: PersonLabel) -> float | None
     if label.turn is None and len(judgements) > 1:
         return None
     made = next((one for one in judgements if label.turn in (None, one["turn"] + 1)), None)
-    if made is None or label.criterion == SCORE:
-        return None if made is None else made["score"]
-    return next((grade["score"] for grade in made["grades"] if grade["criterion"] == label.criterion), None)
+    if made is None:
+        return None
+    scores = {**{grade["criterion"]: grade["score"] for grade in made["grades"]}, SCORE: made["score"]}
+    score = scores.get(label.criterion)
+    return None if score is None else (fitting[-1]["step"], made["turn"], score)
 
 
 def _agreement(criterion: str, by_task: Mapping[str, Sequence[Pair]]) -> Agreement:

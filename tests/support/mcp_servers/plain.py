@@ -10,13 +10,29 @@ from typing import Any
 VARIANT = sys.argv[1] if len(sys.argv) > 1 else "good"
 TOOL = {"name": "put", "description": "Store a text.", "inputSchema": {
     "type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}}  # fmt: skip
-TOOLS = {"twins": [TOOL, {**TOOL, "name": "Put"}], "dots": [{**TOOL, "name": "put.text"}]}
+NUMBER = {"type": "object", "properties": {"text": {"type": "integer", "minimum": 0, "exclusiveMinimum": True}}}
+LOST = {"type": "object", "properties": {"text": {"$ref": "#/$defs/Lost"}}}
+TOOLS = {
+    "twins": [TOOL, {**TOOL, "name": "Put"}],
+    "dots": [{**TOOL, "name": "put.text"}],
+    "no_schema": [{"name": "put"}],
+    "draft_4": [{**TOOL, "inputSchema": {**NUMBER, "$schema": "http://json-schema.org/draft-04/schema#"}}],
+    "lost_reference": [{**TOOL, "inputSchema": LOST}],
+}
+RESULTS = {
+    "text": {"content": "no list"},
+    "unknown_part": {"content": [{"type": "text", "text": "stored"}, {"type": "smell", "of": "roses"}]},
+    "no_object": {"content": [3]},
+}
+ERRORS = {"refuses": -32000, "broken": -32603, "blames": -32602, "own_timeout": -32001}
 
 
 def send(identity: Any, **answer: Any) -> None:
     if VARIANT == "logs":
         sys.stdout.write("2026-05-01 INFO answering a request\n")
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": identity, **answer}) + "\n")
+    if VARIANT == "late_logs":
+        sys.stdout.write("2026-05-01 INFO answered a request\n")
     sys.stdout.flush()
 
 
@@ -26,8 +42,10 @@ def called(identity: Any, text: str) -> None:
         os._exit(1)
     if VARIANT == "hangs":
         time.sleep(1e6)
-    if VARIANT == "refuses":
-        return send(identity, error={"code": -32000, "message": "no room"})
+    if VARIANT in ERRORS:
+        return send(identity, error={"code": ERRORS[VARIANT], "message": "no room"})
+    if VARIANT in RESULTS:
+        return send(identity, result=RESULTS[VARIANT])
     if VARIANT == "forks" and os.fork() == 0:
         os.setsid()
         time.sleep(1e6)
@@ -35,6 +53,8 @@ def called(identity: Any, text: str) -> None:
     said = (
         "x" * 1_000_000
         if VARIANT == "large"
+        else "x" * (1 << 25)
+        if VARIANT == "too_large"
         else f"stored {text}" + (f" by {os.getpid()}" if VARIANT != "steady" else "")
     )
     image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
@@ -51,8 +71,15 @@ def main() -> None:
         if identity is None or VARIANT == "silent":
             continue
         if method == "initialize":
-            told = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}}
+            version = "1999-01-01" if VARIANT == "old" else params["protocolVersion"]
+            told = {"protocolVersion": version, "capabilities": {"tools": {}}}
             send(identity, result={**told, "serverInfo": {"name": "plain", "version": "1"}})
+        elif method == "tools/list" and VARIANT == "no_list":
+            send(identity, error={"code": -32603, "message": "no database"})
+        elif method == "tools/list" and VARIANT == "endless":
+            send(identity, result={"tools": [], "nextCursor": "more"})
+        elif method == "tools/list" and VARIANT == "slow_list":
+            continue
         elif method == "tools/list":
             send(identity, result={"tools": TOOLS.get(VARIANT, [TOOL])})
         elif method == "tools/call":

@@ -86,6 +86,52 @@ def test_a_label_that_cannot_be_meant_is_refused_by_name(tmp_path, line, message
         compare_labels(run, read_labels(labels))
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("l.csv", "task,label\n1,0.6\n2,0\n"),
+        ("l.csv", "task;label\n1;0,6\n2;0\n"),
+        ("l.tsv", "task\tlabel\r\n1\t0.6\r\n2\tfalse\r\n"),
+        ("l.json", '[{"task": "1", "label": 0.6},\n {"task": "2", "label": false}]'),
+        ("l.txt", '{"task": "1", "label": 0.6}\n{"task": "2", "label": false}\n'),
+        ("l.csv", "task,label\n1,0.6\n2,0\n2,false\n1,0.60\n"),  # equal labels count once
+        ("l.csv", "task,label,turn\n1,0.6,\n2,0,\n2,0,2\n"),  # turn 2 is the only judged one
+    ],
+)
+def test_labels_are_read_from_tables_arrays_and_lines(tmp_path, name, content):
+    run = write_run(tmp_path / "run.jsonl", {"1": 0.9, "2": 0.2})
+    (tmp_path / name).write_text(content)
+    (score,), unjudged = compare_labels(run, read_labels(tmp_path / name))
+    assert (score.labels, score.judge_passed, score.person_passed, unjudged) == (2, 1, 1, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("l.csv", b"task,label\n1,0,6\n", r"l\.csv: line 2 has more cells than the header\. Quote cells with ','"),
+        (
+            "l.csv",
+            b"1,true\n",
+            r"l\.csv: the first line '1,true' is no header.*the header task,label",
+        ),
+        ("l.csv", b"Task,Label\n1,true\n", "is no header with task and label"),
+        ("l.csv", b"", "is no header"),
+        ("l.txt", b"task\tlabel\n1\ttrue\n", r"l\.txt:1: not JSON.*a \.csv or \.tsv file"),
+        ("l.json", b'[{"task": "1", "label"', r"l\.json: .*a JSON array"),
+        ("l.json", b'{"1": true}\n', r"l\.json:1: .*Allowed: JSON lines"),
+        ("l.csv", "task,label\n1,0".encode("utf-16"), "iconv -f UTF-16 -t UTF-8"),
+        ("l.csv", "task,label\nMöbel,0".encode("latin-1"), "iconv -f LATIN1 -t UTF-8"),
+        ("l.csv", b"task,label\n1,0\n1,1\n", "task '1', sample 0, score has the labels 0 and 1. Keep one"),
+        ("l.csv", b"task,label,step\n1,0.2,\n1,0.3,0\n", "has the labels 0.2 and 0.3"),
+    ],
+)
+def test_a_file_of_labels_that_cannot_be_meant_is_refused_with_the_remedy(tmp_path, name, content, message):
+    run = write_run(tmp_path / "run.jsonl", {"1": 0.9})
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        compare_labels(run, read_labels(tmp_path / name))
+
+
 def test_a_run_without_judgements_is_refused(tmp_path):
     (tmp_path / "run.jsonl").write_text(json.dumps(talk()) + "\n")
     with pytest.raises(ConfigError, match="no episode with a judgement"):

@@ -67,6 +67,15 @@ def test_a_recipe_for_a_cpu_is_planned_with_the_lengths_of_its_own_tokenizer() -
     assert "GB of memory; a step of episodes of" in output
 
 
+def test_a_teacher_that_is_missing_is_named() -> None:
+    teacher = "distillation.teacher_models.teacher_model.model_path"
+    distilled = [str(CPU), "+overlay/algorithm=distill", "--tasks", "5"]
+    output = " ".join(planned(*distilled, f"{teacher}=openai:gpt-4o-mini").split())
+    assert f"The run does not start here: {teacher}='openai:gpt-4o-mini' does not exist" in output
+    assert "play its episodes with `verl-agent eval`" in output
+    assert "does not start" not in planned(*distilled, f"{teacher}=smollm2-135m")
+
+
 def test_lengths_of_another_tokenizer_are_no_advice_for_the_model(tmp_path: Path) -> None:
     output = " ".join(planned(str(CPU), "--tasks", "5", f"actor_rollout_ref.model.path={tmp_path}/absent").split())
     assert f"the tokenizer of {tmp_path}/absent is not on this machine: smollm2-135m counts instead" in output

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +26,11 @@ rules for grading does not count; grade what the agent did.
 Grade {subject}. For each criterion give a reason and a score from 0 (not at all) to {best} (completely). Answer with \
 one JSON object and nothing else, with these names: {names}. Its form: {example}"""
 AGAIN = "This answer cannot be used: {problem}. Answer with the JSON object alone, in the form that was asked for."
-_DECODER = json.JSONDecoder()
+MOST_STARTS = 500
+"""Places of a reply where an object may start, the last ones: each attempt to decode one may read all that follows."""
+_REPEATED = object()
+"""Value of a name that one object has several times."""
+_START = re.compile(r'\{(?=[ \t\r\n]*")')
 
 
 def grading_prompt(criteria: Sequence[Criterion], episode: str, turn: int | None = None) -> str:
@@ -54,13 +60,15 @@ def read_grades(text: str, criteria: Sequence[Criterion]) -> tuple[Grade, ...]:
     found = [value for value in _objects(text) if names & value.keys()]
     if not found:
         raise ValueError("it has no JSON object with a criterion" + (", or one without its end" if "{" in text else ""))
-    if len(found) > 1 and found[0] != found[-1]:
+    if any(one != found[0] for one in found):
         raise ValueError("it has several verdicts")
     return tuple(_grade(found[-1], one) for one in criteria)
 
 
 def _grade(value: dict[str, Any], criterion: Criterion) -> Grade:
     given = value.get(criterion.name)
+    if given is _REPEATED:
+        raise ValueError(f"it has the criterion {criterion.name!r} several times")
     score, reason = (given.get("score"), given.get("reason")) if isinstance(given, dict) else (given, "")
     number = None if isinstance(score, bool | str) else to_number(score)
     if number is None or not math.isfinite(number):
@@ -71,14 +79,22 @@ def _grade(value: dict[str, Any], criterion: Criterion) -> Grade:
 
 
 def _objects(text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in a text that lie in no other one, in order."""
-    found, start = [], text.find("{")
-    while start >= 0:
+    """Return the JSON objects in a text that have a name and lie in no other one, in order."""
+    found, end = list[dict[str, Any]](), 0
+    for start in [one.start() for one in _START.finditer(text)][-MOST_STARTS:]:
+        if start < end:
+            continue
         try:
             value, end = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
-            end = start + 1
-        else:
-            found.append(value)
-        start = text.find("{", end)
+            continue
+        found.append(value)
     return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    times = Counter(name for name, _ in pairs) if len(pairs) > len(dict(pairs)) else {}
+    return {name: _REPEATED if times.get(name, 1) > 1 else value for name, value in pairs}
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)

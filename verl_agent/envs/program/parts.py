@@ -103,19 +103,14 @@ def read_schema(form: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _checked(schema: Any) -> Mapping[str, Any]:
     """Return a JSON Schema whose references can be followed; the reply may have any type."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
+    from verl_agent.envs.schema_validator import check_draft
 
     try:
-        if not isinstance(schema, Mapping):
-            raise RequestRefused(f"the schema {json.dumps(schema):.100} of the reply is not supported. Use an object.")
-        Draft202012Validator.check_schema(dict(schema))
+        check_draft(schema, "the schema of the reply")
         JsonSchema({**schema, "type": "object"}).check("the schema of the reply")
-    except SchemaError as error:
-        raise RequestRefused(f"the schema of the reply is no JSON Schema: {error.message:.200}. Correct it.") from error
     except ConfigError as error:
         raise RequestRefused(str(error)) from error
-    return schema
+    return dict(schema)
 
 
 def read_limits(max_tokens: Any, stop: Any) -> ReplyLimits:

@@ -1,80 +1,20 @@
 """Test MCP servers as an environment: real processes over stdio and HTTP, hostile ones, sandboxes and what is left."""
 
 import asyncio
-import json
-import os
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 
 import verl_agent as va
 from env_adapters.mcp.adapter import Mcp
 from tests import ROOT
+from tests.support.mcp_servers import FINISH, PUT, STORED, plain, play, servers_left
 from tests.support.waiting import wait_until
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.types import StepResult, TaskItem, ToolCall
-
-SERVERS = ROOT / "tests/support/mcp_servers"
-STORED = 'test "$(cat stored)" = right'
-PUT = ToolCall("put", {"text": "right"})
-FINISH = ToolCall("finish", {})
-
-
-def plain(variant: str = "good", **more: Any) -> dict[str, Any]:
-    return {"command": [sys.executable, "-S", str(SERVERS / "plain.py"), variant], **more}
-
-
-def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("mcp-*"))
-
-
-@pytest.fixture
-def make(tmp_path):
-    """Return a function that makes the environment; no folder of a session may be left after the test."""
-    tasks, before = tmp_path / "tasks.jsonl", folders()
-
-    def build(servers: Mapping[str, Any] | str = "good", task: Mapping[str, Any] | None = None, **options: Any) -> Mcp:
-        solution = [{"name": "put", "arguments": {"text": "right"}}]
-        line = {"id": "1", "prompt": "Store right.", "split": "train", "solution": solution, **(task or {})}
-        tasks.write_text(json.dumps(line) + "\n")
-        judged = {} if "reward" in options or "check" in line else {"check": STORED}
-        known = {"one": plain(servers)} if isinstance(servers, str) else servers
-        return Mcp(known, str(tasks), **{"start_s": 60.0, **judged, **options})
-
-    yield build
-    assert folders() - before == set()
-
-
-def play(env: Mcp, *calls: ToolCall) -> list[StepResult]:
-    """Play calls in one session and return the answers."""
-
-    async def session() -> list[StepResult]:
-        one = env.new_session()
-        try:
-            await one.reset(env.tasks("train")[0])
-            return [await one.step(call) for call in calls]
-        finally:
-            await one.close()
-
-    return asyncio.run(session())
-
-
-def servers_left() -> list[str]:
-    """Return the command lines of servers of this test that still run."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if str(SERVERS) in line and process.pid != os.getpid():
-            found.append(line)
-    return found
+from verl_agent.types import TaskItem, ToolCall
 
 
 def test_the_tools_of_a_server_are_those_of_the_agent_and_a_check_judges_the_folder(make):
@@ -101,53 +41,6 @@ def test_a_check_reads_task_and_answer_and_one_that_cannot_run_is_an_environment
 def test_a_function_gives_the_reward(make):
     env = make(reward="tests.support.mcp_servers.rewards:score")
     assert play(env, PUT, ToolCall("finish", {"answer": "Store right."}))[1].reward == 0.75
-
-
-@pytest.mark.parametrize(
-    ("variant", "call_s", "observation", "info"),
-    [
-        ("logs", 30.0, "stored right", {"stray_output": 1.0}),
-        ("refuses", 30.0, "put failed: no room", {"call_error_function_failed": 1.0}),
-        ("large", 30.0, "[999000 characters left out]", {}),
-        ("image", 30.0, "(image left out)", {}),
-    ],
-)
-def test_what_a_server_does_badly_is_an_answer_or_is_counted(make, variant, call_s, observation, info):
-    (step,) = play(make(variant, call_s=call_s, output_chars=1000), PUT)
-    assert observation in step.observation
-    assert len(step.observation) < 1100
-    assert {name: step.info.get(name) for name in info} == info
-
-
-@pytest.mark.parametrize(
-    ("variant", "message"),
-    [
-        ("dies", r"'one': it has ended\. The servers wrote: out of luck"),
-        ("hangs", "does not answer any more"),
-        ("silent", r"'one': does not answer within 3 seconds"),
-        ("ends", r"'one': it has ended\. The servers wrote: no configuration"),
-    ],
-)
-def test_a_server_that_ends_or_never_answers_is_an_environment_error_and_nothing_is_left(make, variant, message):
-    env = make(variant, call_s=0.5, start_s=3.0 if variant == "silent" else 60.0)
-    with pytest.raises(EnvError, match=message):
-        play(env, PUT)
-    assert servers_left() == []
-
-
-def test_a_slow_tool_is_an_answer_while_its_server_answers(make):
-    servers = {"notes": {"command": [sys.executable, str(SERVERS / "notes.py")]}}
-    slow, read, absent, listed = play(
-        make(servers, call_s=1.5, check="true"),
-        ToolCall("wait", {"seconds": 4}),
-        ToolCall("write", {"name": "a", "text": "b"}),
-        ToolCall("read", {"name": "no"}),
-        ToolCall("count", {}),
-    )
-    assert slow.observation == "wait failed: no answer within 1.5 seconds"
-    assert read.observation == "wrote 1 characters"
-    assert "there is no note no" in absent.observation and absent.info["call_error"]
-    assert json.loads(listed.observation)["notes"] == 1
 
 
 def test_two_tools_of_one_name_are_refused_and_a_prefix_tells_servers_apart(make):

@@ -44,6 +44,12 @@ def test_a_rubric_that_cannot_be_meant_is_refused_by_name(rubric, message):
         judge(rubric=rubric)
 
 
+def test_a_rubric_with_the_same_key_twice_is_refused(tmp_path):
+    (tmp_path / "rubric.yaml").write_text("question: Solved?\nquestion: Polite?\n")
+    with pytest.raises(ConfigError, match=r"the key 'question' occurs twice.*line 2"):
+        judge(rubric=str(tmp_path / "rubric.yaml"))
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -1,0 +1,86 @@
+"""Test MCP servers that fail, answer badly or describe their tools badly, with real processes."""
+
+import json
+import sys
+
+import pytest
+
+from tests.support.mcp_servers import FINISH, PUT, SERVERS, play, servers_left
+from verl_agent.errors import ConfigError, EnvError
+from verl_agent.types import ToolCall
+
+
+@pytest.mark.parametrize(
+    ("variant", "call_s", "observation", "info"),
+    [
+        ("logs", 30.0, "stored right", {"stray_output": 4.0}),  # of discover, initialize, list and call
+        ("blames", 30.0, "put failed: no room", {"call_error_function_failed": 1.0}),
+        ("refuses", 30.0, "put failed: no room", {"server_error": 1.0, "invalid_action": None}),
+        ("broken", 30.0, "put failed: no room", {"server_error": 1.0, "invalid_action": None}),
+        ("own_timeout", 30.0, "put failed: no room", {"server_error": 1.0}),
+        ("large", 30.0, "[999000 characters left out]", {}),
+        ("image", 30.0, "(image left out)", {}),
+    ],
+)
+def test_what_a_server_does_badly_is_an_answer_or_is_counted(make, variant, call_s, observation, info):
+    (step,) = play(make(variant, call_s=call_s, output_chars=1000), PUT)
+    assert observation in step.observation
+    assert len(step.observation) < 1100
+    assert {name: step.info.get(name) for name in info} == info
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("dies", r"'one': it has ended\. The servers wrote: out of luck"),
+        ("hangs", "does not answer any more"),
+        ("silent", r"'one': does not answer within 3 seconds"),
+        ("ends", r"'one': it has ended\. The servers wrote: no configuration"),
+        ("old", r"'one': RuntimeError: Unsupported protocol version from the server: 1999-01-01"),
+        ("no_list", r"'one': cannot list its tools: no database \(-32603\)"),
+        ("slow_list", r"'one': does not list its tools within 3 seconds"),
+        ("endless", "'one': lists its tools on more than 100 pages"),
+        ("too_large", "'one': it sent a message of more than 32 MiB"),
+        ("text", "'one': its answer to 'put' is no result of MCP: content"),
+        ("unknown_part", "'one': its answer to 'put' is no result of MCP: content.1"),
+        ("no_object", "'one': its answer to 'put' is no result of MCP: content.0"),
+    ],
+)
+def test_a_server_that_ends_or_never_answers_is_an_environment_error_and_nothing_is_left(make, variant, message):
+    env = make(variant, call_s=0.5, start_s=3.0 if variant in ("silent", "slow_list") else 60.0)
+    with pytest.raises(EnvError, match=message):
+        play(env, PUT)
+    assert servers_left() == []
+
+
+def test_a_slow_tool_is_an_answer_while_its_server_answers(make):
+    servers = {"notes": {"command": [sys.executable, str(SERVERS / "notes.py")]}}
+    slow, read, absent, listed = play(
+        make(servers, call_s=1.5, check="true"),
+        ToolCall("wait", {"seconds": 4}),
+        ToolCall("write", {"name": "a", "text": "b"}),
+        ToolCall("read", {"name": "no"}),
+        ToolCall("count", {}),
+    )
+    assert slow.observation == "wait failed: no answer within 1.5 seconds"
+    assert slow.info == {"server_error": 1.0}
+    assert read.observation == "wrote 1 characters"
+    assert "there is no note no" in absent.observation and absent.info["call_error"]
+    assert json.loads(listed.observation)["notes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("no_schema", r"servers\.one: the description of its tool 'put' is not valid: .*inputSchema"),
+        ("draft_4", r"servers\.one: tool 'put': .*exclusiveMinimum.*convert it to draft 2020-12.*Correct it"),
+        ("lost_reference", r"servers\.one: tool 'put': .*'#/\$defs/Lost'.*Correct it in the server"),
+    ],
+)
+def test_a_tool_that_is_badly_described_is_refused_with_server_and_remedy(make, variant, message):
+    with pytest.raises(ConfigError, match=message):
+        _ = make(variant).action_format
+
+
+def test_stray_lines_after_the_last_call_are_counted_at_the_end(make):
+    assert sum(step.info.get("stray_output", 0) for step in play(make("late_logs"), PUT, FINISH)) == 4.0
