@@ -1,7 +1,6 @@
 """Formats of other programs: OpenAI's messages, Harbor's ATIF, verifiers' traces and Inspect's logs."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -161,17 +160,10 @@ def _attached(content: Any, attached: Json) -> Any:
     return content
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFormat:
-    """Format: the JSON texts of a path, and the episode of each."""
-
-    texts: Callable[[Path], Iterator[Found]]
-    read: Callable[[Json, Json, ImportSettings], Read]
-
-
-FORMATS: Mapping[str, SourceFormat] = {
-    "messages": SourceFormat(lines_of, read_messages),
-    "atif": SourceFormat(atif_of, read_atif),
-    "verifiers": SourceFormat(traces_of, read_verifiers),
-    "inspect": SourceFormat(samples_of, read_inspect),
+FORMATS: Mapping[str, tuple[Callable[[Path], Iterator[Found]], Callable[[Json, Json, ImportSettings], Read]]] = {
+    "messages": (lines_of, read_messages),
+    "atif": (atif_of, read_atif),
+    "verifiers": (traces_of, read_verifiers),
+    "inspect": (samples_of, read_inspect),
 }
+"""Formats by name: the JSON texts of a path, and the episode of each."""

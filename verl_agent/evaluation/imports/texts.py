@@ -76,17 +76,16 @@ def traces_of(path: Path) -> Iterator[Found]:
     for line in lines_of(path):
         try:
             episode = read_json(line.text.decode("utf-8-sig"))
-        except ValueError:
-            yield line  # the import refuses it, with the reason
-            continue
-        if not isinstance(episode, dict) or "traces" not in episode:
-            yield replace(line, text=episode)
-            continue
-        try:
+            if not isinstance(episode, dict) or "traces" not in episode:
+                yield replace(line, text=episode)
+                continue
             traces = optional(episode, "traces", list)
             if not traces:
                 errors = [f"{one.get('type')}: {one.get('message')}" for one in optional(episode, "errors", list)]
                 raise RefusedError("a line without a trace", "; ".join(errors))
+        except ValueError:
+            yield line  # the import refuses it, with the reason
+            continue
         except RefusedError as error:
             yield replace(line, refused=error)
             continue

@@ -1,4 +1,4 @@
-"""Values of JSON that other programs wrote. A value of a type that its format does not allow is refused."""
+"""Values of JSON that other programs wrote. Each function raises RefusedError for one that is not allowed."""
 
 import json
 import math
@@ -30,36 +30,26 @@ def shown(value: Any) -> str:
 
 
 def required(value: Any, name: str, kind: type[T]) -> T:
-    """Return a field of an object.
+    """Return a field of an object. One that is missing, null or of another type is refused."""
+    if isinstance(value, dict) and value.get(name) is None:
+        raise RefusedError(f"no {name}", f"{shown(value)}. If the file has another format, set --as")
+    return optional(value, name, kind)
 
-    Raises:
-        RefusedError: the value is no object, or the field is missing or of another type.
-    """
+
+def optional(value: Any, name: str, kind: type[T]) -> T:
+    """Return a field of an object, and an empty value for one that is missing or null."""
     if not isinstance(value, dict):
         raise RefusedError("a value that is no object", f"{shown(value)}, where an object with {name!r} is allowed")
-    if value.get(name) is None:
-        raise RefusedError(f"no {name}", f"{shown(value)}. If the file has another format, set --as")
-    found = value[name]
+    found = value.get(name)
+    if found is None:
+        return kind()
     if not isinstance(found, kind) or isinstance(found, bool):
         raise RefusedError(f"{name} that is not {TYPES[kind]}", f"found {shown(found)}")
     return found
 
 
-def optional(value: Any, name: str, kind: type[T]) -> T:
-    """Return a field of an object, and an empty value for one that is missing or null.
-
-    Raises:
-        RefusedError: the value is no object, or the field has another type.
-    """
-    return kind() if isinstance(value, dict) and value.get(name) is None else required(value, name, kind)
-
-
 def text_or_none(value: Any, name: str) -> str | None:
-    """Return the name of something: a text, or a whole number as text; None for null.
-
-    Raises:
-        RefusedError: it is neither, or an empty text.
-    """
+    """Return the name of something: a text, or a whole number as text; None for null. An empty text is refused."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
@@ -68,19 +58,13 @@ def text_or_none(value: Any, name: str) -> str | None:
 
 
 def number_or_none(value: Any, name: str = "reward") -> float | None:
-    """Return a finite number, 1 for true and 0 for false; None for null.
-
-    Raises:
-        RefusedError: it is something else.
-    """
+    """Return a finite number, 1 for true and 0 for false; None for null."""
     if value is None:
         return None
-    number = math.nan
-    if isinstance(value, int | float):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise RefusedError(
             f"{name} that is no finite number", f"found {shown(value)}. Allowed: a number, true or false"
@@ -89,11 +73,7 @@ def number_or_none(value: Any, name: str = "reward") -> float | None:
 
 
 def time_or_none(value: Any, name: str) -> datetime | None:
-    """Return a time that is given in ISO 8601 or in seconds since 1970; None for null. UTC where no zone is given.
-
-    Raises:
-        RefusedError: it is neither.
-    """
+    """Return a time that is given in ISO 8601 or in seconds since 1970; None for null. UTC where no zone is given."""
     if value is None:
         return None
     try:
