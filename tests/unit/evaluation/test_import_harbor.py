@@ -74,7 +74,7 @@ def trial(folder: Path, result: Any, files: Sequence[str] = ("agent/trajectory.j
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(TRAJECTORY))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps({"trial_name": folder.name, "task_name": folder.name, **result}))
+    (folder / "result.json").write_text(json.dumps({"task_name": folder.name, **result}))
 
 
 REWARDED = {"verifier_result": {"rewards": {"reward": 1.0}}}

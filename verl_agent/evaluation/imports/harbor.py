@@ -67,7 +67,7 @@ def _trajectory(file: Path, source: str) -> Found:
 
 
 def _result(trial: Path) -> Any:
-    """Return the value of a trial's `result.json`; an empty one if there is none."""
+    """Return the value of a trial's `result.json`; an empty one without the file."""
     file = trial / "result.json"
     try:
         return read_json(file.read_bytes().decode("utf-8-sig")) if file.is_file() else {}
@@ -85,7 +85,7 @@ def _missing(trial: Path, path: Path, done: bool) -> Iterator[Found]:
         if not done:
             yield Found(f"{source}/result.json", refused=error)
         return
-    if not done and ("trial_name" in result or (trial / "trial.log").exists()):  # else it is the result of a job
+    if not done and ("task_name" in result or (trial / "trial.log").exists()):  # else it is the result of a job
         yield Found(source, refused=RefusedError("a trial without a trajectory", _said(problem)))
     for step in steps if done else ():
         name = optional(step, "step_name", str)
