@@ -111,7 +111,7 @@ def test_logs_of_inspect_are_imported(tmp_path: Path) -> None:
     for kind in ("eval", "json"):
         records, found = imported(tmp_path / kind, "inspect")
         assert dict(found.refused) == {"content of the type 'image'": 1}
-        by_task = {record["task"]: record for record in records}
+        by_task = {record["task"].removeprefix("task/"): record for record in records}
         assert (by_task["sum"]["reward"], by_task["chat"]["reward"]) == (1.0, 0.0)
         assert by_task["sum"]["turns"][0]["action"] == {"name": "add", "arguments": {"x": 1, "y": 2}}
         assert by_task["sum"]["turns"][0]["observation"] == "3"

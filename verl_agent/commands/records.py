@@ -47,8 +47,11 @@ def import_command(  # noqa: PLR0913 - one for each option
         fail(f"--rewards {rewards} is not allowed. Allowed: LOW..HIGH, such as 0..1.")
     found = import_records(file, kind, into, ImportSettings(env, calls, lowest, highest, reward, score, thoughts))
     print_line(f"Wrote {counted(found.episodes, 'episode')} to {into}.")
-    if found.unrated:
-        print_line(f"Without a reward: {found.unrated}. They are shown, and not trained on; --reward gives them one.")
+    if stated := found.unrated - found.undecided:
+        print_line(f"Without a reward: {stated}. They are shown, and not trained on; --reward gives them one.")
+    if found.undecided:
+        names = " | ".join(sorted(found.choices))
+        print_line(f"With several scores, and so unrated: {found.undecided}. Choose one: --score {names}.")
     if found.left_out:
         print_line(f"Left out, since a record has no place for them: {_listed(found.left_out)}.")
     if found.refused:

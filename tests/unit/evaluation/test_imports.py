@@ -1,52 +1,24 @@
 """Test imports of other programs' trajectories: what a record says, and what is refused, counted and left out."""
 
+import gzip
 import json
 import tracemalloc
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 import verl_agent as va
-from tests.support.episodes import STARTED, played, talk
-from tests.support.tool_envs import ITEM, Echo
+from tests.support.imports import ARGUMENTS, CALL, TOLD, imported, refusals, write
 from verl_agent.agents.functions import FunctionCalls
 from verl_agent.commands.cli import app
 from verl_agent.envs.action_format import ToolFormat
 from verl_agent.envs.call_formats import CALL_FORMATS
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.imports.conversation import ImportSettings
-from verl_agent.evaluation.imports.job import Imported, import_records
+from verl_agent.evaluation.imports.job import import_records
 from verl_agent.results.failures_report import analyze_failures
-from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
-from verl_agent.trace.record_files import EpisodeWriter, read_records
 from verl_agent.training.offline.selection import EpisodeSource, select_episodes, usable_records
-from verl_agent.types import StopReason
-from verl_agent.viewer.export.write import export_episodes
-
-ARGUMENTS = {"city": "Zürich </tool_call>", "days": 3, "limit": 1.5, "deep": {"list": [1, None, True, ""]}}
-CALL = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": json.dumps(ARGUMENTS)}}
-TOLD: list[dict[str, Any]] = [
-    {"role": "developer", "content": "Use tools."},
-    {"role": "user", "content": [{"type": "text", "text": "Sun?"}]},
-    {"role": "assistant", "content": "I ask.", "tool_calls": [CALL]},
-    {"role": "tool", "tool_call_id": "c1", "content": "rain"},
-    {"role": "assistant", "content": "No."},
-]
-
-
-def write(path: Path, lines: Sequence[Any]) -> Path:
-    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
-    return path
-
-
-def imported(path: Path, kind: str = "messages", **settings: Any) -> tuple[list[EpisodeRecord], Imported]:
-    into = path.parent / f"imported-{len(list(path.parent.iterdir()))}"
-    found = import_records(path, kind, into, ImportSettings(settings.pop("env", "trip"), **settings))
-    return list(read_records(into)), found
 
 
 @pytest.mark.parametrize("calls", sorted(CALL_FORMATS))
@@ -103,11 +75,43 @@ def test_what_a_source_does_not_state_is_named_and_an_episode_without_a_reward_i
         ({"messages": [*TOLD, TOLD[1], TOLD[1]]}, "several messages after one reply"),
         ({"messages": [*TOLD[:3], TOLD[3], TOLD[3]]}, "calls without an answer of their own"),
         ({"messages": [*TOLD[:3], {**TOLD[3], "tool_call_id": "c9"}]}, "an answer to no call"),
-        ({"messages": [TOLD[1], {"role": "assistant", "content": "", "function_call": {}}]}, "function_call"),
-        ({"messages": [TOLD[1], {"role": "assistant", "content": "Hm.", "weight": 0}]}, "weight"),
+        (
+            {"messages": [TOLD[1], {"role": "assistant", "function_call": {}}]},
+            "message 2 has {}. Allowed: null. Write",
+        ),
+        ({"messages": [TOLD[1], {**TOLD[4], "weight": 0}]}, "weight that is not allowed: message 2 has 0. Allowed: 1"),
+        (
+            {"messages": [TOLD[1], {"role": "assistant", "content": None, "refusal": "No."}]},
+            "the type 'refusal'",
+        ),
+        (
+            {"messages": [TOLD[1], {"role": "assistant", "content": [{"type": "refusal"}]}]},
+            "the type 'refusal'",
+        ),
+        ({"messages": [TOLD[1], {"role": "assistant", "content": " "}]}, "an empty reply"),
+        (
+            {"messages": [TOLD[1], {"role": "ipython"}]},
+            'role that is not allowed: message 2 has "ipython". Allowed:',
+        ),
+        ({"messages": [{"from": "human"}]}, "a message without role: message 1"),
+        ({"messages": [TOLD[1], {**TOLD[2], "tool_calls": [{"type": "function"}]}]}, "a call without name: message 2"),
+        (
+            {"messages": [TOLD[1], {**TOLD[2], "tool_calls": [{**CALL, "type": "custom"}]}]},
+            "tool_calls.type that",
+        ),
+        ({"messages": ["hi"]}, 'a message that is no object: message 1 has "hi"'),
+        ({"messages": {}}, "messages that is not a list: found {}"),
+        ({"messages": TOLD, "task": ""}, 'task that is no name: found "". Allowed: text, a whole number or null'),
+        ({"messages": TOLD, "task": [1]}, "task that is no name: found [1]"),
+        ({"messages": TOLD, "task": True}, "task that is no name: found true"),
+        ({"messages": TOLD, "model": {"name": "m"}}, "model that is no name"),
+        (json.dumps({"messages": TOLD, "reward": 10**400}), "reward that is no finite number"),
         ({"messages": [TOLD[1], {**TOLD[2], "tool_calls": [{"name": "a", "arguments": '{"b": '}]}]}, "no JSON"),
-        ({"prompt": "a", "completion": "b"}, "an episode of another format"),
-        ("[1]", "an episode of another format"),
+        (
+            {"prompt": "a", "completion": "b"},
+            'no messages: {"prompt": "a", "completion": "b"}. If the file',
+        ),
+        ("[1]", "a value that is no object: [1]. Write one object a line"),
         ('{"messages": [], "messages": []}', "no JSON: the key 'messages' occurs twice"),
     ],
 )
@@ -152,166 +156,15 @@ def test_the_command_prints_what_was_written_refused_and_left_out(tmp_path):
     file = write(tmp_path / "a.jsonl", [{"messages": TOLD, "tools": [1]}, "{}"])
     arguments = ["records", "import", str(file), "--as", "messages", "--into", str(tmp_path / "to"), "--env", "trip"]
     printed = CliRunner().invoke(app, arguments).output.replace("\n", " ")
-    assert "Wrote 1 episode" in printed and "tools (1)" in printed and "another format (1)" in printed
+    assert "Wrote 1 episode" in printed and "tools (1)" in printed and "no messages (1)" in printed
     assert "--reward gives them one" in printed
     refused = CliRunner().invoke(app, [*arguments, "--rewards", "high"])
     assert refused.exit_code == 2
 
 
-STEPS: list[dict[str, Any]] = [
-    {"step_id": 1, "source": "user", "message": "Fix it.", "timestamp": "2026-05-01T10:00:00Z"},
-    {
-        "step_id": 2,
-        "source": "agent",
-        "message": "I look.",
-        "reasoning_content": "Where?",
-        "tool_calls": [{"tool_call_id": "1", "function_name": "bash", "arguments": {"command": "ls"}}],
-        "observation": {"results": [{"source_call_id": "1", "content": "a.py"}]},
-        "metrics": {"completion_tokens": 12, "prompt_tokens": 90},
-    },
-    {"step_id": 3, "source": "agent", "message": "Done."},
-]
-TRAJECTORY = {"schema_version": "ATIF-v1.8", "agent": {"name": "a", "version": "1", "model_name": "m"}, "steps": STEPS}
-
-
-def test_a_trial_of_harbor_has_the_reward_of_its_verifier(tmp_path):
-    for name, result in (
-        ("one", {"task_name": "org/fix", "verifier_result": {"rewards": {"reward": 1.0, "style": 0.5}}}),
-        ("two", {"task_name": "org/fix", "exception_info": {"exception_type": "Timeout", "exception_message": "60 s"}}),
-    ):
-        (tmp_path / "job" / name / "agent").mkdir(parents=True)
-        (tmp_path / "job" / name / "result.json").write_text(json.dumps(result))
-        (tmp_path / "job" / name / "agent" / "trajectory.json").write_text(json.dumps(TRAJECTORY))
-    (first, second), found = imported(tmp_path / "job", "atif", thoughts=True)
-    assert (first["task"], first["reward"], first["model"], first["started_at"][:16]) == (
-        *("org/fix", 1.0, "m"),
-        "2026-05-01T10:00",
-    )
-    assert first["turns"][0]["reply"].startswith("<think>\nWhere?\n</think>\n\nI look.\n<tool_call>")
-    assert (first["turns"][0]["tokens"], first["turns"][0]["observation"]) == (12, "a.py")
-    assert (second["stop"], second["error"]) == ("env_error", "Timeout: 60 s")
-    assert found.left_out == {"metrics.prompt_tokens": 2, "score.style": 1}
-    (style, _), _ = imported(tmp_path / "job", "atif", score="style")
-    assert style["reward"] == 0.5
-    assert list(imported(tmp_path / "job", "atif", score="stile")[1].refused) == ["no score 'stile'"]
-
-
-def test_a_trial_with_a_damaged_result_is_refused_by_its_name_and_the_others_are_kept(tmp_path):
-    for name, result in (("bad", '{"task_name": "org/f'), ("good", '{"task_name": "org/fix"}')):
-        (tmp_path / "job" / name / "agent").mkdir(parents=True)
-        (tmp_path / "job" / name / "result.json").write_text(result)
-        (tmp_path / "job" / name / "agent" / "trajectory.json").write_text(json.dumps(TRAJECTORY))
-    (record,), found = imported(tmp_path / "job", "atif")
-    assert (record["task"], list(found.refused)) == ("org/fix", ["a damaged result.json"])
-    (refused,) = tmp_path.glob("*/refused.txt")
-    assert refused.read_text().startswith("bad/agent/trajectory.json: ")
-
-
-def test_copied_steps_are_the_prompt_and_steps_without_a_model_have_another_author(tmp_path):
-    steps = [{**STEPS[0]}, {**STEPS[1], "is_copied_context": True}, {**STEPS[1]}, {**STEPS[2], "llm_call_count": 0}]
-    file = write(tmp_path / "a.jsonl", [{**TRAJECTORY, "steps": steps}])
-    (record,), _ = imported(file, "atif")
-    assert (record["prompt_length"], len(record["turns"])) == (3, 2)
-    assert record["turns"][1]["author"] == "overseer"
-
-
-def node(parent: int | None, role: str, content: str, sampled: bool = False, **more: Any) -> dict[str, Any]:
-    return {"parent": parent, "sampled": sampled, "message": {"role": role, "content": content, **more}}
-
-
-def test_a_trace_of_verifiers_has_its_weighted_rewards_and_its_branches_are_refused(tmp_path):
-    call = {"id": "1", "type": "function", "name": "say", "arguments": '{"word": "a"}'}
-    nodes = [
-        node(None, "user", "Begin."),
-        node(0, "assistant", "", sampled=True, tool_calls=[call]),
-        node(1, "tool", "heard", tool_call_id="1"),
-        node(2, "assistant", "Bye.", sampled=True),
-    ]
-    trace = {
-        "task": {"type": "Task", "data": {"id": "7"}},
-        "agent": {"name": "solver"},
-        "nodes": nodes,
-        "calls": [{"node": 1, "model": "m", "usage": {"completion_tokens": 5}}],
-        "rewards": {"right": {"score": 1.0, "weight": 0.5}, "short": {"score": 1.0, "weight": 0.25}, "other": None},
-        "stop_condition": "max_turns",
-        "timing": {"start": 100.0, "scoring": {"end": 104.5}},
-    }
-    branched = {**trace, "nodes": [*nodes, node(0, "assistant", "Other.", sampled=True)]}
-    file = write(tmp_path / "traces.jsonl", [{"id": "e", "traces": [trace, trace]}, {"id": "f", "traces": [branched]}])
-    (record, other), found = imported(file, "verifiers")
-    assert (record["reward"], record["task"], record["stop"], record["model"]) == (0.75, "7", "turn_limit", "m")
-    assert (record["seconds"], record["turns"][0]["tokens"], record["sample"], other["sample"]) == (4.5, 5, 0, 1)
-    assert record["turns"][0]["action"] == {"name": "say", "arguments": {"word": "a"}}
-    assert list(found.refused) == ["a conversation with branches"]
-
-
-def several_calls() -> EpisodeRecord:
-    """Return a record with two calls in one reply, one of which is broken, as the episode loop writes it."""
-    call = '<tool_call>\n{"name": "note", "arguments": {"patient": "a", "text": "b"}}\n</tool_call>'
-    broken = '<tool_call>\n{"name": "note", "arguments": {"patient": 1}}\n</tool_call>'
-    replies = iter([call + broken, "I say nothing.", call])
-    episode = va.play_sync(ITEM, Echo(), agent="tools", policy=lambda messages: next(replies), max_turns=3)
-    return to_record(episode, EpisodeMeta("evaluation", "test", 3, "g", 1, STARTED, 2.0, shaped_return=0.5))
-
-
-@pytest.mark.parametrize(
-    ("kind", "line"),
-    [
-        ("verifiers", {"task": {"data": {}}, "nodes": [], "rewards": {"bar": {"score": 0.7}, "baz": None}}),
-        ("inspect", {"id": "a", "messages": [], "scores": {"bar": {"value": 0.7}, "baz": {"value": None}}}),
-    ],
-)
-def test_a_score_that_the_source_lacks_is_refused_with_the_names_that_it_has(tmp_path, kind, line):
-    if kind == "verifiers":
-        line["nodes"] = [node(None, "user", "Begin."), node(0, "assistant", "Bye.", sampled=True)]
-        file = write(tmp_path / "a.jsonl", [line])
-    else:
-        line["messages"] = [{"role": "user", "content": "Begin.", "source": "input"}, TOLD[4]]
-        file = tmp_path / "a.json"
-        file.write_text(json.dumps({"samples": [line]}))
-    (named,), found = imported(file, kind, score="bar")
-    assert (named["reward"], named["unknown"].count("reward")) == (0.7, 0)
-    (null,), found = imported(file, kind, score="baz")
-    assert (found.unrated, null["stop"], found.left_out["score.bar"]) == (1, "unrated", 1)
-    with pytest.raises(ConfigError, match=r"no score 'foo': Set --score to one of: bar, baz"):
-        imported(file, kind, score="foo")
-
-
 def test_a_score_of_a_format_that_has_none_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="--score style would have no effect"):
         imported(write(tmp_path / "a.jsonl", [{"messages": TOLD, "reward": 1}]), score="style")
-
-
-def test_an_exported_log_of_inspect_gives_the_same_records_again(tmp_path):
-    records = [
-        several_calls(),
-        talk("a b", task="shop/1", env="tool_echo"),
-        talk("a", 0.0, task="2", stop=StopReason.ENV_ERROR, env="tool_echo") | {"error": "the host died"},
-        talk("a b", 0.0, task="3", stop=StopReason.TURN_TOKENS, env="tool_echo"),
-        played(("east", "hall\n\nx"), (None, "What?"), info={"invalid_action": 1.0}) | {"env": "tool_echo"},
-    ]
-    for record in records:
-        record["turns"][0]["review"] = {"decision": "approved", "by": "person", "reason": "", "seconds": 1.0}
-        record["unknown"] = ["seconds"]
-    with EpisodeWriter(tmp_path / "run" / "episodes.jsonl") as writer:
-        for record in records:
-            writer.write(record)
-    export_episodes([tmp_path / "run"], tmp_path / "run.eval")
-    again, found = imported(tmp_path / "run.eval", "inspect", env="tool_echo")
-    key = partial(json.dumps, sort_keys=True)
-    assert sorted(map(key, again)) == sorted(map(key, read_records(tmp_path / "run")))
-    assert not found.refused
-    with pytest.raises(ConfigError, match="pass --env tool_echo"):
-        imported(tmp_path / "run.eval", "inspect")
-
-
-def test_a_log_of_inspect_that_is_cut_off_is_refused_with_the_way_to_write_it_anew(tmp_path):
-    with EpisodeWriter(tmp_path / "run" / "episodes.jsonl") as writer:
-        writer.write(talk())
-    export_episodes([tmp_path / "run"], tmp_path / "run.eval")
-    (tmp_path / "cut.eval").write_bytes((tmp_path / "run.eval").read_bytes()[:-40])
-    with pytest.raises(ConfigError, match="inspect log convert"):
-        imported(tmp_path / "cut.eval", "inspect")
 
 
 def test_observations_are_those_of_the_agent_that_calls_functions(tmp_path):
@@ -327,3 +180,92 @@ def test_failures_of_imported_episodes_are_counted_without_an_oracle(tmp_path):
     import_records(write(tmp_path / "a.jsonl", lines), "messages", tmp_path / "into", ImportSettings("trip"))
     (summary,), (failed,) = analyze_failures(tmp_path / "into")
     assert (summary.failed, summary.episodes, failed.task, failed.divergence) == (1, 2, "a", None)
+
+
+def test_true_and_false_are_the_rewards_one_and_zero(tmp_path):
+    file = write(tmp_path / "a.jsonl", [{"messages": TOLD, "reward": reward} for reward in (True, False)])
+    assert [record["reward"] for record in imported(file)[0]] == [1.0, 0.0]
+
+
+def test_the_sample_of_an_episode_counts_in_its_task_from_0(tmp_path):
+    names = ["a", "b", "a", 7, "a", "7"]
+    lines: list[Any] = [{"messages": TOLD, "task": name} for name in names]
+    records, _ = imported(write(tmp_path / "a.jsonl", [*lines[:3], "{}", *lines[3:]]))
+    assert [(one["task"], one["sample"]) for one in records] == [
+        *(("a", 0), ("b", 0), ("a", 1)),
+        *(("7", 0), ("a", 2), ("7", 1)),
+    ]
+
+
+def test_a_task_takes_the_same_memory_whatever_the_length_of_its_name(tmp_path):
+    def peak(tasks: int) -> int:
+        lines = [{"messages": TOLD, "task": f"{number} {'long ' * 200}"} for number in range(tasks)]
+        file = write(tmp_path / f"{tasks}.jsonl", lines)
+        tracemalloc.start()
+        import_records(file, "messages", tmp_path / str(tasks), ImportSettings("trip"))
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(10)  # imports
+    assert peak(320) < peak(20) + 300 * 250  # bytes; a name has 1000
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
+    text = json.dumps({"messages": TOLD}) + "\r\n"
+    (tmp_path / "a.jsonl").write_bytes((text * 2).encode("utf-8-sig"))
+    records, found = imported(tmp_path / "a.jsonl")
+    assert (len(records), dict(found.refused)) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("encode", "reason"),
+    [
+        (gzip.compress, "gunzip -c FILE > NEW"),
+        (lambda text: text.decode().encode("utf-16"), "iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+        (lambda text: text.decode().encode("utf-16-le"), "iconv -f UTF-16 -t UTF-8 FILE > NEW"),
+        (lambda text: text.decode().encode("latin-1"), "iconv -f LATIN1 -t UTF-8 FILE > NEW"),
+        (lambda text: text.replace(b"\n", b"\r"), "line ends of CR alone"),
+    ],
+)
+def test_a_file_of_another_encoding_is_refused_with_the_command_that_converts_it(tmp_path, encode, reason):
+    line = json.dumps({"messages": [{"role": "user", "content": "é"}, TOLD[4]]}, ensure_ascii=False) + "\n"
+    (tmp_path / "a.jsonl").write_bytes(encode((line * 2).encode()))
+    assert reason in refusals(tmp_path / "a.jsonl", "messages")
+
+
+def test_a_mark_of_calls_in_the_text_beside_a_call_is_escaped_and_counted_but_a_thought_is_kept(tmp_path):
+    said = "<think>A <tool_call> helps.</think>\n\nI write <tool_call>."
+    messages = [*TOLD[:2], {**TOLD[2], "content": said}, *TOLD[3:]]
+    (record,), found = imported(write(tmp_path / "a.jsonl", [{"messages": messages}]))
+    reply = record["turns"][0]["reply"]
+    assert reply.startswith("<think>A <tool_call> helps.</think>\nI write &lt;tool_call>.\n<tool_call>\n")
+    assert [call.name for call in CALL_FORMATS["hermes"].read(reply)] == ["weather"]
+    assert sum(found.left_out.values()) == 1 and "written as &lt;tool_call" in next(iter(found.left_out))
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
+def test_a_folder_that_cannot_be_written_is_a_config_error(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    file = write(tmp_path / "a.jsonl", [{"messages": TOLD}])
+    with pytest.raises(ConfigError, match="Set --into to a folder"):
+        import_records(file, "messages", tmp_path / place, ImportSettings("trip"))
+
+
+def test_settings_and_paths_that_an_import_cannot_use_are_refused_with_what_to_do(tmp_path):
+    file = write(tmp_path / "a.jsonl", [{"messages": TOLD}])
+    assert "--env is empty" in refusals(file, "messages", env=" ")
+    assert "is a folder, and --as messages reads one file of JSON lines" in refusals(tmp_path, "messages")
+    assert "does not exist" in refusals(tmp_path / "b.jsonl", "messages")
+    assert "it is empty" in refusals(write(tmp_path / "c.jsonl", []), "messages")
+
+
+def test_the_command_advises_to_choose_one_of_several_scores(tmp_path):
+    messages = [{"role": "user", "content": "Begin.", "source": "input"}, TOLD[4]]
+    sample = {"id": 1, "messages": messages, "scores": {"a": {"value": 1}, "b": {"value": 0}}}
+    (tmp_path / "a.json").write_text(json.dumps({"eval": {"task": "t"}, "samples": [sample]}))
+    arguments = [str(tmp_path / "a.json"), "--as", "inspect", "--into", str(tmp_path / "to"), "--env", "trip"]
+    printed = CliRunner().invoke(app, ["records", "import", *arguments]).output.replace("\n", " ")
+    assert "--score a | b" in printed and "--reward" not in printed
+    with pytest.raises(ConfigError, match="--score NAME"):
+        usable_records([str(tmp_path / "to")], "episodes.records")

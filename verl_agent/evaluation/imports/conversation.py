@@ -5,111 +5,25 @@ A record alternates: a prompt, then one reply and one observation in turn. A con
 
 import hashlib
 import json
-import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
-
-from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
 from verl_agent.agents.functions import FunctionCalls
 from verl_agent.envs.action_format import ToolFormat
 from verl_agent.envs.call_formats import CALL_FORMATS
-from verl_agent.envs.model_api.chat import with_calls
-from verl_agent.envs.strict_json import read_json
+from verl_agent.envs.model_api.chat import MARKS, with_calls
+from verl_agent.evaluation.imports.messages import SourceMessage
+from verl_agent.evaluation.imports.values import Json, RefusedError, number_or_none
 from verl_agent.rollout.actions import joined
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
-from verl_agent.types import (
-    Author,
-    CallResult,
-    Episode,
-    Message,
-    Reply,
-    StepResult,
-    StopReason,
-    TaskItem,
-    ToolCall,
-    Turn,
-)
+from verl_agent.types import CallResult, Episode, Message, Reply, StepResult, StopReason, TaskItem, Turn
 
-ROLES: Mapping[str, str] = {"developer": "system", "agent": "assistant"}
-"""Roles that formats name otherwise."""
 UNKNOWN_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-TEXT_PARTS = ("text", "input_text", "output_text")
-
-
-class RefusedError(Exception):
-    """An episode cannot be a record.
-
-    Attributes:
-        kind: reason in few words, under which the import counts it.
-    """
-
-    def __init__(self, kind: str, detail: str = "") -> None:
-        super().__init__(f"{kind}: {detail}" if detail else kind)
-        self.kind = kind
-
-
-class SourceCall(BaseModel):
-    """Function call, in the form of OpenAI, ATIF, verifiers or Inspect."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-    name: str = Field(validation_alias=AliasChoices("name", "function_name", AliasPath("function", "name"), "function"))
-    arguments: dict[str, Any] | str | None = Field(
-        None, validation_alias=AliasChoices("arguments", AliasPath("function", "arguments"))
-    )
-    id: str = Field("", validation_alias=AliasChoices("id", "tool_call_id"))
-    type: Literal["function"] = "function"
-    parse_error: None = None
-
-    def call(self) -> ToolCall:
-        """Return the call; raise RefusedError if its arguments are no JSON object."""
-        value: Any = self.arguments or {}
-        try:
-            value = read_json(value) if isinstance(value, str) else value
-        except ValueError as error:
-            raise RefusedError("arguments of a call that are no JSON", f"{self.name}: {error}") from error
-        if not isinstance(value, dict):
-            raise RefusedError("arguments of a call that are no JSON object", f"{self.name}: {value!r:.100}")
-        return ToolCall(self.name, value)
-
-
-class SourceMessage(BaseModel):
-    """Message, in the form of OpenAI, ATIF, verifiers or Inspect.
-
-    Attributes:
-        sampled: False for a message of the role `assistant` that no model wrote, such as an example in the prompt.
-    """
-
-    model_config = ConfigDict(extra="allow", strict=True)
-    role: Annotated[
-        Literal["system", "user", "assistant", "tool"], BeforeValidator(lambda one: ROLES.get(one, one))
-    ] = Field(validation_alias=AliasChoices("role", "source"))
-    content: str | list[Any] | None = Field(None, validation_alias=AliasChoices("content", "message"))
-    reasoning: str | None = Field(None, validation_alias=AliasChoices("reasoning_content", "reasoning"))
-    tool_calls: list[SourceCall] | None = None
-    tool_call_id: str | None = None
-    sampled: bool = True
-    author: Author = "policy"
-    tokens: Annotated[int, Field(ge=0)] = 0
-    weight: Literal[1] | None = None
-    function_call: None = None
-    audio: None = None
-
-    def texts(self) -> tuple[str, str]:
-        """Return content and reasoning; raise RefusedError for images and other content that is no text."""
-        content: list[str] = []
-        thoughts = [self.reasoning or ""]
-        for part in [self.content or ""] if not isinstance(self.content, list) else self.content:
-            value: Any = {"type": "text", "text": part} if isinstance(part, str) else part
-            kind = str(value.get("type")) if isinstance(value, dict) else type(value).__name__
-            text = value.get("text", value.get("reasoning")) if isinstance(value, dict) else None
-            if kind not in (*TEXT_PARTS, "reasoning") or not isinstance(text, str):
-                raise RefusedError(f"content of the type {kind.replace('image_url', 'image')!r}", "a record holds text")
-            (thoughts if kind == "reasoning" else content).append(text)
-        return "\n".join(content), "\n".join(filter(None, thoughts))
+THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
+"""Thought at the start of a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +54,11 @@ class SourceEpisode:
     """Episode as its source states it; None for what it does not state.
 
     Attributes:
-        number: number of the episode in the import, from 0.
+        choices: names of its scores, if it has several and none was chosen; then it has no return.
         left_out: number of values by the name of their field that a record cannot hold.
     """
 
     messages: Sequence[SourceMessage]
-    number: int = 0
     reward: float | None = None
     task: str | None = None
     category: str | None = None
@@ -154,7 +67,25 @@ class SourceEpisode:
     seconds: float | None = None
     stop: StopReason | None = None
     error: str = ""
+    choices: tuple[str, ...] = ()
     left_out: Counter[str] = field(default_factory=Counter)
+
+    def count(self, value: Json, known: Collection[str], prefix: str = "") -> None:
+        """Count the values that a record cannot hold: all but null, empty and known ones."""
+        self.left_out.update(f"{prefix}{name}" for name, one in value.items() if one and name not in known)
+
+    def choose(self, scores: Json, name: str, usual: str = "") -> None:
+        """Set the return to the score that the user named, else to the usual or the only one. Count the others.
+
+        Raises:
+            RefusedError: there are scores, but not the named one, or it is no number.
+        """
+        if name and scores and name not in scores:
+            raise RefusedError(f"no score {name!r}", f"Set --score to one of: {', '.join(scores)}")
+        name = name or (usual if usual in scores else next(iter(scores)) if len(scores) == 1 else "")
+        self.choices = () if name in scores else tuple(scores)
+        self.left_out.update(f"score.{one}" for one, value in scores.items() if one != name and value is not None)
+        self.reward = number_or_none(scores.get(name))
 
 
 def episode_record(source: SourceEpisode, settings: ImportSettings) -> EpisodeRecord:
@@ -163,13 +94,16 @@ def episode_record(source: SourceEpisode, settings: ImportSettings) -> EpisodeRe
     Raises:
         RefusedError: the conversation does not alternate, holds more than text, or its return is not allowed.
     """
-    reward = settings.reward if source.reward is None else source.reward
+    reward = settings.reward if source.reward is None and not source.choices else source.reward
+    if source.error:
+        source.count({"reward beside an error": source.reward is not None}, ())
+        reward = None
     if reward is not None and not settings.lowest <= reward <= settings.highest:  # NaN is not either
         allowed = f"{settings.lowest:g}..{settings.highest:g}"
         raise RefusedError(f"reward outside of {allowed}", f"{reward}. Set --rewards to the range of the source")
     first = next((n for n, one in enumerate(source.messages) if one.role == "assistant" and one.sampled), None)
     if first is None:
-        raise RefusedError("no reply of a model")
+        raise RefusedError("no reply of a model", source.error)
     stop = StopReason.ENV_ERROR if source.error else source.stop or StopReason.TERMINATED
     stop = StopReason.UNRATED if reward is None and stop.valid else stop
     prompt = [_plain(one, settings, source.left_out) for one in source.messages[:first]]
@@ -189,7 +123,7 @@ def episode_record(source: SourceEpisode, settings: ImportSettings) -> EpisodeRe
         "stop": source.error or source.stop,
     }
     meta = EpisodeMeta(
-        "collection", "", 0, task, source.number, source.started_at or UNKNOWN_TIME, source.seconds or 0.0,
+        "collection", "", 0, task, 0, source.started_at or UNKNOWN_TIME, source.seconds or 0.0,
         model=source.model or "",
     )  # fmt: skip
     record = to_record(episode, meta)
@@ -213,6 +147,8 @@ def _add_turns(episode: Episode, source: SourceEpisode, settings: ImportSettings
         if not heard and left:
             raise RefusedError("a reply without an observation after it", f"but a message of the role {left[0].role!r}")
         calls = [call.call() for call in reply.tool_calls or ()]
+        if not calls and not reply.texts()[0].strip():
+            raise RefusedError("an empty reply", "it has neither text nor a call")
         answers = _answers(reply, heard)
         steps: Sequence[StepResult | None] = (
             [StepResult(answer) for answer in answers] if answers else [None] * len(calls)
@@ -262,27 +198,20 @@ def _plain(message: SourceMessage, settings: ImportSettings, left_out: Counter[s
     written = [
         CALL_FORMATS[settings.calls].write(call.name, call.call().arguments) for call in message.tool_calls or ()
     ]
-    text = with_calls(text, written)
+    if written:
+        thought = THOUGHT.match(text)
+        head, text = (thought[0] + "\n", text[thought.end() :].lstrip()) if thought else ("", text)
+        left_out.update(f"{mark} in the text beside a call, written as &lt;{mark[1:]}" for mark in MARKS.findall(text))
+        text = head + with_calls(text, written)
     if thoughts and settings.thoughts:
         text = f"<think>\n{thoughts.strip()}\n</think>\n\n{text}"
     elif thoughts:
         left_out["reasoning"] += 1
+    extras = [extra for call in message.tool_calls or () for extra in (call.model_extra or {}).items()]
+    left_out.update(f"call.{name}" for name, value in extras if value)
     left_out.update(f"message.{name}" for name, value in (message.model_extra or {}).items() if value)
     return {"role": message.role, "content": text}
 
 
 def _checksum(prompt: Sequence[Message]) -> str:
     return hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:12]
-
-
-def number_or_none(value: Any) -> float | None:
-    """Return a finite number; None for null.
-
-    Raises:
-        RefusedError: it is neither.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RefusedError("reward that is no finite number", f"{value!r:.100}")
-    return float(value)

@@ -1,143 +1,129 @@
 """Formats of other programs: OpenAI's messages, Harbor's ATIF, verifiers' traces and Inspect's logs."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from pydantic import TypeAdapter
-
-from verl_agent.evaluation.imports.conversation import (
-    ImportSettings,
+from verl_agent.evaluation.imports.conversation import ImportSettings, SourceEpisode
+from verl_agent.evaluation.imports.harbor import atif_of, read_atif
+from verl_agent.evaluation.imports.messages import messages_of
+from verl_agent.evaluation.imports.texts import Found, lines_of, samples_of, traces_of
+from verl_agent.evaluation.imports.values import (
+    Json,
     RefusedError,
-    SourceEpisode,
-    SourceMessage,
     number_or_none,
+    optional,
+    required,
+    text_or_none,
+    time_or_none,
 )
-from verl_agent.evaluation.imports.texts import Found, atif_of, lines_of, samples_of
 from verl_agent.trace.record import EPISODE_RECORD_VERSION, EpisodeRecord, parse_record
 from verl_agent.types import Message, StopReason
 
-MESSAGES = TypeAdapter(list[SourceMessage])
-SCORES: Mapping[Any, float] = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, True: 1.0, False: 0.0}
-"""Scores that Inspect writes as letters or as truth values, and their numbers (`value_to_float`)."""
+SCORES: Mapping[str, float] = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Scores that Inspect writes as letters, and their numbers (`value_to_float`)."""
 INSPECT_LIMITS = {"message": StopReason.TURN_LIMIT, "turn": StopReason.TURN_LIMIT, "token": StopReason.EPISODE_TOKENS}
 TOKEN_LIMITS = ("max_input_tokens", "max_output_tokens", "max_total_tokens")
 VERIFIERS_LIMITS = {"max_turns": StopReason.TURN_LIMIT, **dict.fromkeys(TOKEN_LIMITS, StopReason.EPISODE_TOKENS)}
-Json = Mapping[str, Any]
 Read: TypeAlias = SourceEpisode | EpisodeRecord
 """An episode of another program, or a record that this package wrote into another format."""
 
 
-def read_messages(value: Json, beside: Json, settings: ImportSettings) -> Iterator[Read]:
-    """Yield the episode of a line with `messages`, and perhaps with `reward`, `task`, `category` and `model`."""
+def read_messages(value: Json, beside: Json, settings: ImportSettings) -> Read:
+    """Return the episode of a line with `messages`, and perhaps with `reward`, `task`, `category` and `model`."""
     names = ("task", "category", "model")
-    messages, reward = MESSAGES.validate_python(value["messages"]), number_or_none(value.get("reward"))
-    task, category, model = (_text(value.get(name)) for name in names)
-    episode = SourceEpisode(messages, reward=reward, task=task, category=category, model=model)
-    yield _counted(episode, value, ("messages", "reward", *names))
+    episode = SourceEpisode(messages_of(required(value, "messages", list)), reward=number_or_none(value.get("reward")))
+    episode.task, episode.category, episode.model = (
+        text_or_none(value.get(name) if name == "task" else value.get(name) or None, name) for name in names
+    )
+    episode.count(value, ("messages", "reward", *names))
+    return episode
 
 
-def read_atif(value: Json, beside: Json, settings: ImportSettings) -> Iterator[Read]:
-    """Yield the episode of a trajectory. Steps that were copied from another one are its prompt."""
-    messages: list[SourceMessage] = []
-    left_out: Counter[str] = Counter()
-    for step in value["steps"]:
-        results = (step.get("observation") or {}).get("results") or ()
-        used = ("step_id", "timestamp", "model_name", "llm_call_count", "is_copied_context", "metrics", "observation")
-        metrics = step.get("metrics") or {}
-        message = {name: one for name, one in step.items() if name not in used}
-        message["sampled"] = not step.get("is_copied_context")
-        message["author"] = "overseer" if step.get("llm_call_count") == 0 else "policy"
-        message["tokens"] = metrics.get("completion_tokens") or 0
-        left_out.update(f"metrics.{name}" for name, one in metrics.items() if one and name != "completion_tokens")
-        messages.append(SourceMessage.model_validate(message))
-        role = "tool" if messages[-1].tool_calls else "user"
-        for result in results:
-            said, call = result.get("content") or "", result.get("source_call_id")
-            messages.append(SourceMessage.model_validate({"role": role, "content": said, "tool_call_id": call}))
-            left_out.update(f"observation.{name}" for name in ("subagent_trajectory_ref", "extra") if result.get(name))
-    agent, rewards = value.get("agent") or {}, (beside.get("verifier_result") or {}).get("rewards") or {}
-    problem = beside.get("exception_info") or {}
+def read_verifiers(value: Json, beside: Json, settings: ImportSettings) -> Read:
+    """Return the episode of an agent's trace. A trace that is not `ok` and has an error is an environment error."""
+    agent = optional(value, "agent", dict)
+    if agent.get("trainable") is False:
+        raise RefusedError("an agent that is not trained", f"agent.trainable of {agent.get('name')!r} is false")
+    nodes = required(value, "nodes", list)
+    if [node.get("parent") for node in nodes] != [None, *range(len(nodes))][: len(nodes)]:
+        raise RefusedError("a conversation with branches", "a record has one")
+    calls = optional(value, "calls", list)
+    tokens = {call.get("node"): optional(call, "usage", dict).get("completion_tokens") for call in calls}
+    messages = messages_of([
+        {**required(node, "message", dict), "sampled": bool(node.get("sampled")), "tokens": tokens.get(number) or 0}
+        for number, node in enumerate(nodes)
+    ])  # fmt: skip
+    parts: dict[str, float | None] = {}
+    for name, one in optional(value, "rewards", dict).items():
+        score = None if one is None else number_or_none(one.get("score"))
+        parts[name] = None if score is None else score * (number_or_none(one.get("weight", 1), "weight") or 0.0)
+    known = [part for part in parts.values() if part is not None]
+    task, info, timing = (optional(value, name, dict) for name in ("task", "info", "timing"))
+    data = optional(task, "data", dict)
+    names = (data.get("id"), data.get("name"), task.get("key"), task.get("hash"))
+    start = number_or_none(timing.get("start"), "timing.start")
+    scored = optional(timing, "scoring", dict) or optional(timing, "agent", dict)
+    end = number_or_none(scored.get("end"), "timing.end")
+    errors = [one for part in (value, beside) if not part.get("ok") for one in optional(dict(part), "errors", list)]
+    stop = next((one for one in StopReason if one == info.get("stop")), None)
     episode = SourceEpisode(
         messages,
-        reward=_chosen(rewards, settings.score, left_out, "reward"),
-        task=_text(beside.get("task_name")),
-        model=_text(agent.get("model_name")),
-        started_at=_time((value["steps"] or [{}])[0].get("timestamp")),
-        error=f"{problem['exception_type']}: {problem['exception_message']}" if problem and not rewards else "",
-        left_out=left_out,
+        reward=sum(known) if known else None,
+        task=text_or_none(next((one for one in names if one not in (None, "")), None), "task.data.id"),
+        category=text_or_none(data.get("category") or None, "task.data.category"),
+        model=text_or_none(next((call.get("model") for call in calls if call.get("model")), None), "model"),
+        started_at=time_or_none(start or None, "timing.start"),
+        seconds=end - start if start and end else None,
+        stop=stop or VERIFIERS_LIMITS.get(optional(value, "stop_condition", str)),
+        error=f"{errors[-1].get('type')}: {errors[-1].get('message')}" if errors else "",
     )
-    yield _counted(episode, value, ("schema_version", "session_id", "trajectory_id", "agent", "steps"))
+    if settings.score:
+        episode.choose(parts, settings.score)
+    read = ("version", "id", "verifiers", "task", "agent", "nodes", "calls", "rewards", "timing", "ok")
+    said = ("errors",) if errors else ()
+    episode.count(value, (*read, *said, "stop_condition", "is_completed"))
+    episode.count(beside, ("id", "task", "ok", *said), "episode.")
+    return episode
 
 
-def read_verifiers(value: Json, beside: Json, settings: ImportSettings) -> Iterator[Read]:
-    """Yield one episode for each trace of an agent."""
-    for trace in value.get("traces", [value]):
-        nodes, left_out = trace["nodes"], Counter[str]()
-        if [node.get("parent") for node in nodes] != [None, *range(len(nodes) - 1)]:
-            raise RefusedError("a conversation with branches", "a record has one")
-        messages = MESSAGES.validate_python([{**one["message"], "sampled": bool(one.get("sampled"))} for one in nodes])
-        calls = {call.get("node"): call.get("usage") or {} for call in trace.get("calls", ())}
-        for number, message in enumerate(messages):
-            message.tokens = calls.get(number, {}).get("completion_tokens", 0)
-        rewards = trace.get("rewards") or {}
-        parts = {name: one and one["score"] * one.get("weight", 1.0) for name, one in rewards.items()}
-        known = [part for part in parts.values() if part is not None]
-        total = sum(known) if known else None
-        reward = _chosen(parts, settings.score, left_out) if settings.score else number_or_none(total)
-        task, info, timing = trace["task"], trace.get("info") or {}, trace.get("timing") or {}
-        stop = next((one for one in StopReason if one == info.get("stop")), None)
-        start, end = timing.get("start"), (timing.get("scoring") or timing.get("agent") or {}).get("end")
-        errors = trace.get("errors") or ()
-        episode = SourceEpisode(
-            messages,
-            reward=reward,
-            task=_text(task["data"].get("id") or task["data"].get("name") or task.get("key") or task.get("hash")),
-            category=_text(task["data"].get("category")),
-            model=_text(next((call.get("model") for call in trace.get("calls", ()) if call.get("model")), None)),
-            started_at=datetime.fromtimestamp(start, UTC) if start else None,
-            seconds=end - start if start and end else None,
-            stop=stop or VERIFIERS_LIMITS.get(trace.get("stop_condition") or ""),
-            error=f"{errors[-1]['type']}: {errors[-1]['message']}" if errors and not known else "",
-            left_out=left_out,
-        )
-        read = ("version", "id", "verifiers", "task", "agent", "nodes", "calls", "rewards", "timing", "errors", "ok")
-        yield _counted(episode, trace, (*read, "stop_condition", "is_completed"))
-
-
-def read_inspect(value: Json, beside: Json, settings: ImportSettings) -> Iterator[Read]:
-    """Yield the episode of a sample; the record itself, if `verl-agent view --export` wrote the sample."""
-    metadata = value.get("metadata") or {}
+def read_inspect(value: Json, beside: Json, settings: ImportSettings) -> Read:
+    """Return the episode of a sample; the record itself, if `verl-agent view --export` wrote the sample."""
+    metadata = optional(value, "metadata", dict)
     if metadata.get("version") == EPISODE_RECORD_VERSION and "prompt_length" in metadata:
-        yield _exported(value, metadata)
-        return
-    attached = value.get("attachments") or {}
+        return _exported(value, metadata)
+    attached = optional(value, "attachments", dict)
     messages = []
-    for source in value["messages"]:
+    for source in required(value, "messages", list):
         message = {name: part for name, part in source.items() if name not in ("id", "source", "function", "model")}
         message["content"] = _attached(source.get("content"), attached)
         message["sampled"] = source.get("source") != "input"
-        messages.append(SourceMessage.model_validate(message))
-    scores = {name: one.get("value") for name, one in (value.get("scores") or {}).items()}
-    left_out: Counter[str] = Counter()
-    output, limit = value.get("output") or {}, (value.get("limit") or {}).get("type")
-    cut = [one.get("stop_reason") for one in output.get("choices") or ()][:1] == ["max_tokens"]
+        messages.append(message)
+    output, limit = optional(value, "output", dict), optional(value, "limit", dict).get("type")
+    cut = [one.get("stop_reason") for one in optional(output, "choices", list)][:1] == ["max_tokens"]
+    task, number = text_or_none(beside.get("task"), "eval.task"), text_or_none(value.get("id"), "id")
     episode = SourceEpisode(
-        messages,
-        reward=_chosen(scores, settings.score, left_out),
-        task=str(value["id"]),
-        model=_text(output.get("model")),
-        started_at=_time(value.get("started_at")),
-        seconds=number_or_none(value.get("total_time")),
+        messages_of(messages),
+        task=f"{task}/{number}" if task and number else number,
+        model=text_or_none(output.get("model") or None, "output.model"),
+        started_at=time_or_none(value.get("started_at"), "started_at"),
+        seconds=number_or_none(value.get("total_time"), "total_time"),
         stop=INSPECT_LIMITS.get(limit) if limit else StopReason.TURN_TOKENS if cut else None,
-        error=(value.get("error") or {}).get("message", ""),
-        left_out=left_out,
+        error=optional(optional(value, "error", dict), "message", str),
     )
+    episode.choose(_scores(optional(value, "scores", dict)), settings.score)
     read = ("id", "epoch", "input", "messages", "output", "scores", "error", "limit", "started_at", "total_time")
-    yield _counted(episode, value, (*read, "attachments"))
+    episode.count(value, (*read, "attachments"))
+    return episode
+
+
+def _scores(scores: Json) -> dict[str, Any]:
+    """Return the scores of a sample by name; the parts of a score that is an object as `score.part`."""
+    found: dict[str, Any] = {}
+    for name, score in scores.items():
+        one = score.get("value")
+        found |= {f"{name}.{part}": value for part, value in one.items()} if isinstance(one, dict) else {name: one}
+    return {name: SCORES.get(one, one) if isinstance(one, str) else one for name, one in found.items()}
 
 
 def _exported(value: Json, metadata: Json) -> EpisodeRecord:
@@ -163,38 +149,6 @@ def _exported(value: Json, metadata: Json) -> EpisodeRecord:
     return parse_record({**metadata, "turns": turns, "messages": messages})
 
 
-def _counted(episode: SourceEpisode, value: Json, known: Sequence[str]) -> SourceEpisode:
-    """Return an episode that counts the values of its source that a record cannot hold."""
-    episode.left_out.update(name for name, one in value.items() if one and name not in known)
-    return episode
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _time(value: Any) -> datetime | None:
-    found = None if value is None else datetime.fromisoformat(str(value))
-    return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
-
-
-def _chosen(scores: Json, name: str, left_out: Counter[str], usual: str = "") -> float | None:
-    """Return the score that the user named, else the usual one or the only one. Count the others.
-
-    Returns:
-        None without a score, for a score that is null, and for several of which none was named.
-
-    Raises:
-        RefusedError: there are scores, but not the named one.
-    """
-    if name and scores and name not in scores:
-        raise RefusedError(f"no score {name!r}", f"Set --score to one of: {', '.join(map(str, scores))}")
-    name = name or (usual if usual in scores else next(iter(scores)) if len(scores) == 1 else "")
-    left_out.update(f"score.{one}" for one, value in scores.items() if one != name and value is not None)
-    value = scores.get(name)
-    return SCORES[value] if isinstance(value, str | bool) and value in SCORES else number_or_none(value)
-
-
 def _attached(content: Any, attached: Json) -> Any:
     """Return content in which a reference to an attachment of the log is replaced by it."""
     if isinstance(content, list):
@@ -206,17 +160,10 @@ def _attached(content: Any, attached: Json) -> Any:
     return content
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFormat:
-    """Format: the JSON texts of a path, and the episodes of each."""
-
-    texts: Callable[[Path], Iterator[Found]]
-    read: Callable[[Json, Json, ImportSettings], Iterator[Read]]
-
-
-FORMATS: Mapping[str, SourceFormat] = {
-    "messages": SourceFormat(lines_of, read_messages),
-    "atif": SourceFormat(atif_of, read_atif),
-    "verifiers": SourceFormat(lines_of, read_verifiers),
-    "inspect": SourceFormat(samples_of, read_inspect),
+FORMATS: Mapping[str, tuple[Callable[[Path], Iterator[Found]], Callable[[Json, Json, ImportSettings], Read]]] = {
+    "messages": (lines_of, read_messages),
+    "atif": (atif_of, read_atif),
+    "verifiers": (traces_of, read_verifiers),
+    "inspect": (samples_of, read_inspect),
 }
+"""Formats by name: the JSON texts of a path, and the episode of each."""

@@ -1,5 +1,6 @@
 """Import of a file into a folder of records: one episode at a time, refusals by line and reason, all or nothing."""
 
+import hashlib
 import json
 import os
 from collections import Counter
@@ -7,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from verl_agent.envs.call_formats import CALL_FORMATS
 from verl_agent.envs.strict_json import check_value, read_json
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.evaluation.imports.conversation import ImportSettings, RefusedError, SourceEpisode, episode_record
+from verl_agent.evaluation.imports.conversation import ImportSettings, SourceEpisode, episode_record
 from verl_agent.evaluation.imports.formats import FORMATS
-from verl_agent.evaluation.imports.texts import Found
+from verl_agent.evaluation.imports.texts import Found, foreign_encoding
+from verl_agent.evaluation.imports.values import RefusedError, shown
 from verl_agent.trace.record import EpisodeRecord
+from verl_agent.types import StopReason
 from verl_agent.visible import one_line
 
 RECORDS, REFUSED = "episodes.jsonl", "refused.txt"
@@ -28,12 +29,16 @@ class Imported:
     Attributes:
         episodes: number of records.
         unrated: number of them without a return.
+        undecided: number of unrated ones whose source has several scores, none of which was chosen.
+        choices: names of these scores.
         refused: number of refused episodes by reason.
         left_out: number of values by their field that a record cannot hold.
     """
 
     episodes: int = 0
     unrated: int = 0
+    undecided: int = 0
+    choices: set[str] = field(default_factory=set)
     refused: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -46,22 +51,23 @@ def import_records(path: Path, name: str, into: Path, settings: ImportSettings) 
             that can be a record. Nothing is left of an import that fails.
     """
     _check(path, name, into, settings)
-    into.mkdir(parents=True, exist_ok=True)
     drafts = [into / f".{one}.part" for one in (RECORDS, REFUSED)]
-    found = Imported()
+    found, samples = Imported(), Counter[bytes]()
     try:
+        into.mkdir(parents=True, exist_ok=True)
         with drafts[0].open("w", encoding="utf-8") as records, drafts[1].open("w", encoding="utf-8") as refused:
-            for text in FORMATS[name].texts(path):
+            for text in FORMATS[name][0](path):
+                if text.left_out:
+                    found.left_out[text.left_out] += 1
+                    continue
                 try:
-                    for record in _records(text, name, settings, found):
-                        records.write(json.dumps(record) + "\n")
-                        found.episodes += 1
-                        found.unrated += record["stop"] == "unrated"
+                    records.write(json.dumps(_record(text, name, settings, found, samples)) + "\n")
                 except RefusedError as error:
                     found.refused[error.kind] += 1
                     refused.write(f"{text.source}: {one_line(str(error))}\n")
         if not found.episodes:
-            first = drafts[1].read_text(encoding="utf-8").partition("\n")[0] or "it is empty"
+            first = drafts[1].read_text(encoding="utf-8").partition("\n")[0]
+            first = first or ", ".join(f"left out is {one}" for one in found.left_out) or "it is empty"
             raise ConfigError(
                 f"{path} has no episode of the format {name!r}: {first}. If its format is another one, set --as."
             )
@@ -69,50 +75,69 @@ def import_records(path: Path, name: str, into: Path, settings: ImportSettings) 
         if found.refused:
             os.replace(drafts[1], into / REFUSED)
     except OSError as error:
-        raise ConfigError(f"the import of {path} into {into} failed: {error}. Free space, or choose others.") from error
+        raise ConfigError(
+            f"the import of {path} into {into} failed: {error}. Set --into to a folder with space that you may write."
+        ) from error
     finally:
-        for draft in drafts:
-            draft.unlink(missing_ok=True)
+        if into.is_dir():
+            for draft in drafts:
+                draft.unlink(missing_ok=True)
     return found
 
 
-def _records(text: Found, name: str, settings: ImportSettings, found: Imported) -> list[EpisodeRecord]:
-    """Return the records of one JSON text.
+def _record(
+    text: Found, name: str, settings: ImportSettings, found: Imported, samples: Counter[bytes]
+) -> EpisodeRecord:
+    """Return the record of one JSON text and count it.
+
+    Args:
+        samples: number of records of each task so far, by a checksum of 16 bytes: 100 bytes of memory a task.
 
     Raises:
         RefusedError: it is no JSON, or no episode.
     """
-    value = _decoded(text.text, "the end is missing: the file is cut off" if text.torn else "no JSON")
-    beside = _decoded(text.beside, "a damaged result.json") if text.beside else {}
-    made: list[EpisodeRecord] = []
+    if text.refused is not None:
+        raise text.refused
+    value = _decoded(text)
+    if not isinstance(value, dict):
+        raise RefusedError("a value that is no object", f"{shown(value)}. Write one object a line: jq -c '.[]' FILE")
     try:
-        for read in FORMATS[name].read(value, beside, settings):
-            if isinstance(read, SourceEpisode):
-                read.number = found.episodes + len(made)
-                made.append(episode_record(read, settings))
-                found.left_out.update(read.left_out)
-            elif read["env"] != settings.env:
-                raise RefusedError("an episode of another environment", f"pass --env {read['env']}")
-            else:
-                made.append(read)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field_path = ".".join(map(str, first["loc"]))
-        raise RefusedError("a value that its format does not allow", f"{field_path}: {first['msg']}") from error
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ConfigError) as error:
+        read = FORMATS[name][1](value, text.beside, settings)
+        record = episode_record(read, settings) if isinstance(read, SourceEpisode) else read
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         # boundary: the value has been written by another program, and may have any form
-        raise RefusedError("an episode of another format", f"{type(error).__name__}: {error}") from error
-    return made
+        raise RefusedError("an episode of another format", f"a field has not the form of {name!r}") from error
+    except ConfigError as error:  # of an exported record
+        raise RefusedError("an episode of another format", str(error)) from error
+    if record["env"] != settings.env:
+        raise RefusedError("an episode of another environment", f"pass --env {record['env']}")
+    if isinstance(read, SourceEpisode):
+        task = hashlib.blake2b(record["task"].encode(), digest_size=16).digest()
+        record["sample"] = samples[task]
+        samples[task] += 1
+        found.left_out.update(read.left_out)
+        if record["stop"] == StopReason.UNRATED:
+            found.undecided += bool(read.choices)
+            found.choices.update(read.choices)
+    found.episodes += 1
+    found.unrated += record["stop"] == StopReason.UNRATED
+    return record
 
 
-def _decoded(text: Any, refusal: str) -> Any:
+def _decoded(text: Found) -> Any:
     """Return the value of a JSON text, or a value that is decoded already."""
     try:
-        if isinstance(text, bytes):
-            return read_json(text.decode())
-        check_value(text)
-        return text
+        if isinstance(text.text, bytes):
+            return read_json(text.text.decode("utf-8-sig"))
+        check_value(text.text)
+        return text.text
     except ValueError as error:
+        problem = foreign_encoding(text.text) if isinstance(text.text, bytes) else ""
+        if isinstance(error, UnicodeDecodeError) and "end of data" not in error.reason:
+            problem = problem or f"{error.reason}. Convert it: iconv -f LATIN1 -t UTF-8 FILE > NEW"
+        if problem:
+            raise RefusedError("no UTF-8", problem) from error
+        refusal = "the end is missing: the file is cut off" if text.torn else "no JSON"
         raise RefusedError(refusal, str(error)) from error
 
 
@@ -125,8 +150,12 @@ def _check(path: Path, name: str, into: Path, settings: ImportSettings) -> None:
         )
     if settings.calls not in CALL_FORMATS:
         raise ConfigError(f"--calls {settings.calls}: this is no format. {did_you_mean(settings.calls, CALL_FORMATS)}")
-    if not path.exists() or (path.is_dir() and name not in ("atif", "inspect")):
-        raise ConfigError(f"{path} is no file{' or folder' if name in ('atif', 'inspect') else ''}. Correct the path.")
+    if not settings.env.strip():
+        raise ConfigError("--env is empty. Set it to the name of the environment that the records get.")
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist. Correct the path.")
+    if path.is_dir() and name not in ("atif", "inspect"):
+        raise ConfigError(f"{path} is a folder, and --as {name} reads one file of JSON lines. Name the file.")
     if (into / RECORDS).exists():
         raise ConfigError(f"{into / RECORDS} exists. Choose another --into, or remove the folder.")
     if not -1e300 < settings.lowest < settings.highest < 1e300 or settings.highest <= 0:

@@ -139,8 +139,8 @@ def _check_rated(records: Sequence[EpisodeRecord], key: str) -> None:
     if unrated := [record for record in records if record["stop"] == StopReason.UNRATED]:
         raise ConfigError(
             f"{key} holds {len(unrated)} episodes without a reward, such as one of task {unrated[0]['task']!r} of env "
-            f"{unrated[0]['env']!r}: their source states none. Import it again and say what they earned: verl-agent "
-            "records import ... --reward 1"
+            f"{unrated[0]['env']!r}: their source states none, or several scores. Import it again: verl-agent records "
+            "import ... --score NAME to choose one of several, or --reward 1 to say what they earned."
         )
 
 
