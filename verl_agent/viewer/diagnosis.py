@@ -8,10 +8,10 @@ from verl_agent.results.findings import find_problems
 from verl_agent.results.findings_steps import RunHistory, first_line
 from verl_agent.results.findings_trends import Finding
 from verl_agent.types import StopReason
-from verl_agent.viewer.charts import read_logs, read_run
 from verl_agent.viewer.conditions import LAST_ATTEMPT
-from verl_agent.viewer.layout import link_to, run_path
+from verl_agent.viewer.links import link_to, run_path
 from verl_agent.viewer.queries import needed_turns
+from verl_agent.viewer.run_data import read_logs, read_run
 from verl_agent.viewer.state import OpenedSource
 from verl_agent.visible import make_visible
 

@@ -18,8 +18,8 @@ from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.hang_watch import PHASE_FILE, START
 from verl_agent.runs.identity import LOCK_FILE, read_plan
 from verl_agent.trace.progress import STEPS_FOR_ETA
-from verl_agent.viewer.charts import read_run
 from verl_agent.viewer.conditions import LAST_ATTEMPT
+from verl_agent.viewer.run_data import read_run
 from verl_agent.viewer.state import OpenedSource
 
 WINDOW_S = 120

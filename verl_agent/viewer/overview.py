@@ -163,14 +163,15 @@ def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
     return f"success {first} → {last}, mean return {before} → {after} ({steps}; {counted(episodes, 'episode')})"
 
 
-def changed_settings(folder: Path) -> list[tuple[str, str, str]]:
+def changed_settings(opened: OpenedSource) -> list[tuple[str, str, str]]:
     """Return key, base value and value of each setting of a training run that differs from the base recipe.
 
     Only settings that the run recorded are compared; base values that refer to other settings are left out.
     """
+    folder = opened.source.folder
     try:
         recorded = read_settings(folder, SETTINGS_FILE)
-        if not recorded:
+        if opened.source.kind != "training" or not recorded:
             return []
         with _composing:
             base = reference("agent_grpo")

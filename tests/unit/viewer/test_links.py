@@ -7,7 +7,7 @@ import pytest
 from starlette.datastructures import QueryParams
 
 from verl_agent.errors import ConfigError
-from verl_agent.viewer.layout import link_to, run_path
+from verl_agent.viewer.links import link_to, run_path
 from verl_agent.viewer.pages.run import other_runs
 from verl_agent.viewer.state import ViewerState
 

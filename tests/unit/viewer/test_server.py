@@ -30,13 +30,14 @@ from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS, Curve, Pane
 from verl_agent.trace.run_panels import MOST_CURVES
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
-from verl_agent.viewer.charts import RunData, chart, panels
+from verl_agent.viewer.charts import chart
 from verl_agent.viewer.episode_html import split_reply
 from verl_agent.viewer.filters import SavedFilters
 from verl_agent.viewer.layout import MAX_UNOPENED
 from verl_agent.viewer.live import WINDOW_S, read_now
 from verl_agent.viewer.overview import read_overview, status_of
 from verl_agent.viewer.queries import TaskStep, success_rates
+from verl_agent.viewer.run_data import RunData, panels
 from verl_agent.viewer.server import LOCAL, listen, serving_pages
 from verl_agent.viewer.state import ViewerState, short_keys
 from verl_agent.viewer.text import MAX_NAME, cut_text, make_visible, short_name

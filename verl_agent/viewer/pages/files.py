@@ -6,8 +6,8 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.images import FOLDER, TYPES, find_image
-from verl_agent.viewer.layout import link_to, run_path
-from verl_agent.viewer.pages.paging import whole_number
+from verl_agent.viewer.links import link_to, run_path
+from verl_agent.viewer.pages.listing import whole_number
 from verl_agent.viewer.parts import read_part
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.visible import make_visible
