@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from nicegui import ui
 
 from verl_agent.errors import ConfigError, describe_exception
-from verl_agent.viewer.episode_html import html
+from verl_agent.viewer.episode_html import block, html
 from verl_agent.viewer.links import here
-from verl_agent.viewer.text import cut_text
 from verl_agent.visible import make_visible
 
 
@@ -63,14 +62,6 @@ def show_html(content: str, classes: str = "w-full") -> ui.html:
     return ui.html(content, sanitize=False).classes(classes)
 
 
-def show_text(text: str, classes: str = "") -> None:
-    """Show text of a model or an environment as it is: never as markup, long text cut with a button for the rest."""
-    shown, left_out = cut_text(text)
-    label = ui.label(shown).classes(f"mono {classes}")
-    if left_out:
-
-        def show_all() -> None:
-            label.text = cut_text(text, len(text))[0]
-            button.delete()
-
-        button = ui.button(f"{left_out:,} more characters", on_click=show_all).props("dense flat size=sm")
+def show_text(text: str, look: str = "") -> None:
+    """Show text of a model or an environment as it is: never as markup, long text folded; see `block`."""
+    show_html(block(text, look))

@@ -23,7 +23,7 @@ from verl_agent.viewer.queries import (
     success_rates,
     summarize_steps,
 )
-from verl_agent.viewer.state import OpenedSource
+from verl_agent.viewer.state import OpenedSource, in_thread
 
 Axis = Literal["step", "episodes", "turns", "tokens", "hours"]
 """Quantity of the x axis: `hours` count from the first episode to the beginning of a step; `episodes`, `turns` and
@@ -109,6 +109,16 @@ def read_run(opened: OpenedSource) -> RunData:
         success_rates(opened.index),
         mean_returns(opened.index),
     )
+
+
+def cached_run(opened: OpenedSource) -> RunData:
+    """Return the numbers of an opened run, read again only after it has changed."""
+    return opened.cached("run", partial(read_run, opened))
+
+
+async def fetch_run(opened: OpenedSource) -> RunData:
+    """Return `cached_run`; a thread reads, so that other pages are served meanwhile."""
+    return await in_thread(partial(cached_run, opened))
 
 
 def panels(run: RunData) -> list[Panel]:

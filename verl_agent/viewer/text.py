@@ -12,15 +12,9 @@ MAX_NAME = 200
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-def cut_text(text: str, limit: int = MAX_SHOWN) -> tuple[str, int]:
-    """Return the visible text, cut to about `limit` characters, and the number of characters that are left out."""
-    return make_visible(text[:limit]), max(0, len(text) - limit)
-
-
 def short_name(name: str) -> str:
     """Return a name for a line of other text: visible, cut to `MAX_NAME`, isolated if it is written from the right."""
-    shown, left_out = cut_text(name, MAX_NAME)
-    shown += "…" if left_out else ""
+    shown = make_visible(name[:MAX_NAME]) + ("…" if len(name) > MAX_NAME else "")
     from_right = any(unicodedata.bidirectional(character) in ("R", "AL", "AN") for character in shown)
     return f"\u2068{shown}\u2069" if from_right else shown
 

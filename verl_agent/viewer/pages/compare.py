@@ -12,11 +12,12 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.viewer.elements import add_heading, show_html, show_text
-from verl_agent.viewer.episode_html import turn_head
+from verl_agent.viewer.elements import add_heading, show_html
+from verl_agent.viewer.episode_html import block, turn_head
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import new_page, url_of
 from verl_agent.viewer.links import here, link_to, run_path
+from verl_agent.viewer.pages.files import link_to_text
 from verl_agent.viewer.pages.listing import add_turn_pager, whole_number
 from verl_agent.viewer.pages.table import add_sorted_table
 from verl_agent.viewer.pairs import PairedChanges, TaskPair, an_evaluation, compare_pairs, pair_tasks
@@ -180,7 +181,8 @@ async def _show_task(sides: list[Side], query: dict[str, str]) -> None:
     add_heading(f"{task['env']} {short_name(task['task'])}")
     at = whole_number("turn", query.get("turn", "1"))
     with ui.element("div").classes("sides"):
-        parts = [await _episode(side, task, query.get(f"{side.name}_episode", ""), at) for side in sides]
+        shown = [await _episode(side, task, query.get(f"{side.name}_episode", ""), at) for side in sides]
+    parts = [part for _, part in shown]
     first, total = max(part.first for part in parts), max(part.total for part in parts)
     add_turn_pager(first, total)
     turns = [part.record["turns"] if part.first == first else [] for part in parts]
@@ -189,7 +191,7 @@ async def _show_task(sides: list[Side], query: dict[str, str]) -> None:
         same = all(pair) and pair[0]["observation"] == pair[1]["observation"]
         words = await in_thread(partial(word_difference, *replies))
         with ui.element("div").classes("sides"):
-            for side, turn, words_html in zip("AB", pair, words, strict=True):
+            for side, (url, _), turn, words_html in zip("AB", shown, pair, words, strict=True):
                 with ui.column().classes("gap-1"):
                     if turn is None:
                         ui.label(f"{side}, turn {number}: the episode has ended.").classes("muted")
@@ -197,22 +199,24 @@ async def _show_task(sides: list[Side], query: dict[str, str]) -> None:
                     # `word_difference` escapes everything that the model wrote.
                     show_html(f"{turn_head(number, turn)}<div class='mono'>{words_html}</div>")
                     if not same:
-                        show_text(turn["observation"] or "", "sunken w-full")
+                        place, rest = f"turn={number}&part=observation", partial(link_to_text, url)
+                        show_html(block(turn["observation"] or "", "sunken", place, rest))
         await sleep(0)  # others are served between two turns
 
 
-async def _episode(side: Side, task: dict[str, str], given: str, turn: int) -> EpisodePart:
-    """Add links to the episodes of a task on one side, and return the part with a turn of the chosen one."""
+async def _episode(side: Side, task: dict[str, str], given: str, turn: int) -> tuple[str, EpisodePart]:
+    """Add links to the episodes of a task on one side, and return the URL of the chosen one and a part of it."""
     chosen = Filter.parse({**side.chosen.values, **task})
     rows = await in_thread(partial(find_episodes, side.opened.index, chosen, MAX_EPISODES))
     if not rows:
         raise ConfigError(f"run {side.opened.key!r} has no episode of task {task['task']!r}. Choose another task.")
     number = next((row["id"] for row in rows if str(row["id"]) == given), rows[0]["id"])
+    url = run_path(side.opened, f"/episode/{number}")
     with ui.column().classes("gap-1"):
-        ui.link(f"{side.name.upper()}: {side.opened.key}", run_path(side.opened, f"/episode/{number}"))
+        ui.link(f"{side.name.upper()}: {side.opened.key}", url)
         with ui.row().classes("gap-2"):
             for row in rows:
                 text = f"step {row['step']} sample {row['sample']}{' solved' if row['success'] else ''}"
                 link = ui.link(text, here(**{f"{side.name}_episode": row["id"]}))
                 link.classes("font-bold" if row["id"] == number else "")
-    return await in_thread(partial(read_part, side.opened.index, number, turn))
+    return url, await in_thread(partial(read_part, side.opened.index, number, turn))

@@ -2,7 +2,6 @@
 
 from asyncio import sleep
 from functools import partial
-from html import escape
 from typing import NamedTuple
 
 from nicegui import ui
@@ -27,7 +26,7 @@ from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import Page, add_keys
 from verl_agent.viewer.links import here, link_to, run_path
 from verl_agent.viewer.pages.episodes import filter_of
-from verl_agent.viewer.pages.files import image_url
+from verl_agent.viewer.pages.files import image_url, link_to_text
 from verl_agent.viewer.pages.labels import add_label_editor
 from verl_agent.viewer.pages.listing import add_turn_pager, whole_number
 from verl_agent.viewer.parts import EpisodePart, read_part
@@ -56,7 +55,7 @@ async def show(page: Page, opened: OpenedSource, request: Request) -> None:
     place = await in_thread(lambda: record_place(opened.index, number))
     why, states = WhyPanels(place), StatePanels(part, lambda: opened.index.read(number))
     url = run_path(opened, f"/episode/{number}")
-    texts = ShownTexts(partial(image_url, opened), partial(_link_to_text, url))
+    texts = ShownTexts(partial(image_url, opened), partial(link_to_text, url))
     await _turns(part, turn, texts, why, states)
 
 
@@ -65,10 +64,6 @@ class ShownTexts(NamedTuple):
 
     image: FindImage
     rest: ShowRest
-
-
-def _link_to_text(url: str, place: str, rest: str) -> str:
-    return f'<a href="{escape(f"{url}/text?{place}")}">{len(rest):,} more characters</a>'
 
 
 async def _facts(opened: OpenedSource, row: Row, part: EpisodePart) -> None:

@@ -11,7 +11,7 @@ from verl_agent.viewer.elements import add_fields, icon_button, show_error
 from verl_agent.viewer.filters import DIVERGENCE, SORT, Filter, SavedFilters
 from verl_agent.viewer.layout import Page, add_keys
 from verl_agent.viewer.links import here, link_to, run_path
-from verl_agent.viewer.pages.listing import Listing, add_listing
+from verl_agent.viewer.pages.listing import add_listing
 from verl_agent.viewer.queries import Row, count_episodes, find_episodes
 from verl_agent.viewer.state import OpenedSource
 from verl_agent.viewer.text import short_name
@@ -51,18 +51,6 @@ async def show(page: Page, opened: OpenedSource, request: Request) -> None:
     chosen = filter_of(request, "columns")
     _filters(opened, chosen, columns)
     _saved(opened, chosen)
-    await add_episodes(page, opened, request, chosen, columns)
-
-
-def filter_of(request: Request, *others: str) -> Filter:
-    """Return the filter in the parameters of a URL, of which `page` and `others` are none."""
-    return Filter.parse({name: value for name, value in request.query_params.items() if name not in ("page", *others)})
-
-
-async def add_episodes(
-    page: Page, opened: OpenedSource, request: Request, chosen: Filter, columns: tuple[str, ...]
-) -> None:
-    """Add the table of the episodes that a filter selects."""
 
     def find(limit: int, offset: int) -> tuple[list[Row], int]:
         return find_episodes(opened.index, chosen, limit, offset), count_episodes(opened.index, chosen)
@@ -70,7 +58,12 @@ async def add_episodes(
     def link(row: Row) -> str:
         return link_to(run_path(opened, f"/episode/{row['id']}"), chosen.values)
 
-    await add_listing(page, opened, request, Listing("episode", columns, find, link, sortable=True))
+    await add_listing(page, opened, "episode", columns, find, link, sortable=True)
+
+
+def filter_of(request: Request, *others: str) -> Filter:
+    """Return the filter in the parameters of a URL, of which `page` and `others` are none."""
+    return Filter.parse({name: value for name, value in request.query_params.items() if name not in ("page", *others)})
 
 
 def _columns(value: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from verl_agent.viewer.layout import Page
 from verl_agent.viewer.links import link_to, run_path
 from verl_agent.viewer.listings import count_groups, learning_signal, list_groups
 from verl_agent.viewer.pages.episodes import filter_of
-from verl_agent.viewer.pages.listing import Listing, add_listing, add_turn_pager, whole_number
+from verl_agent.viewer.pages.listing import add_listing, add_turn_pager, whole_number
 from verl_agent.viewer.parsing import PART
 from verl_agent.viewer.queries import GroupSummary, Row, find_group
 from verl_agent.viewer.recorded_tokens import trained_advantage
@@ -72,7 +72,7 @@ async def _list(page: Page, opened: OpenedSource, request: Request) -> None:
         return link_to(run_path(opened, "/group"), {name: row[name] for name in GROUP_FIELDS})
 
     await page.show(opened, count, describe)
-    await add_listing(page, opened, request, Listing("group", COLUMNS, find, link))
+    await add_listing(page, opened, "group", COLUMNS, find, link)
 
 
 def _shown(row: Row) -> Row:

@@ -9,7 +9,7 @@ from verl_agent.viewer.elements import show_error
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import Page
 from verl_agent.viewer.links import here, link_to, run_path
-from verl_agent.viewer.pages.listing import Listing, add_listing
+from verl_agent.viewer.pages.listing import add_listing
 from verl_agent.viewer.queries import Row, count_episodes, find_episodes, find_labels
 from verl_agent.viewer.state import OpenedSource
 from verl_agent.viewer.text import short_name
@@ -41,7 +41,7 @@ async def show(page: Page, opened: OpenedSource, request: Request) -> None:
 
     await page.show(opened, lambda: find_labels(opened.index), show_tags)
     link = lambda row: link_to(run_path(opened, f"/episode/{row['id']}"))  # noqa: E731
-    await add_listing(page, opened, request, Listing("labelled episode", COLUMNS, find, link))
+    await add_listing(page, opened, "labelled episode", COLUMNS, find, link)
 
 
 def add_label_editor(opened: OpenedSource, row: Row) -> None:

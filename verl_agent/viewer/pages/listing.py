@@ -1,7 +1,6 @@
 """Long tables in pages: the number of the page in the URL, links to the pages before and after, rows that follow."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from nicegui import ui
 from starlette.requests import Request
@@ -47,26 +46,24 @@ def page_number(request: Request) -> int:
     return whole_number("page", request.query_params.get("page", "1"), 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Rows of a table that the server finds page by page.
+async def add_listing(
+    page: Page,
+    opened: OpenedSource,
+    noun: str,
+    columns: Sequence[str],
+    find: Callable[[int, int], tuple[Sequence[TableRow], int]],
+    link: Callable[[TableRow], str],
+    sortable: bool = False,
+) -> None:
+    """Add a table whose rows are found page by page, their number and the links to other pages; it follows the source.
 
-    Attributes:
+    Args:
         noun: name of a row, such as `episode`.
-        find: function that returns the rows after an offset, at most a limit, and the number of all rows.
+        find: function that returns at most a limit of rows after an offset, and the number of all rows.
         link: function that returns the URL that a row opens.
         sortable: True if `find` reads the parameter `sort` of the URL.
     """
-
-    noun: str
-    columns: Sequence[str]
-    find: Callable[[int, int], tuple[Sequence[TableRow], int]]
-    link: Callable[[TableRow], str] | None = None
-    sortable: bool = False
-
-
-async def add_listing(page: Page, opened: OpenedSource, request: Request, listing: Listing) -> None:
-    """Add the table, its number of rows and the links to other pages; it follows the source in place."""
+    request = ui.context.client.request
     number = page_number(request)
     total = 0
 
@@ -79,14 +76,14 @@ async def add_listing(page: Page, opened: OpenedSource, request: Request, listin
         previous = icon_button("chevron_left", "previous page", lambda: go(-1))
         following = icon_button("chevron_right", "next page", lambda: go(1))
     add_keys({"p": ("previous page", lambda: go(-1)), "n": ("next page", lambda: go(1))})
-    table = Table(listing.columns, (), listing.link, sortable=listing.sortable)
+    table = Table(columns, (), link, sortable=sortable)
     first = (number - 1) * PAGE_SIZE
 
     async def draw() -> None:
         nonlocal total
-        rows, total = await opened.fetch(("rows", str(request.url)), lambda: listing.find(PAGE_SIZE, first))
+        rows, total = await opened.fetch(("rows", str(request.url)), lambda: find(PAGE_SIZE, first))
         table.show(rows)
-        every, last = counted(total, listing.noun), min(first + PAGE_SIZE, total)
+        every, last = counted(total, noun), min(first + PAGE_SIZE, total)
         label.text = every if total <= PAGE_SIZE and number == 1 else f"{first + 1} to {last} of {every}"
         previous.set_visibility(number > 1)
         following.set_visibility(last < total)

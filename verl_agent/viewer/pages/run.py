@@ -28,10 +28,10 @@ from verl_agent.viewer.run_data import (
     Axis,
     RunData,
     describe_panel,
+    fetch_run,
     metric_names,
     metric_panels,
     panels,
-    read_run,
     watched,
 )
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
@@ -51,7 +51,7 @@ async def show(page: Page, opened: OpenedSource, request: Request) -> None:
     query = request.query_params
     others = other_runs(page.state, query)
     axis = _axis(query.get("x", "step"))
-    run = await opened.fetch("run", partial(read_run, opened))
+    run = await fetch_run(opened)
     smooth = whole_number("smooth", query.get("smooth", str(run.usual_window)), 1)
     await _summary(page, opened)
     await page.show(opened, partial(find_in_run, opened), partial(show_findings, opened))
@@ -98,7 +98,7 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
 
 async def _metrics(opened: Sequence[OpenedSource], metrics: list[str]) -> None:
     """Show a field in which any logged metric is chosen; nothing for a source without metrics."""
-    runs = [await one.fetch("run", partial(read_run, one)) for one in opened]
+    runs = [await fetch_run(one) for one in opened]
     names = metric_names(runs)
     if not names:
         return
@@ -231,13 +231,13 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
         run = opened[0] if len(opened) == 1 else next(o for o in opened if event.series_name.startswith(f"{o.key}: "))
         name = event.series_name if len(opened) == 1 else event.series_name.removeprefix(f"{run.key}: ")
         point: Any = event.data  # [x, y, step], see `chart`
-        shown = panels(await run.fetch("run", partial(read_run, run)))
+        shown = panels(await fetch_run(run))
         curve = next((curve for panel in shown for curve in panel.curves if curve.name == name), None)
         parameters = curve.parameters if curve else {}
         ui.navigate.to(link_to(run_path(run, "/episodes"), {**parameters, "step": point[2]}))
 
     async def draw() -> None:
-        runs = [await one.fetch("run", partial(read_run, one)) for one in opened]
+        runs = [await fetch_run(one) for one in opened]
         if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
             empty.set_visibility(False)  # curves of one point
             return

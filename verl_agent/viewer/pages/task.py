@@ -3,8 +3,6 @@
 Without a task in the URL, the page lists the tasks.
 """
 
-from functools import partial
-
 from nicegui import ui
 from starlette.requests import Request
 
@@ -15,10 +13,10 @@ from verl_agent.viewer.layout import Page
 from verl_agent.viewer.links import here, link_to, run_path
 from verl_agent.viewer.listings import SHOWN_TASKS, count_tasks, list_tasks
 from verl_agent.viewer.pages.episodes import filter_of
-from verl_agent.viewer.pages.listing import Listing, add_listing
+from verl_agent.viewer.pages.listing import add_listing
 from verl_agent.viewer.pages.table import Table
 from verl_agent.viewer.queries import Row, TaskStep, task_history
-from verl_agent.viewer.run_data import read_run
+from verl_agent.viewer.run_data import fetch_run
 from verl_agent.viewer.state import OpenedSource, in_thread
 from verl_agent.viewer.table_html import Link
 from verl_agent.viewer.text import sparkline
@@ -42,7 +40,7 @@ async def show(page: Page, opened: OpenedSource, request: Request) -> None:
             Curve(purpose, {at.step: at.success for at in history if at.purpose == purpose}, color)
             for purpose, color in zip(sorted({at.purpose for at in history}), COLORS, strict=False)
         ]
-        run = await opened.fetch("run", partial(read_run, opened))
+        run = await fetch_run(opened)
         add_chart(SUCCESS.title, chart([(run, Panel(SUCCESS, curves))]))
     most = max(len(at.ids) for at in history)
     samples = [f"sample {number}" for number in range(most)]
@@ -75,7 +73,7 @@ async def _list(page: Page, opened: OpenedSource, request: Request) -> None:
     def link(row: Row) -> str:
         return link_to(run_path(opened, "/task"), {"env": row["env"], "task": row["task"]})
 
-    await add_listing(page, opened, request, Listing("task", COLUMNS, find, link))
+    await add_listing(page, opened, "task", COLUMNS, find, link)
 
 
 def _shown(row: Row) -> Row:

@@ -9,7 +9,7 @@ from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import Page
 from verl_agent.viewer.links import here, run_path
-from verl_agent.viewer.pages.listing import Listing, add_listing, whole_number
+from verl_agent.viewer.pages.listing import add_listing, whole_number
 from verl_agent.viewer.queries import Row, find_row
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, in_thread
@@ -43,7 +43,7 @@ async def show_list(page: Page, opened: OpenedSource, request: Request) -> None:
         ui.label(f"No tokens are recorded. {HOW}")
         return
     ui.label(f"Tokens are recorded of {counted(total, 'episode')}; a click opens one.")
-    await add_listing(page, opened, request, Listing("episode", COLUMNS, find, lambda row: _path(opened, row["id"])))
+    await add_listing(page, opened, "episode", COLUMNS, find, lambda row: _path(opened, row["id"]))
 
 
 def _path(opened: OpenedSource, episode: int) -> str:
