@@ -6,6 +6,7 @@ Without a group in the URL, the page lists the groups.
 import json
 from asyncio import sleep
 from collections.abc import Sequence
+from functools import partial
 
 from nicegui import ui
 from starlette.requests import Request
@@ -56,7 +57,8 @@ async def _list(page: Page, opened: OpenedSource, request: Request) -> None:
     of_training = Filter.parse({**chosen.values, "purpose": "train"})
 
     def count() -> tuple[int, int, int]:
-        return count_groups(opened.index, chosen)[0], *count_groups(opened.index, of_training)
+        groups = count_groups(opened.index, chosen)[0]
+        return groups, *count_groups(opened.index, of_training)
 
     def describe(counts: tuple[int, int, int]) -> None:
         groups, trained, equal = counts
@@ -71,7 +73,7 @@ async def _list(page: Page, opened: OpenedSource, request: Request) -> None:
     def link(row: Row) -> str:
         return link_to(run_path(opened, "/group"), {name: row[name] for name in GROUP_FIELDS})
 
-    await page.show(opened, count, describe)
+    await page.show(opened, partial(opened.cached, ("groups", *chosen.values.items()), count), describe)
     await add_listing(page, opened, "group", COLUMNS, find, link)
 
 

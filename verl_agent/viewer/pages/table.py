@@ -7,7 +7,6 @@ from html import escape
 from nicegui import ui
 
 from verl_agent.viewer.episode_html import html
-from verl_agent.viewer.layout import add_keys
 from verl_agent.viewer.links import here
 from verl_agent.viewer.table_html import Link, TableRow, table_html
 
@@ -17,11 +16,14 @@ _SHOW = """(id, content) => {
   if (at) [...box.querySelectorAll('a')].find(link => link.getAttribute('href') === at)?.focus({preventScroll: true});
 }"""
 """Script that shows other rows; the focus stays on its row."""
-_MOVE = """by => {
-  const rows = [...document.querySelectorAll('a.row')], at = rows.indexOf(document.activeElement);
-  rows[at < 0 ? 0 : at + by]?.focus();
+_MOVE = """(event) => {
+  const by = {ArrowDown: 1, ArrowUp: -1}[event.key], rows = [...event.currentTarget.querySelectorAll('a.row')];
+  const next = by && rows[rows.indexOf(document.activeElement) + by];
+  if (!next) return;
+  event.preventDefault();
+  next.focus();
 }"""
-"""Script that moves the focus to another row, or to the first one."""
+"""Script that moves the focus to the row below or above."""
 
 
 class Table:
@@ -44,21 +46,21 @@ class Table:
         self._sort = ui.context.client.request.query_params.get("sort", "")
         self._heads = {name: self._head(name) for name in columns} if sortable else None
         self._element = ui.html(self._render(rows), sanitize=False).classes("w-full overflow-x-auto")
-        if link is not None:
-            following, previous = lambda: _run(_MOVE, 1), lambda: _run(_MOVE, -1)
-            add_keys({"ArrowDown": ("next row", following), "ArrowUp": ("previous row", previous)})
+        self._element.on("keydown", js_handler=_MOVE)
 
     def show(self, rows: Iterable[TableRow]) -> None:
         """Show other rows in place: scroll and focus stay."""
-        content = self._render(rows)
-        with self._element.props.suspend_updates():  # an update would replace the focused element
-            self._element.props["innerHTML"] = content
-        if self._element.client.has_socket_connection:
-            _run(_SHOW, self._element.id, content)
+        content, props = self._render(rows), self._element.props
+        if not self._element.client.has_socket_connection:
+            props["innerHTML"] = content
+            return
+        with props.suspend_updates():  # an update would replace the focused element
+            props["innerHTML"] = content
+        ui.run_javascript(f"({_SHOW})({self._element.id}, {json.dumps(content)})")
 
     def focus(self) -> None:
         """Give the first row the focus."""
-        _run(_MOVE, 0)
+        ui.run_javascript(f"getHtmlElement({self._element.id}).querySelector('a.row')?.focus()")
 
     def _render(self, rows: Iterable[TableRow]) -> str:
         return table_html(self._columns, rows, self._link, self._heads)
@@ -69,10 +71,6 @@ class Table:
         following = ("" if descending else f"-{name}") if chosen else name
         mark = (" ▼" if descending else " ▲") if chosen else ""
         return f'<a href="{escape(here(sort=following, page=""))}">{html(name.replace("_", " "))}{mark}</a>'
-
-
-def _run(script: str, *arguments: object) -> None:
-    ui.run_javascript(f"({script})({', '.join(map(json.dumps, arguments))})")
 
 
 def add_sorted_table(
