@@ -73,8 +73,8 @@ show();
 """
 MAX_TEXT = 4_500_000
 """Most characters of the episodes of a page, embedded images included; the first episode may have more."""
-COLUMNS = ("step", "purpose", "env", "category", "task", "group", "sample", "reward", "success", "stop")
-"""Columns of the table of episodes, besides the run and the number of turns."""
+COLUMNS = ("run", "step", "purpose", "env", "category", "task", "group", "sample", "reward", "success", "stop", "turns")
+"""Columns of the table of episodes."""
 _GROUP_COLUMNS = ("step", "purpose", "group", "task", "samples", "mean return", "learning signal")
 
 
@@ -116,16 +116,17 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
     size, too_many = len(runs), 0
     for place, part in enumerate(parts):
         for number, episode in enumerate(part.episodes):
-            row = {"run": part.data.name, "turns": episode.total, "id": f"e{place}-{number}"}
-            row |= {name: value for name, value in episode.record.items() if name in COLUMNS}
+            row = {name: value for name, value in episode.record.items() if name in COLUMNS}
+            row |= {"run": part.data.name, "turns": episode.total, "id": f"e{place}-{number}"}
             template = episode_html(episode, part.image) if size < MAX_TEXT else ""
-            if rows and (not template or size + len(template) > MAX_TEXT):
+            length = len(template) + len(table_html(COLUMNS, [row], attributes=_attributes))
+            if rows and (not template or size + length > MAX_TEXT):
                 too_many += 1
                 continue
             rows.append(row)
             templates.append(f'<template id="{row["id"]}">{template}</template>')
-            size += len(template)
-    table = table_html(("run", *COLUMNS, "turns"), rows, attributes=_attributes)
+            size += length
+    table = table_html(COLUMNS, rows, attributes=_attributes)
     filtered = f"<p>Filter: {html(chosen)}</p>" if chosen else ""
     left_out = _left_out(too_many, "episodes", MAX_TEXT) + _left_out(images.left_out, "images", MAX_EMBEDDED)
     page = f"""<!doctype html>
