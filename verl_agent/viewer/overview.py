@@ -126,8 +126,10 @@ def is_running(folder: Path) -> bool:
 
 
 def status_of(opened: OpenedSource) -> str:
-    """Return `running`, `ended` or `stopped`; empty if the folder does not tell."""
+    """Return `reading` until the records are read once, then `running`, `ended`, `stopped`, or "" if it is unknown."""
     folder = opened.source.folder
+    if opened.reading:
+        return "reading"
     if not (folder / LOCK_FILE).is_file():
         return ""
     if is_running(folder):
@@ -136,11 +138,6 @@ def status_of(opened: OpenedSource) -> str:
         reached = max((at.step for at in cached_run(opened).steps if at.episodes), default=0)
         return "ended" if 0 < read_plan(folder) <= reached else f"stopped at step {reached}"
     return "ended" if (folder / REPORT).is_file() else "stopped"
-
-
-def present_status(opened: OpenedSource) -> str:
-    """Return `reading` until the records have been read for the first time, then `status_of`."""
-    return "reading" if opened.reading else status_of(opened)
 
 
 def _result(opened: OpenedSource, run: RunData, validated: list[StepSummary]) -> str:

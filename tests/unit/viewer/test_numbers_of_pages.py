@@ -19,7 +19,7 @@ from verl_agent.viewer.export.write import export_episodes
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.listings import learning_signal, list_groups
-from verl_agent.viewer.overview import present_status, read_overview
+from verl_agent.viewer.overview import read_overview, status_of
 from verl_agent.viewer.queries import mean_divergence, mean_returns, success_rates
 from verl_agent.viewer.run_data import RunData, panels
 from verl_agent.viewer.sources import open_source, open_sources
@@ -123,14 +123,14 @@ def test_a_run_whose_records_are_not_read_yet_is_neither_ended_nor_stopped(tmp_p
     state.start()
     before = opened.changes
     try:
-        shown = {present_status(opened)}
-        wait_until(lambda: shown.add(present_status(opened)) or not opened.reading)
-        assert shown <= {"reading", "ended"} and present_status(opened) == "ended"
+        shown = {status_of(opened)}
+        wait_until(lambda: shown.add(status_of(opened)) or not opened.reading)
+        assert shown <= {"reading", "ended"} and status_of(opened) == "ended"
         assert opened.changes > before, "pages do not learn that it has been read"
     finally:
         state.close()
     opened.reading = True
-    assert present_status(opened) == "reading"
+    assert status_of(opened) == "reading"
 
 
 def test_a_run_started_and_took_as_long_as_its_starts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from nicegui import ui
 from verl_agent.viewer.diagnosis import find_in_run, show_findings
 from verl_agent.viewer.layout import REFRESH_S, Page, new_page, page_part, url_of
 from verl_agent.viewer.links import link_to, run_path
-from verl_agent.viewer.overview import Overview, present_status, read_overview
+from verl_agent.viewer.overview import Overview, read_overview, status_of
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name, sparkline
 from verl_agent.visible import make_visible
@@ -54,7 +54,7 @@ async def _add_card(page: Page, box: ui.element, opened: OpenedSource) -> ui.car
             content.clear()
             show_overview(read)
         with page_part(status):
-            found = await in_thread(partial(present_status, opened))
+            found = await in_thread(partial(status_of, opened))
             status.clear()
             show_status(found)
 

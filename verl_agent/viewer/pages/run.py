@@ -19,7 +19,7 @@ from verl_agent.viewer.diagnosis import find_in_run, show_findings
 from verl_agent.viewer.layout import Page, page_part
 from verl_agent.viewer.links import here, link_to, run_path
 from verl_agent.viewer.live import latest_log, read_now, read_tail
-from verl_agent.viewer.overview import changed_settings, present_status, read_overview
+from verl_agent.viewer.overview import changed_settings, read_overview, status_of
 from verl_agent.viewer.pages.home import show_overview, show_status
 from verl_agent.viewer.pages.listing import whole_number
 from verl_agent.viewer.pages.table import add_text_table
@@ -72,7 +72,7 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
     async def draw() -> None:
         nonlocal seen
         overview = await opened.fetch("overview", partial(read_overview, opened))
-        status = await in_thread(partial(present_status, opened))
+        status = await in_thread(partial(status_of, opened))
         now = await in_thread(lambda: read_now(opened, datetime.now(UTC))) if status == "running" else {}
         if (overview, status, now) == seen:
             return
