@@ -62,7 +62,7 @@ async def show(page: Page, opened: OpenedSource, request: Request) -> None:
 
 
 def filter_of(request: Request, *others: str) -> Filter:
-    """Return the filter in the parameters of a URL, of which `page` and `others` are none."""
+    """Return the filter in the parameters of a URL other than `page` and `others`."""
     return Filter.parse({name: value for name, value in request.query_params.items() if name not in ("page", *others)})
 
 
