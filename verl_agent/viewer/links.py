@@ -37,3 +37,8 @@ def changed_url(request: Request, **changes: object) -> str:
 def here(**changes: object) -> str:
     """Return the URL of the page that is shown with other values of some parameters; see `changed_url`."""
     return changed_url(ui.context.client.request, **changes)
+
+
+def show_in_url(**changes: object) -> None:
+    """Give parameters of the URL other values without loading the page; see `changed_url`."""
+    ui.run_javascript(f"history.replaceState(null, '', {here(**changes)!r})")

@@ -56,6 +56,28 @@ def test_a_new_run_appears_on_home(tmp_path: Path, browser: Browser) -> None:
         page.close()
 
 
+def test_home_shows_the_runs_that_have_all_words_of_a_search(tmp_path: Path, browser: Browser) -> None:
+    root = tmp_path / "runs"
+    for number in range(6):
+        write_run(root / f"r{number}", 1 + number % 2)
+    with viewing(root, tmp_path) as url:
+        page = browser.new_page()
+        page.goto(at(url, "/"))
+        cards = page.locator("h2.heading").filter(visible=True)
+        field = page.get_by_label("search runs")
+        field.fill("R3 train")
+        page.wait_for_url("**/?search=R3+train")
+        page.wait_for_function("[...document.querySelectorAll('h2.heading')].filter(h => h.offsetParent).length === 1")
+        assert cards.all_inner_texts() == ["r3"]
+        write_run(root / "r3-again")
+        page.get_by_role("link", name="r3-again", exact=True).last.wait_for()
+        assert sorted(cards.all_inner_texts()) == ["r3", "r3-again"]
+        page.goto(at(url, "/?search=r4"))
+        cards.first.wait_for()
+        assert (field.input_value(), cards.all_inner_texts()) == ("r4", ["r4"])
+        page.close()
+
+
 def test_any_logged_metric_is_a_chart_and_the_log_has_its_first_error(tmp_path: Path, browser: Browser) -> None:
     run = write_run(tmp_path / "run")
     with viewing(run, tmp_path) as url:
