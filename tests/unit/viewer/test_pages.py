@@ -359,6 +359,29 @@ def test_a_turn_shows_the_commands_that_ask_it_and_their_answers_when_they_come(
     assert answers.count("0.500 [0.095, 0.905]") == 2
 
 
+def test_a_command_is_copied(url: str, browser: Browser, run: Path) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(at(url, "/run/run/episode/1?turn=1"))
+    panel = page.locator("#turn-1")
+    panel.get_by_text("Why this action?").click()
+    panel.get_by_label("copy the command").nth(2).click()
+    command = f"verl-agent what-if {run}/episodes/a.jsonl:1 --turn 1 --oracle"
+    page.wait_for_function("command => navigator.clipboard.readText().then(text => text === command)", arg=command)
+    context.close()
+
+
+def test_a_replay_shows_turn_after_turn_until_the_last(pages) -> None:
+    page = pages("/run/run/episode/1")
+    page.get_by_label("speed of the replay").click()
+    page.get_by_role("option", name="0.5 s a turn").click()
+    button = page.get_by_role("button", name="replay")
+    button.click()
+    for turn in (1, 2):
+        page.wait_for_url(f"**/episode/1?turn={turn}")
+    button.get_by_text("play_arrow").wait_for()  # it has stopped at the last turn
+
+
 def test_a_run_with_a_critic_compares_its_values_with_the_returns(pages, run: Path) -> None:
     sections = {"env": {"name": "talk"}, "horizon": {"max_turns": [4]}, "episode": {"max_tokens_per_turn": 8}}
     (run / "run.json").write_text(json.dumps({"version": 2, "agent": {"name": "act"}, **sections}))

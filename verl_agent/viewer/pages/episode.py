@@ -1,6 +1,7 @@
 """One episode turn by turn: thought, action, observation, rewards, and why it ended."""
 
 from asyncio import sleep
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from verl_agent.errors import counted
 from verl_agent.trace.turn_record import turn_text
 from verl_agent.viewer.conditions import GROUP_FIELDS
-from verl_agent.viewer.elements import show_html, show_text
+from verl_agent.viewer.elements import icon_button, show_html, show_text
 from verl_agent.viewer.episode_html import (
     Fact,
     FindImage,
@@ -24,7 +25,7 @@ from verl_agent.viewer.episode_html import (
 )
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.layout import Page, add_keys
-from verl_agent.viewer.links import here, link_to, run_path
+from verl_agent.viewer.links import here, link_to, run_path, show_in_url
 from verl_agent.viewer.pages.episodes import filter_of
 from verl_agent.viewer.pages.files import image_url, link_to_text
 from verl_agent.viewer.pages.labels import add_label_editor
@@ -121,16 +122,18 @@ async def _turns(part: EpisodePart, chosen: int, texts: ShownTexts, why: WhyPane
             ui.navigate.to(here(turn=turn))
             return
         position = turn
-        ui.run_javascript(
-            f"document.getElementById('turn-{turn}')?.scrollIntoView({{block: 'start'}});"
-            f"const url = new URL(location); url.searchParams.set('turn', {turn}); history.replaceState(null, '', url)"
-        )
+        ui.run_javascript(f"document.getElementById('turn-{turn}')?.scrollIntoView({{block: 'start'}})")
+        show_in_url(turn=turn)
+
+    def advance() -> bool:
+        show_turn(position + 1)
+        return position < part.total
 
     following = ("next turn", lambda: show_turn(position + 1))
     previous = ("previous turn", lambda: show_turn(position - 1))
     add_keys({"j": following, "ArrowRight": following, "k": previous, "ArrowLeft": previous})
     add_turn_pager(part.first, part.total)
-    with ui.row().classes("gap-1 sticky top-12 surface z-10 p-1 w-full items-center"):
+    with ui.row().classes("gap-1 sticky top-12 surface z-10 p-1 w-full items-center") as bar:
         for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
             look = "good" if turn["reward"] > 0 else "bad" if turn["reward"] < 0 else ""
             button = ui.button(str(number), on_click=lambda number=number: show_turn(number), color=None)
@@ -152,6 +155,28 @@ async def _turns(part: EpisodePart, chosen: int, texts: ShownTexts, why: WhyPane
     add_turn_pager(part.first, part.total)
     why.follow()
     states.fill()
+    with bar:
+        _add_replay(advance)
     RawPrompts(why.place, part, chosen)
     if chosen:
         ui.timer(0.3, lambda: show_turn(chosen), once=True)
+
+
+def _add_replay(advance: Callable[[], bool]) -> None:
+    """Add a button that starts and stops the replay, and its speed. Call it when the page is complete.
+
+    Args:
+        advance: function that shows the next turn and returns False at the last one.
+    """
+
+    def step() -> None:
+        timer.active = advance()
+
+    def toggle() -> None:
+        timer.active = not timer.active
+
+    timer = ui.timer(1.0, step, active=False)
+    speed = ui.select({seconds: f"{seconds:g} s a turn" for seconds in (2.0, 1.0, 0.5)}, value=1.0)
+    speed.props('dense aria-label="speed of the replay"').bind_value_to(timer, "interval")
+    button = icon_button("play_arrow", "replay, or pause it", toggle)
+    button.bind_icon_from(timer, "active", lambda active: "pause" if active else "play_arrow")
