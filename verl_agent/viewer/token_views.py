@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from verl_agent.trace.token_files import TokenRow
@@ -96,6 +97,26 @@ def color(row: TokenRow, view: TokenView) -> Colored:
         return round(scaled if view.signed else abs(scaled), 3)
 
     return Colored([None if value is None else level(value) for value in written], bound)
+
+
+def means_by_turn(row: TokenRow) -> list[dict[str, float | None]]:
+    """Return a row of a table for each turn: written tokens, those in the loss, and the mean of each quantity."""
+    quantities = {view.label: values_of(row, view.name) for view in available(row) if view.name != MASK}
+    positions: dict[int, list[int]] = {}
+    for position, turn in enumerate(row.turns):
+        if turn >= 0:
+            positions.setdefault(turn, []).append(position)
+    return [
+        {"turn": turn + 1, "tokens": len(at), "in the loss": sum(row.loss_mask[position] for position in at)}
+        | {label: _mean([values[position] for position in at]) for label, values in quantities.items()}
+        for turn, at in sorted(positions.items())
+    ]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """Return the mean of the recorded values, rounded to four digits; None without one."""
+    recorded = [value for value in values if value is not None]
+    return float(f"{fmean(recorded):.4g}") if recorded else None
 
 
 def hover_values(row: TokenRow) -> list[tuple[str, list[Any]]]:

@@ -229,6 +229,9 @@ def test_tokens_are_text_with_colors_and_their_values_under_the_mouse(pages) -> 
     shown = page.locator(".token-tip").inner_text()
     assert "advantage: 0.5" in shown and "turn: 1" in shown and "in the loss: True" in shown
     assert "broken" not in page.title()
+    page.get_by_text("Means of each turn").click()
+    page.locator(".table tr").nth(1).wait_for()
+    assert page.locator(".table tr").all_inner_texts()[1].split() == ["1", "1", "1", "0.5", "0.25"]
 
 
 @pytest.fixture(scope="module")

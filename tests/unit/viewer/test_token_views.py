@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from verl_agent.trace.token_files import TokenRow
 from verl_agent.viewer.links import changed_url
-from verl_agent.viewer.token_views import VIEWS, alternatives, available, color, hover_values, values_of
+from verl_agent.viewer.token_views import VIEWS, alternatives, available, color, hover_values, means_by_turn, values_of
 
 VIEW = {view.name: view for view in VIEWS}
 
@@ -59,6 +59,14 @@ def test_the_gap_is_that_of_trainer_and_engine() -> None:
 def test_weights_are_colored_by_their_distance_from_1() -> None:
     colored = color(row(rollout_is_weights=[1.0, 2.0, None, 0.5, 1.0]), VIEW["rollout_is_weights"])
     assert colored.levels == [None, 0, 1, None, -0.5, 0]
+
+
+def test_turns_are_counted_and_averaged() -> None:
+    means = means_by_turn(row(entropy=[1.0, 3.0, 9.0, 2.0, 2.0], advantages=[None, None, None, 1 / 3, 0.0]))
+    assert means == [
+        {"turn": 1, "tokens": 2, "in the loss": 2, "advantage": None, "entropy": 2.0},
+        {"turn": 2, "tokens": 2, "in the loss": 1, "advantage": 0.1667, "entropy": 2.0},
+    ]
 
 
 def test_hovering_shows_each_recorded_value() -> None:

@@ -12,7 +12,7 @@ from verl_agent.viewer.episode_html import messages_html, turn_html
 from verl_agent.viewer.layout import REFRESH_S, Page
 from verl_agent.viewer.links import link_to, run_path
 from verl_agent.viewer.pages.listing import whole_number
-from verl_agent.viewer.pages.table import Table
+from verl_agent.viewer.pages.table import Table, in_order
 from verl_agent.viewer.state import OpenedSource, in_thread
 from verl_agent.viewer.text import short_name
 
@@ -23,12 +23,12 @@ NONE = "No episode is in play, or its process has not answered yet."
 async def show_list(page: Page, opened: OpenedSource, request: Request) -> None:
     """Show the page `/run/<key>/running`."""
     status = ui.label()
-    table = Table(COLUMNS, link=lambda row: run_path(opened, f"/running/{row['number']}"))
+    table = Table(COLUMNS, link=lambda row: run_path(opened, f"/running/{row['number']}"), sortable=True)
 
     async def draw() -> None:
         found = await in_thread(partial(read_running, opened.source.records))
         status.text = f"{counted(len(found), 'episode')} in play" if found else NONE
-        table.show(map(_row, found))
+        table.show(in_order(map(_row, found), request.query_params.get("sort", "")))
 
     await draw()
     page.every(REFRESH_S, draw)

@@ -78,10 +78,13 @@ def add_sorted_table(
 ) -> Table:
     """Add a table of rows that are all given, in the order that the parameter `sort` of the URL chooses."""
     order = ui.context.client.request.query_params.get("sort", "")
+    return Table(columns, in_order(rows, order), link, sortable=True)
+
+
+def in_order(rows: Iterable[TableRow], order: str) -> list[TableRow]:
+    """Return rows in the order of a column, after a minus sign descending; as given if no row has it."""
     name = order.removeprefix("-")
-    if name in columns:
-        rows = sorted(rows, key=lambda row: _order(row.get(name)), reverse=order.startswith("-"))
-    return Table(columns, rows, link, sortable=True)
+    return sorted(rows, key=lambda row: _order(row.get(name)), reverse=order.startswith("-"))
 
 
 def _order(value: object) -> tuple[int, float, str]:

@@ -8,14 +8,15 @@ from starlette.requests import Request
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
 from verl_agent.viewer.layout import Page
-from verl_agent.viewer.links import here, run_path
+from verl_agent.viewer.links import here, run_path, show_in_url
 from verl_agent.viewer.pages.listing import add_listing, whole_number
+from verl_agent.viewer.pages.table import Table, in_order
 from verl_agent.viewer.queries import Row, find_row
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
 from verl_agent.viewer.state import OpenedSource, in_thread
 from verl_agent.viewer.text import short_name
 from verl_agent.viewer.token_text import TokenText
-from verl_agent.viewer.token_views import MASK, VIEWS, TokenView, available, color
+from verl_agent.viewer.token_views import MASK, VIEWS, TokenView, available, color, means_by_turn
 
 HOW = (
     "A training run records tokens with episode.record_tokens={every: 10, groups: 8}, an evaluation with "
@@ -35,7 +36,7 @@ async def show_list(page: Page, opened: OpenedSource, request: Request) -> None:
     """Show the page `/run/<key>/tokens`."""
 
     def find(limit: int, offset: int) -> tuple[list[Row], int]:
-        rows = episodes_with_tokens(opened)
+        rows = in_order(episodes_with_tokens(opened), request.query_params.get("sort", ""))
         return rows[offset : offset + limit], len(rows)
 
     _, total = await in_thread(lambda: find(0, 0))
@@ -43,7 +44,7 @@ async def show_list(page: Page, opened: OpenedSource, request: Request) -> None:
         ui.label(f"No tokens are recorded. {HOW}")
         return
     ui.label(f"Tokens are recorded of {counted(total, 'episode')}; a click opens one.")
-    await add_listing(page, opened, "episode", COLUMNS, find, lambda row: _path(opened, row["id"]))
+    await add_listing(page, opened, "episode", COLUMNS, find, lambda row: _path(opened, row["id"]), sortable=True)
 
 
 def _path(opened: OpenedSource, episode: int) -> str:
@@ -113,12 +114,15 @@ def _text(segment: TokenRow, view: TokenView) -> None:
     def choose(name: str) -> None:
         shown.paint(color(segment, views[name]))
         scale.text = _scale(segment, views[name])
-        ui.run_javascript(f"history.replaceState(null, '', {here(color=name)!r})")
+        show_in_url(color=name)
 
     with ui.row().classes("items-center gap-4 sticky top-12 surface z-10 p-1 w-full"):
         labels = {name: one.label for name, one in views.items()}
         ui.select(labels, value=view.name, label="color", on_change=lambda event: choose(event.value)).classes("w-64")
         scale = ui.label(_scale(segment, view)).classes("muted")
+    with ui.expansion("Means of each turn").props("dense").classes("w-full"):
+        means = means_by_turn(segment)
+        Table(list(means[0]) if means else (), means)
     shown = TokenText(segment, color(segment, view)).classes("w-full")
 
 
