@@ -12,13 +12,13 @@ from io import StringIO
 from pathlib import Path
 
 from nicegui import ui
-from rich.console import Console
 
 from verl_agent.errors import counted
 from verl_agent.evaluation.what_if.recorded import fingerprint
 from verl_agent.evaluation.what_if.results import Result, read_results, results_file
 from verl_agent.evaluation.what_if.summary import of_turn
 from verl_agent.evaluation.what_if.tables import result_tables
+from verl_agent.terminal import Console, show_table
 from verl_agent.viewer.elements import icon_button, show_text
 from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.storage import stored_path
@@ -166,7 +166,7 @@ def describe_samples(results: list[Result]) -> str:
 def _as_text(results: list[Result], action: str | None) -> str:
     """Return the tables of `verl-agent what-if` as text."""
     text = StringIO()
-    Console(file=text, width=WIDTH, color_system=None).print(*result_tables(results, action))
+    show_table(Console(file=text, width=WIDTH, color_system=None), *result_tables(results, action))
     return text.getvalue().strip()
 
 
