@@ -21,7 +21,7 @@ from verl_agent.trace.labels import Label, LabelFile, key_of
 from verl_agent.viewer.conditions import GROUP_FIELDS
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.layout import link_to
+from verl_agent.viewer.links import link_to
 from verl_agent.viewer.listings import list_groups
 from verl_agent.viewer.queries import find_episodes, find_ids, find_row
 from verl_agent.viewer.recorded_tokens import file_with_tokens

@@ -1,6 +1,7 @@
-"""Learning curves of a run, as one PNG file."""
+"""Learning curves of a run, as one PNG file or one for each panel."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -10,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from verl_agent.errors import ConfigError
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.panels import GREY, SMOOTH_FROM, Curve, Panel, smoothed, usual_window
-from verl_agent.trace.run_panels import Log, logged_steps, run_panels
+from verl_agent.trace.run_panels import logged_steps, run_panels
 from verl_agent.visible import make_visible
 
 
@@ -41,14 +42,30 @@ def plot_curves(metrics: Path | str | Iterable[Path | str], png: Path | str, tit
         alone = index % 2 == 0 and panel is panels[-1]
         axes = figure.add_subplot(grid[index // 2, :] if alone else grid[index // 2, index % 2])
         _draw(axes, panel.curves, usual_window(log))
-        _style(axes, panel, log)
+        _style(axes, panel, log, usual_window(log))
     path = Path(png)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_figure(figure, path, dpi=100)
     return path
 
 
-def save_figure(figure: Figure, path: Path, dpi: float | None = None) -> None:
+def panel_png(panel: Panel, steps: Collection[int], window: int) -> bytes:
+    """Return one panel as a PNG file, 690 pixels wide.
+
+    Args:
+        steps: steps of the x axis.
+        window: number of steps of the running mean; 1 for none.
+    """
+    figure = Figure(figsize=(6, 3), dpi=115, layout="constrained")
+    axes = figure.add_subplot()
+    _draw(axes, panel.curves, window)
+    _style(axes, panel, steps, window)
+    png = BytesIO()
+    save_figure(figure, png)
+    return png.getvalue()
+
+
+def save_figure(figure: Figure, path: Path | BytesIO, dpi: float | None = None) -> None:
     """Write a figure as a PNG file. Its texts are visible ones, in which a dollar sign begins no formula.
 
     Args:
@@ -64,9 +81,9 @@ def save_figure(figure: Figure, path: Path, dpi: float | None = None) -> None:
     figure.savefig(path, format="png", dpi=dpi or "figure")
 
 
-def _style(axes: Axes, panel: Panel, log: Log) -> None:
+def _style(axes: Axes, panel: Panel, steps: Collection[int], window: int) -> None:
     """Apply the same style and step range to a panel, with the legend between title and plot."""
-    kind, window = panel.kind, usual_window(log)
+    kind = panel.kind
     labels = axes.get_legend_handles_labels()[1]
     axes.set_title(kind.title, fontsize=12, loc="left", fontweight="bold", pad=24 if labels else 8)
     if labels:
@@ -75,7 +92,7 @@ def _style(axes: Axes, panel: Panel, log: Log) -> None:
         anchor = (-0.01, 0.985)
         legend = axes.legend(loc="lower left", bbox_to_anchor=anchor, ncols=len(labels), frameon=False, **spacing)
         legend.set_in_layout(False)
-    first, last = min(log), max(log)
+    first, last = min(steps), max(steps)
     margin = max(0.6, 0.01 * (last - first))
     axes.set_xlim(first - margin, last + margin)
     axes.set_xlabel("training step" if window == 1 else f"training step (mean of {window} steps)", fontsize=10)

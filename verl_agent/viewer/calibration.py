@@ -1,6 +1,5 @@
 """Chart of the run page: values that the critic predicted, against the returns that followed."""
 
-from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,17 @@ from verl_agent.errors import ConfigError, counted
 from verl_agent.trace.panels import BLUE, GREY, ORANGE
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.token_files import TurnValue, column_names, token_files
-from verl_agent.viewer.axes import axis_of
 from verl_agent.viewer.calibration_values import Calibration, calibrate, predictions, read_values
-from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.layout import link_to, run_path, show_error
+from verl_agent.viewer.charts import add_chart, axis_of
+from verl_agent.viewer.elements import show_error
+from verl_agent.viewer.links import here
 from verl_agent.viewer.recorded_tokens import last_attempt
 from verl_agent.viewer.state import OpenedSource, in_thread
 
 Values = dict[tuple[str, int], dict[int, TurnValue]]
 
 
-async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping[str, object]) -> None:
+async def add_calibration(opened: OpenedSource, chosen: str) -> None:
     """Add the chart, if the run has a critic and recorded token data.
 
     Args:
@@ -42,14 +41,14 @@ async def add_calibration(opened: OpenedSource, chosen: str, parameters: Mapping
         return
     title = f"Critic: predicted value against return (step {step})"
     note = "On the dashed line the critic is right; points above it are returns that it underrates."
-    add_chart(title, calibration_chart(found), note).mark("calibration")
+    add_chart(title, calibration_chart(found), note)
     with ui.row().classes("items-center gap-4"):
         ui.label(describe_calibration(found))
         ui.select(
             steps,
             value=step,
             label="critic at step",
-            on_change=lambda event: ui.navigate.to(link_to(run_path(opened), {**parameters, "critic": event.value})),
+            on_change=lambda event: ui.navigate.to(here(critic=event.value)),
         ).classes("w-32")
 
 

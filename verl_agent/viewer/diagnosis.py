@@ -8,10 +8,10 @@ from verl_agent.results.findings import find_problems
 from verl_agent.results.findings_steps import RunHistory, first_line
 from verl_agent.results.findings_trends import Finding
 from verl_agent.types import StopReason
-from verl_agent.viewer.charts import read_logs, read_run
 from verl_agent.viewer.conditions import LAST_ATTEMPT
-from verl_agent.viewer.layout import link_to, run_path
+from verl_agent.viewer.links import link_to, run_path
 from verl_agent.viewer.queries import needed_turns
+from verl_agent.viewer.run_data import cached_run, read_logs
 from verl_agent.viewer.state import OpenedSource
 from verl_agent.visible import make_visible
 
@@ -26,7 +26,7 @@ def find_in_run(opened: OpenedSource) -> list[Finding]:
 
 def read_history(opened: OpenedSource) -> RunHistory:
     """Return the history of a run from its index and its metrics log."""
-    run, db = opened.cached("run", partial(read_run, opened)), opened.index.db
+    run, db = cached_run(opened), opened.index.db
     errors: dict[str, int] = {}
     for (text,) in db.execute(
         f"SELECT error FROM episodes WHERE purpose = 'train' AND stop = ? AND {LAST_ATTEMPT} ORDER BY id DESC LIMIT ?",

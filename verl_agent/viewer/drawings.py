@@ -1,4 +1,4 @@
-"""Drawings of an environment's states: asked from its adapter, and turned into text and pictures."""
+"""Drawings of an environment's states: asked from its adapter, and turned into HTML."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from verl_agent.envs.drawing import COLORS, Drawing, Grid, Node, Table, Tree
 from verl_agent.envs.registry import load_adapter
 from verl_agent.errors import ConfigError, describe_exception
 from verl_agent.trace.record import EpisodeRecord, to_episode
+from verl_agent.viewer.episode_html import block
 
 CELL = 18
 """Pixels of a grid's cell."""
@@ -17,23 +18,25 @@ _SHADES = {"yellow": "#f0c000", "grey": "#999999", "green": "#00a000"}
 """Colors that differ from those of CSS, which are too bright on white."""
 
 
-Panels = list[tuple[list[str], list[tuple[str, str]]]]
-"""Texts, and titles and URLs of pictures, for the start and after each turn."""
-
-
-def as_panels(states: Sequence[Sequence[Drawing]], env: str) -> Panels:
-    """Return drawings as texts and pictures.
+def as_html(states: Sequence[Sequence[Drawing]], env: str) -> list[str]:
+    """Return the drawings of each state as HTML.
 
     Raises:
         ConfigError: a drawing of the environment cannot be shown.
     """
     try:
-        return [texts_and_pictures(state) for state in states]
+        return ["".join(map(_drawing_html, state)) for state in states]
     except ConfigError:
         raise
     except Exception as error:  # boundary: the drawings are made by the author's code
         message = f"{env!r} has drawings that cannot be shown: {describe_exception(error)}"
         raise ConfigError(message) from error
+
+
+def _drawing_html(drawing: Drawing) -> str:
+    if isinstance(drawing, Grid):
+        return f"<div>{block(drawing.title)}<img alt='' src='{grid_url(drawing)}'></div>"
+    return block(as_text(drawing))
 
 
 def draw_states(record: EpisodeRecord) -> list[list[Drawing]]:
@@ -102,9 +105,3 @@ def grid_url(grid: Grid) -> str:
 
 def _css(color: str) -> str:
     return _SHADES.get(color, color) if color in COLORS else "black"
-
-
-def texts_and_pictures(state: Sequence[Drawing]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the texts of a state's tables and trees, and the title and URL of each grid."""
-    texts = [as_text(drawing) for drawing in state if not isinstance(drawing, Grid)]
-    return texts, [(drawing.title, grid_url(drawing)) for drawing in state if isinstance(drawing, Grid)]

@@ -7,19 +7,21 @@ from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 from typing import TypeVar
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import unquote
 
 from nicegui import Client, ui
 from nicegui.events import KeyEventArguments
+from starlette.requests import Request
 
-from verl_agent.errors import ConfigError, describe_exception
+from verl_agent.errors import ConfigError
 from verl_agent.oversight.socket import SOCKET
 from verl_agent.results.folder import REPORT
+from verl_agent.viewer.elements import error_message, show_error
 from verl_agent.viewer.episode_html import THEME, html
+from verl_agent.viewer.links import link_to, run_path
 from verl_agent.viewer.overview import is_running
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
-from verl_agent.viewer.text import cut_text, short_name
-from verl_agent.visible import make_visible
+from verl_agent.viewer.text import short_name
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,23 +49,6 @@ url_of = partial(ui.page, response_timeout=60)
 """Decorator of the function of a page, whose queries may take some seconds."""
 
 
-def link_to(path: str, parameters: Mapping[str, object] | None = None) -> str:
-    """Return a URL of the viewer; empty parameters are left out.
-
-    Args:
-        path: path of a page, quoted; see `run_path`.
-        parameters: values by name; of a list, each value becomes a parameter.
-    """
-    given = {name: value for name, value in (parameters or {}).items() if value not in (None, "", [])}
-    query = urlencode(given, doseq=True, errors="replace")
-    return path + (f"?{query}" if query else "")
-
-
-def run_path(opened: OpenedSource, rest: str = "") -> str:
-    """Return the path of a page of a source, quoted: names of runs and of files may have characters such as `#`."""
-    return quote(f"/run/{opened.key}{rest}", errors="replace")
-
-
 class Page:
     """Page that is being laid out: the header and the links of its source stand above the content."""
 
@@ -84,12 +69,29 @@ class Page:
         with self._head:
             self._heading = ui.html(sanitize=False, tag="h1").classes("title")
         self.set_title("runs")
-        self._content = ui.column().classes("w-full gap-4")
-        self._timers: list[Callable[[], object]] = []
+        self.box = ui.column().classes("w-full gap-4")
+        """Element that holds the content."""
+        self._timers: list[Callable[[], object]] | None = []
 
     def every(self, seconds: float, call: Callable[[], object]) -> None:
         """Call a function again and again after the page is complete: NiceGUI delivers a page at its first timer."""
-        self._timers.append(lambda: ui.timer(seconds, call))
+        self._start(lambda: ui.timer(seconds, call))
+
+    def once(self, call: Callable[[], object]) -> None:
+        """Call a function after the page is complete."""
+        self._start(lambda: ui.timer(0.1, call, once=True))
+
+    def _start(self, start: Callable[[], object]) -> None:
+        if self._timers is None:
+            start()
+        else:
+            self._timers.append(start)
+
+    def complete(self) -> None:
+        """Start the timers, which begin at once from then on."""
+        timers, self._timers = self._timers or [], None
+        for start in timers:
+            start()
 
     def set_title(self, title: str) -> None:
         """Set the heading of the page and the title of the browser's tab."""
@@ -126,23 +128,7 @@ class Page:
     @staticmethod
     def _add_link(name: str, url: str) -> None:
         """Add a link of a bar, marked on the page that it leads to."""
-        request = ui.context.client.request
-        ui.link(name, url).classes("here" if request is not None and request.url.path == unquote(url) else "")
-
-    @contextmanager
-    def content(self) -> Iterator[None]:
-        """Add elements to the content; an error takes their place."""
-        try:
-            with self._content:
-                yield
-        except ConfigError as error:
-            self._show_instead(error)
-        except Exception as error:  # a page's boundary: the viewer goes on, and the reader sees the reason
-            logger.exception("a page of the viewer has failed")
-            self._show_instead(error)
-        for start in self._timers:
-            start()
-        _limit_unopened(ui.context.client)
+        ui.link(name, url).classes("here" if ui.context.client.request.url.path == unquote(url) else "")
 
     async def show(self, opened: OpenedSource, find: Callable[[], T], show: Callable[[T], None]) -> None:
         """Show what a query finds, now and whenever the source has changed."""
@@ -171,11 +157,6 @@ class Page:
 
         self.every(REFRESH_S, check)
 
-    def _show_instead(self, error: Exception) -> None:
-        self._content.clear()
-        with self._content:
-            show_error(error)
-
 
 def _limit_unopened(client: Client) -> None:
     """Delete the oldest of the pages that no browser has connected to, if this one makes them too many."""
@@ -187,11 +168,11 @@ def _limit_unopened(client: Client) -> None:
 
 @contextmanager
 def page_part(box: ui.element) -> Iterator[None]:
-    """Fill a part of a page; an error takes the place of its content, and the other parts stand."""
+    """Fill a page or a part of it; an error takes the place of its content, and other parts stand."""
     with box:
         try:
             yield
-        except Exception as error:  # boundary of a part: a file that cannot be read hides no other run
+        except Exception as error:  # boundary: the viewer goes on, and the reader sees the reason
             if not isinstance(error, ConfigError):
                 logger.exception("a part of a page of the viewer has failed")
             box.clear()
@@ -202,17 +183,29 @@ def page_part(box: ui.element) -> Iterator[None]:
 def new_page(state: ViewerState) -> Iterator[Page]:
     """Lay out a page. An error is shown in place of the content; one of a later event in a notification."""
     page = Page(state)
-    ui.on_exception(lambda error: ui.notify(_message(error), type="negative"))  # NiceGUI logs it
-    with page.content():
+    ui.on_exception(lambda error: ui.notify(error_message(error), type="negative"))  # NiceGUI logs it
+    with page_part(page.box):
         yield page
+    page.complete()
+    _limit_unopened(ui.context.client)
 
 
-def _message(error: Exception) -> str:
-    if isinstance(error, ConfigError):
-        return make_visible(str(error))
-    return make_visible(
-        f"This page has failed: {describe_exception(error)}. The output of `verl-agent view` has the details."
-    )
+ShowRunPage = Callable[[Page, OpenedSource, Request], Awaitable[None]]
+"""Function that adds the content of a page of one source."""
+
+
+def add_run_page(state: ViewerState, path: str, title: str, show: ShowRunPage) -> None:
+    """Register a page of each source.
+
+    Args:
+        path: end of the path after the key of the source; parameters in braces are in `Request.path_params`.
+        title: heading after the key of the source; empty for the key alone.
+    """
+
+    @url_of(f"/run/{{key}}{path}")
+    async def page_of_a_run(key: str, request: Request) -> None:
+        with new_page(state) as page:
+            await show(page, page.open(key, f"{key}: {title}" if title else key), request)
 
 
 def add_keys(keys: Mapping[str, tuple[str, Callable[[], None]]]) -> None:
@@ -252,38 +245,3 @@ def _status(opened: OpenedSource) -> Callable[[], None]:
 
     update()
     return update
-
-
-def show_error(error: Exception) -> None:
-    """Show the message of an error."""
-    ui.label(_message(error)).classes("bad-text")
-
-
-def icon_button(icon: str, name: str, on_click: Callable[[], object], size: str = "md") -> ui.button:
-    """Add a button with an icon, whose name a screen reader says and a tooltip shows."""
-    button = ui.button(icon=icon, on_click=on_click).props(f"dense flat size={size}").tooltip(name)
-    button.props["aria-label"] = name
-    return button
-
-
-def add_heading(text: str) -> ui.html:
-    """Add the heading of a section."""
-    return ui.html(html(text), sanitize=False, tag="h2").classes("heading")
-
-
-def show_html(content: str, classes: str = "w-full") -> ui.html:
-    """Show HTML of this package, in which all text from outside is escaped."""
-    return ui.html(content, sanitize=False).classes(classes)
-
-
-def show_text(text: str, classes: str = "") -> None:
-    """Show text of a model or an environment as it is: never as markup, long text cut with a button for the rest."""
-    shown, left_out = cut_text(text)
-    label = ui.label(shown).classes(f"mono {classes}")
-    if left_out:
-
-        def show_all() -> None:
-            label.text = cut_text(text, len(text))[0]
-            button.delete()
-
-        button = ui.button(f"{left_out:,} more characters", on_click=show_all).props("dense flat size=sm")

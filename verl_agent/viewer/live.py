@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,8 +17,8 @@ from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.hang_watch import PHASE_FILE, START
 from verl_agent.runs.identity import LOCK_FILE, read_plan
 from verl_agent.trace.progress import STEPS_FOR_ETA
-from verl_agent.viewer.charts import read_run
 from verl_agent.viewer.conditions import LAST_ATTEMPT
+from verl_agent.viewer.run_data import cached_run
 from verl_agent.viewer.state import OpenedSource
 
 WINDOW_S = 120
@@ -39,7 +38,7 @@ def read_now(opened: OpenedSource, now: datetime) -> dict[str, str]:
     Args:
         now: the time, with a time zone.
     """
-    logged = opened.cached("run", partial(read_run, opened)).logged
+    logged = cached_run(opened).logged
     status = _status(opened)
     shown = {**_speed(opened, now), **_memory(opened, logged)}
     if opened.source.kind == "training":

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,8 +18,7 @@ from verl_agent.results.findings_steps import StepSummary
 from verl_agent.results.folder import REPORT, SETTINGS, model_name, read_report
 from verl_agent.runs.heartbeat import is_beating
 from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, differences, read_plan, read_settings
-from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.queries import mean_returns, success_rates, summarize_steps
+from verl_agent.viewer.run_data import RunData, cached_run
 from verl_agent.viewer.state import OpenedSource
 
 logger = logging.getLogger(__name__)
@@ -58,9 +58,9 @@ def read_overview(opened: OpenedSource) -> Overview:
             problem = f"Not all of this run can be shown: {message}"
             return otherwise
 
-    none: list[StepSummary] = []
     no_span: list[tuple[float, float]] = []
-    steps = part(lambda: [at for at in summarize_steps(opened.index, Filter()) if at.episodes], none)
+    run = part(partial(cached_run, opened), RunData(opened.key, (), {}))
+    steps = [at for at in run.steps if at.episodes]
     validated = [at for at in steps if at.purpose in ("validation", "evaluation")]
     shown = validated if len(validated) > 1 or not steps else [at for at in steps if at.purpose == "train"] or steps
     facts = {"kind": opened.source.kind, **_settings(opened)}
@@ -71,7 +71,7 @@ def read_overview(opened: OpenedSource) -> Overview:
         last = max(at.step for at in steps)
         facts |= {"step": str(last)} if last else {}
         facts["episodes"] = f"{sum(at.episodes + at.env_errors for at in steps):,}"
-    result = part(lambda: _result(opened, validated), "")
+    result = part(lambda: _result(opened, run, validated), "")
     return Overview(facts, result, [at.success for at in shown], problem)
 
 
@@ -126,24 +126,21 @@ def is_running(folder: Path) -> bool:
 
 
 def status_of(opened: OpenedSource) -> str:
-    """Return `running`, `ended` or `stopped`; empty if the folder does not tell."""
+    """Return `reading` until the records are read once, then `running`, `ended`, `stopped`, or "" if it is unknown."""
     folder = opened.source.folder
+    if opened.reading:
+        return "reading"
     if not (folder / LOCK_FILE).is_file():
         return ""
     if is_running(folder):
         return "running"
     if opened.source.kind == "training":
-        reached = max((at.step for at in summarize_steps(opened.index, Filter()) if at.episodes), default=0)
+        reached = max((at.step for at in cached_run(opened).steps if at.episodes), default=0)
         return "ended" if 0 < read_plan(folder) <= reached else f"stopped at step {reached}"
     return "ended" if (folder / REPORT).is_file() else "stopped"
 
 
-def present_status(opened: OpenedSource) -> str:
-    """Return `reading` until the records have been read for the first time, then `status_of`."""
-    return "reading" if opened.reading else status_of(opened)
-
-
-def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
+def _result(opened: OpenedSource, run: RunData, validated: list[StepSummary]) -> str:
     """Return the success as the report of an evaluation has it, or that of the first and the last validation."""
     if (opened.source.folder / REPORT).is_file():
         overall = read_report(opened.source.folder)["results"][-1]
@@ -152,25 +149,24 @@ def _result(opened: OpenedSource, validated: list[StepSummary]) -> str:
         return ", ".join(texts) or "no valid episode"
     if not validated:
         return ""
-    rates, returns = success_rates(opened.index), mean_returns(opened.index)
-    first, last = (rates[at.purpose, at.step] for at in (validated[0], validated[-1]))
-    episodes = validated[-1].episodes
-    if validated[0].step == validated[-1].step:
-        earned = returns[validated[-1].purpose, validated[-1].step]
-        return f"success {last}, mean return {earned} in {counted(episodes, 'episode')}"
-    steps = f"validation, step {validated[0].step} → {validated[-1].step}"
-    before, after = (returns[at.purpose, at.step] for at in (validated[0], validated[-1]))
-    return f"success {first} → {last}, mean return {before} → {after} ({steps}; {counted(episodes, 'episode')})"
+    ends = [(at.purpose, at.step) for at in (validated[0], validated[-1])]
+    (first, last), (before, after) = ([of[end] for end in ends] for of in (run.rates, run.returns))
+    episodes = counted(validated[-1].episodes, "episode")
+    if ends[0][1] == ends[1][1]:
+        return f"success {last}, mean return {after} in {episodes}"
+    steps = f"validation, step {ends[0][1]} → {ends[1][1]}"
+    return f"success {first} → {last}, mean return {before} → {after} ({steps}; {episodes})"
 
 
-def changed_settings(folder: Path) -> list[tuple[str, str, str]]:
+def changed_settings(opened: OpenedSource) -> list[tuple[str, str, str]]:
     """Return key, base value and value of each setting of a training run that differs from the base recipe.
 
     Only settings that the run recorded are compared; base values that refer to other settings are left out.
     """
+    folder = opened.source.folder
     try:
         recorded = read_settings(folder, SETTINGS_FILE)
-        if not recorded:
+        if opened.source.kind != "training" or not recorded:
             return []
         with _composing:
             base = reference("agent_grpo")

@@ -1,19 +1,17 @@
 """Queries on the index that the pages show: episodes, steps, groups, tasks over training, paired runs."""
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from verl_agent.results.findings_steps import StepSummary, summarize_step
 from verl_agent.results.statistics import Estimate, clustered_wilson_interval, mean_over_tasks, mean_return
-from verl_agent.returns import TOLERANCE, is_uniform
+from verl_agent.returns import TOLERANCE
 from verl_agent.trace import frame
-from verl_agent.trace.behaviors import first_divergence
-from verl_agent.viewer.conditions import INVALID, LAST_ATTEMPT, NEEDS, VALID
+from verl_agent.viewer.conditions import GROUP, GROUP_FIELDS, INVALID, LAST_ATTEMPT, NEEDS, VALID
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.summaries import STEP_SUMS
+from verl_agent.viewer.summaries import SUMS
 
 Row = dict[str, Any]
 """Columns of an episode by name, `id` included; see `verl_agent.viewer.tables.COLUMNS`."""
@@ -120,8 +118,8 @@ def find_labels(index: RecordIndex) -> dict[str, int]:
 def summarize_steps(index: RecordIndex, chosen: Filter) -> list[StepSummary]:
     """Return the means of every purpose and step, over the last attempts that a filter selects, in order of steps."""
     where, bound = chosen.where()
-    query = f"SELECT {STEP_SUMS} WHERE {where} AND {LAST_ATTEMPT} GROUP BY purpose, step, stop, operated"
-    rows = index.db.execute(f"{'SELECT * FROM step_sums' if where == '1' else query} ORDER BY step, purpose", bound)
+    query = "SELECT * FROM step_sums" if where == "1" else SUMS["step_sums"].format(where=where)
+    rows = index.db.execute(f"{query} ORDER BY step, purpose", bound)
     parts: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in rows:
         parts[row["step"], row["purpose"]].append(dict(row))
@@ -143,17 +141,17 @@ def find_group(
             AND model = coalesce(?, model) AND {LAST_ATTEMPT} ORDER BY sample, id""",
         (group, step, purpose, env, model),
     ).fetchall()
-    rows = [row for row in rows if (row["env"], row["model"]) == (rows[0]["env"], rows[0]["model"])]
-    episodes = [dict(row) for row in rows]
+    episodes = [dict(row) for row in rows if (row["env"], row["model"]) == (rows[0]["env"], rows[0]["model"])]
     valid = [row for row in episodes if row["stop"] not in INVALID and not row["operated"]]
     returns = {row["id"]: row["reward"] if row["shaped_return"] is None else row["shaped_return"] for row in valid}
     mean = sum(returns.values()) / len(returns) if returns else 0.0
-    return GroupSummary(
-        episodes=episodes,
-        advantages=[returns.get(row["id"], mean) - mean for row in episodes],
-        divergence=first_divergence([json.loads(row["actions"]) for row in valid]),
-        uniform=len(returns) > 1 and is_uniform(returns.values()),
-    )
+    judged = index.db.execute(
+        f"SELECT uniform, divergence - 1 FROM groups WHERE ({GROUP}) = (?, ?, ?, ?, ?)",
+        [episodes[0][name] for name in GROUP_FIELDS] if episodes else [None] * len(GROUP_FIELDS),
+    ).fetchone()
+    uniform, divergence = judged or (False, None)
+    advantages = [returns.get(row["id"], mean) - mean for row in episodes]
+    return GroupSummary(episodes, advantages, divergence, bool(uniform))
 
 
 def needed_turns(index: RecordIndex) -> dict[int, int]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from nicegui import ui
 
+from verl_agent.viewer.elements import show_html, show_text
 from verl_agent.viewer.episode_html import messages_html
-from verl_agent.viewer.layout import show_html, show_text
 from verl_agent.viewer.parts import LONG, EpisodePart
 
 TIMEOUT_S = 120.0

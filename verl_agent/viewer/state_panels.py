@@ -1,14 +1,14 @@
 """Panels below each turn of an episode: drawings of the environment's state."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from nicegui import ui
 
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.viewer.drawings import Panels, as_panels, draw_states
-from verl_agent.viewer.layout import show_error, show_text
+from verl_agent.viewer.drawings import as_html, draw_states
+from verl_agent.viewer.elements import show_error, show_html
 from verl_agent.viewer.parts import LONG, EpisodePart
 
 TIMEOUT_S = 30.0
@@ -20,12 +20,12 @@ class StatePanels:
 
     def __init__(self, part: EpisodePart, read: Callable[[], EpisodeRecord]) -> None:
         self._part, self._read = part, read
-        self._places: dict[int, ui.row] = {}
+        self._places: dict[int, ui.html] = {}
         self._message = ui.column()
 
     def add(self, turn: int) -> None:
         """Add the place of a turn, from 1, or of the start, 0."""
-        self._places[turn] = ui.row().classes("gap-8 items-start")
+        self._places[turn] = show_html("", "flex flex-wrap gap-8 items-start")
 
     def fill(self) -> None:
         """Draw the states. Call it when the page is complete: NiceGUI delivers a page at its first timer."""
@@ -36,40 +36,24 @@ class StatePanels:
             if self._part.long:
                 raise ConfigError(f"States are drawn for episodes whose record has at most {LONG / 1e6:g} MB.")
             record = self._part.record if self._part.whole else await asyncio.to_thread(self._read)
-            states = await compute_panels(record)
+            states = await draw_in_thread(record)
         except ConfigError as error:
             with self._message:
                 show_error(error)
             return
-        for turn, (texts, pictures) in enumerate(states):
-            if turn in self._places:
-                with self._places[turn]:
-                    _show_state(texts, pictures)
+        for turn, state in enumerate(states):
+            if state and turn in self._places:
+                self._places[turn].content = state
 
 
-async def compute_panels(record: EpisodeRecord, timeout_s: float = TIMEOUT_S) -> Panels:
-    """Return the drawings of an episode, computed in a thread, which goes on after a timeout.
+async def draw_in_thread(record: EpisodeRecord, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """Return the drawings of an episode as HTML, computed in a thread, which goes on after a timeout.
 
     Raises:
-        ConfigError: see `draw_states` and `as_panels`; or they take longer than `timeout_s`.
+        ConfigError: see `draw_states` and `as_html`; or they take longer than `timeout_s`.
     """
-    compute = asyncio.to_thread(lambda: as_panels(draw_states(record), record["env"]))
+    drawing = asyncio.to_thread(lambda: as_html(draw_states(record), record["env"]))
     try:
-        return await asyncio.wait_for(compute, timeout_s)
+        return await asyncio.wait_for(drawing, timeout_s)
     except TimeoutError as error:
         raise ConfigError(f"{record['env']!r} has not drawn this episode within {timeout_s:g} s.") from error
-
-
-def _show_state(texts: Sequence[str], pictures: Sequence[tuple[str, str]]) -> None:
-    for text in texts:
-        show_text(text)
-    for title, url in pictures:
-        with ui.column().classes("gap-1"):
-            show_text(title)
-            _image(url)
-
-
-def _image(url: str) -> ui.element:
-    image = ui.element("img")
-    image.props["src"] = url
-    return image

@@ -37,21 +37,48 @@ _STORAGE_ERRORS = (
 def open_index(source: RunSource, name: str, folder: Path | None) -> tuple[Path, sqlite3.Connection]:
     """Open the index of a source for writing, and return its file and the connection.
 
-    It lies in a temporary folder where the one beside the records refuses it, for example because another machine has
-    written it with a log that this machine's file system does not allow.
+    It lies in `.viewer/` beside the records unless another folder is given. Where that cannot be written, or refuses a
+    file that another machine has written with a log that this machine's file system does not allow, it lies in a
+    temporary folder.
 
     Raises:
         ConfigError: the file cannot be written.
     """
-    path = (folder or index_folder(source)) / name
+    path = (folder or source.folder / FOLDER) / name
     with explained(path):
         try:
+            if folder is None:
+                _prepare(path.parent)
             return path, open_index_file(path)
-        except sqlite3.OperationalError as error:
-            if primary_code(error) not in REFUSALS or path.parent != source.folder / FOLDER:
+        except (OSError, sqlite3.OperationalError) as error:
+            refused = isinstance(error, OSError) or primary_code(error) in REFUSALS
+            if folder is not None or not refused:
                 raise
-            path = temporary_folder(source, str(error)) / name
+            path = _temporary_folder(source, error) / name
             return path, open_index_file(path)
+
+
+def _prepare(folder: Path) -> None:
+    """Create a folder in which SQLite can write; raises OSError if it cannot."""
+    folder.mkdir(exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError("no permission to write")
+    try:
+        journal_of(folder)
+    except sqlite3.Error as error:
+        raise OSError(str(error)) from error
+
+
+def _temporary_folder(source: RunSource, reason: Exception) -> Path:
+    folder = source.folder / FOLDER
+    logger.warning("%s cannot be written (%s): the index lies in a temporary folder", folder, reason)
+    try:
+        return Path(mkdtemp(prefix="verl-agent-view-"))
+    except OSError as error:
+        raise ConfigError(
+            f"the index of {source.path} can be written neither to {folder} ({reason}) nor to a temporary folder "
+            f"({error}). Free disk space, or set TMPDIR to a folder on another disk."
+        ) from error
 
 
 def open_index_file(path: Path) -> sqlite3.Connection:
@@ -89,46 +116,6 @@ def open_connection(path: Path, cache_kb: int = CACHE_KB) -> sqlite3.Connection:
 def stored_path(row: sqlite3.Row) -> Path:
     """Return the path of a file of records in a row of the index."""
     return Path(os.fsdecode(row["path"]))
-
-
-def index_folder(source: RunSource) -> Path:
-    """Return the folder of the index: `.viewer/` beside the records, or a temporary one where SQLite cannot write.
-
-    Raises:
-        ConfigError: neither can be created.
-    """
-    folder = source.folder / FOLDER
-    try:
-        folder.mkdir(exist_ok=True)
-        if os.access(folder, os.W_OK):
-            journal_of(folder)
-            return folder
-        reason = "no permission to write"
-    except sqlite3.Error as error:
-        reason = str(error)
-    except OSError as error:
-        reason = error.strerror or str(error)
-    return temporary_folder(source, reason)
-
-
-def temporary_folder(source: RunSource, reason: str) -> Path:
-    """Return a new temporary folder for the index.
-
-    Args:
-        reason: reason why `.viewer/` beside the records cannot be used.
-
-    Raises:
-        ConfigError: it cannot be created.
-    """
-    folder = source.folder / FOLDER
-    logger.warning("%s cannot be written (%s): the index lies in a temporary folder", folder, reason)
-    try:
-        return Path(mkdtemp(prefix="verl-agent-view-"))
-    except OSError as error:
-        raise ConfigError(
-            f"the index of {source.path} can be written neither to {folder} ({reason}) nor to a temporary folder "
-            f"({error}). Free disk space, or set TMPDIR to a folder on another disk."
-        ) from error
 
 
 @contextmanager

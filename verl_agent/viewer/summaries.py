@@ -15,41 +15,38 @@ from verl_agent.viewer.conditions import EQUAL, GROUP, LAST_ATTEMPT, SPREAD, VAL
 Step = tuple[str, int]
 """Purpose and training step of an episode."""
 
-_BEHAVIORS = ", ".join(f'"{behavior.name}"' for behavior in BEHAVIORS)
-STEP_SUMS = f"""purpose, step, stop, operated, count(*) AS episodes, sum(reward) AS reward, sum(success) AS success,
-    sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens, sum(seconds) AS seconds,
-    min(started_at) AS started_at, sum(success AND oracle_turns IS NOT NULL) AS measured,
-    sum(success AND turns < coalesce(oracle_turns, 0)) AS short,
-    {", ".join(f'sum("{one.name}") AS "{one.name}"' for one in BEHAVIORS)}
-    FROM episodes"""
-"""Columns of `step_sums` in SQL, of a query that groups by purpose, step, stop and operated."""
-_GROUP_SUMS = f"""{GROUP}, category, task, count(*) AS episodes, avg(success) AS success, avg(reward) AS reward,
-    avg(turns) AS turns, {SPREAD} AS spread, {EQUAL} AS uniform, divergence(actions) AS divergence FROM episodes"""
-_COPIES = """purpose, step, max(CASE WHEN tasks > 1 THEN episodes ELSE 0 END) * 1.0 / sum(episodes) AS share FROM
-    (SELECT purpose, step, count(*) AS episodes, count(DISTINCT task) AS tasks FROM episodes"""
-"""Largest share of the episodes of a step that have the same actions, if several tasks have them."""
-_TASK_SUMS = f"""env, task, purpose, step, max_turns, max(category) AS category, count(*) AS episodes,
-    sum(success) AS solved, sum(turns) AS turns, sum(stop = '{StopReason.TURN_LIMIT}' AND NOT success) AS cut,
-    min(oracle_turns) AS oracle_turns, min(CASE WHEN success THEN turns END) AS shortest, sum(reward) AS reward,
-    min(reward) AS lowest, max(reward) AS highest, min(CASE WHEN success THEN reward END) AS enough FROM episodes"""
+_COUNTED = f"{{where}} AND {LAST_ATTEMPT}"
+SUMS = {
+    "step_sums": f"""SELECT purpose, step, stop, operated, count(*) AS episodes, sum(reward) AS reward,
+        sum(success) AS success, sum(turns) AS turns, max(max_turns) AS max_turns, sum(tokens) AS tokens,
+        sum(seconds) AS seconds, min(started_at) AS started_at, sum(success AND oracle_turns IS NOT NULL) AS measured,
+        sum(success AND turns < coalesce(oracle_turns, 0)) AS short,
+        {", ".join(f'sum("{one.name}") AS "{one.name}"' for one in BEHAVIORS)}
+        FROM episodes WHERE {_COUNTED} GROUP BY purpose, step, stop, operated""",
+    "groups": f"""SELECT {GROUP}, category, task, count(*) AS episodes, avg(success) AS success, avg(reward) AS reward,
+        avg(turns) AS turns, {SPREAD} AS spread, {EQUAL} AS uniform, divergence(actions) AS divergence
+        FROM episodes WHERE {_COUNTED} AND {VALID} GROUP BY {GROUP} HAVING count(*) > 1""",
+    "task_sums": f"""SELECT env, task, purpose, step, max_turns, max(category) AS category, count(*) AS episodes,
+        sum(success) AS solved, sum(turns) AS turns, sum(stop = '{StopReason.TURN_LIMIT}' AND NOT success) AS cut,
+        min(oracle_turns) AS oracle_turns, min(CASE WHEN success THEN turns END) AS shortest, sum(reward) AS reward,
+        min(reward) AS lowest, max(reward) AS highest, min(CASE WHEN success THEN reward END) AS enough
+        FROM episodes WHERE {_COUNTED} AND {VALID} GROUP BY env, task, purpose, step, max_turns""",
+    "copies": f"""SELECT purpose, step, max(CASE WHEN tasks > 1 THEN episodes ELSE 0 END) * 1.0 / sum(episodes) AS share
+        FROM (SELECT purpose, step, count(*) AS episodes, count(DISTINCT task) AS tasks
+            FROM episodes WHERE {_COUNTED} AND {VALID} GROUP BY purpose, step, actions) GROUP BY purpose, step""",
+}
+"""Queries for the tables of sums over the last attempts, by the name of the table; `{where}` stands for a condition.
+
+`groups` has the groups of two or more valid episodes; `divergence` is the number, from 1, of the first turn in which
+their actions differ. In `task_sums`, `shortest` is the number of turns of the shortest solved episode, `enough` the
+lowest return of one. `copies` has the largest share of the valid episodes of a step that have the same actions, if
+several tasks have them."""
 
 SUMMARY_TABLES = (
-    "CREATE TABLE step_sums (purpose TEXT, step INTEGER, stop TEXT, operated INTEGER, episodes INTEGER, reward REAL, "
-    "success INTEGER, turns INTEGER, max_turns INTEGER, tokens INTEGER, seconds REAL, started_at TEXT, "
-    f"measured INTEGER, short INTEGER, {_BEHAVIORS})",
-    "CREATE TABLE copies (purpose TEXT, step INTEGER, share REAL)",
-    'CREATE TABLE groups (purpose TEXT, step INTEGER, "group" TEXT, env TEXT, model TEXT, category TEXT, task TEXT, '
-    "episodes INTEGER, success REAL, reward REAL, turns REAL, spread REAL, uniform INTEGER, divergence INTEGER)",
-    "CREATE TABLE task_sums (env TEXT, task TEXT, purpose TEXT, step INTEGER, max_turns INTEGER, category TEXT, "
-    "episodes INTEGER, solved INTEGER, turns INTEGER, cut INTEGER, oracle_turns INTEGER, shortest INTEGER, "
-    "reward REAL, lowest REAL, highest REAL, enough REAL)",
+    *(f"CREATE TABLE {name} AS {query.format(where='0')}" for name, query in SUMS.items()),
     *(f"CREATE INDEX {name}_by_step ON {name} (purpose, step)" for name in ("step_sums", "groups", "task_sums")),
 )
-"""Statements that create the tables of sums over the last attempts, of `groups` and `task_sums` over valid ones.
-
-`groups` has the groups of two or more such episodes; `divergence` is the number, from 1, of the first turn in which
-their actions differ. `shortest` is the number of turns of the shortest solved episode, `enough` the lowest return
-of one."""
+"""Statements that create the tables of sums."""
 
 _LATER = f"""EXISTS (SELECT 1 FROM episodes AS later
     WHERE later."group" = episodes."group" AND later.step = episodes.step AND later.sample = episodes.sample
@@ -82,8 +79,8 @@ class _Divergence:
         return None if turn is None else turn + 1
 
 
-RULES = (LAST_ATTEMPT, VALID, _LATER, _PLAYED_AGAIN, STEP_SUMS, _GROUP_SUMS, _TASK_SUMS, _COPIES)
-"""Conditions and expressions from which marks and sums follow."""
+RULES = (_LATER, _PLAYED_AGAIN)
+"""Conditions from which marks of episodes follow."""
 
 
 def add_functions(db: sqlite3.Connection) -> None:
@@ -93,17 +90,12 @@ def add_functions(db: sqlite3.Connection) -> None:
 
 def update_sums(db: sqlite3.Connection, steps: Iterable[Step]) -> None:
     """Mark the attempts that a later one followed, and compute the sums of some steps anew; in a transaction."""
+    where = "purpose = ? AND step = ?"
     for step in steps:
-        where = "purpose = ? AND step = ?"
         db.execute(f"UPDATE episodes SET retried = {_LATER} WHERE {where} AND retried != {_LATER}", step)
-        for name in ("step_sums", "groups", "task_sums", "copies"):
+        for name, query in SUMS.items():
             db.execute(f"DELETE FROM {name} WHERE {where}", step)
-        where = f"WHERE {where} AND {LAST_ATTEMPT}"
-        db.execute(f"INSERT INTO step_sums SELECT {STEP_SUMS} {where} GROUP BY stop, operated", step)
-        where = f"{where} AND {VALID}"
-        db.execute(f"INSERT INTO groups SELECT {_GROUP_SUMS} {where} GROUP BY {GROUP} HAVING count(*) > 1", step)
-        db.execute(f"INSERT INTO task_sums SELECT {_TASK_SUMS} {where} GROUP BY env, task, max_turns", step)
-        db.execute(f"INSERT INTO copies SELECT {_COPIES} {where} GROUP BY actions) GROUP BY purpose, step", step)
+            db.execute(f"INSERT INTO {name} {query.format(where=where)}", step)
 
 
 def drop_file(db: sqlite3.Connection, file: int) -> None:

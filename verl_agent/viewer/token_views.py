@@ -1,14 +1,13 @@
 """Quantities by which the text of an episode is colored token by token, and their scales."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from verl_agent.trace.token_files import TokenRow
 
-Values = Sequence[float | None]
 SHARE = 0.98
 """Share of the values that the scale of colors covers; larger ones have the strongest color."""
 GAP = "gap"
@@ -100,44 +99,24 @@ def color(row: TokenRow, view: TokenView) -> Colored:
     return Colored([None if value is None else level(value) for value in written], bound)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnTokens:
-    """Numbers of the tokens that the model wrote in one turn.
-
-    Attributes:
-        turn: number of the turn, from 0.
-        tokens: number of written tokens.
-        trained: number of those in the loss.
-        means: mean of each quantity, by the name of its view.
-    """
-
-    turn: int
-    tokens: int
-    trained: int
-    means: dict[str, float]
-
-
-def by_turn(row: TokenRow) -> list[TurnTokens]:
-    """Return the numbers of each turn of a segment."""
-    quantities = {view.name: values_of(row, view.name) for view in available(row) if view.name != MASK}
+def means_by_turn(row: TokenRow) -> list[dict[str, float | None]]:
+    """Return a row of a table for each turn: written tokens, those in the loss, and the mean of each quantity."""
+    quantities = {view.label: values_of(row, view.name) for view in available(row) if view.name != MASK}
     positions: dict[int, list[int]] = {}
     for position, turn in enumerate(row.turns):
         if turn >= 0:
             positions.setdefault(turn, []).append(position)
     return [
-        TurnTokens(
-            turn,
-            len(chosen),
-            sum(row.loss_mask[position] for position in chosen),
-            {name: _mean(values, chosen) for name, values in quantities.items()},
-        )
-        for turn, chosen in sorted(positions.items())
+        {"turn": turn + 1, "tokens": len(at), "in the loss": sum(row.loss_mask[position] for position in at)}
+        | {label: _mean([values[position] for position in at]) for label, values in quantities.items()}
+        for turn, at in sorted(positions.items())
     ]
 
 
-def _mean(values: Values, positions: Sequence[int]) -> float:
-    present = [value for position in positions if (value := values[position]) is not None]
-    return fmean(present) if present else math.nan
+def _mean(values: list[float | None]) -> float | None:
+    """Return the mean of the recorded values, rounded to four digits; None without one."""
+    recorded = [value for value in values if value is not None]
+    return float(f"{fmean(recorded):.4g}") if recorded else None
 
 
 def hover_values(row: TokenRow) -> list[tuple[str, list[Any]]]:

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from io import StringIO
 from pathlib import Path
 
 from nicegui import ui
@@ -16,24 +16,17 @@ from nicegui import ui
 from verl_agent.errors import counted
 from verl_agent.evaluation.what_if.recorded import fingerprint
 from verl_agent.evaluation.what_if.results import Result, read_results, results_file
-from verl_agent.evaluation.what_if.summary import (
-    ActionEffect,
-    ReplySummary,
-    of_turn,
-    policy_name,
-    summarize_continuations,
-    summarize_replies,
-)
-from verl_agent.results.statistics import Estimate
+from verl_agent.evaluation.what_if.summary import of_turn
+from verl_agent.evaluation.what_if.tables import result_tables
+from verl_agent.terminal import Console, show_table
+from verl_agent.viewer.elements import icon_button, show_text
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.layout import icon_button, show_text
 from verl_agent.viewer.storage import stored_path
-from verl_agent.visible import make_visible
 
 POLL_S = 2.0
 """Seconds between two checks for new answers."""
-SHOWN = 20
-"""Most actions in a list of shares."""
+WIDTH = 110
+"""Characters of a line of the answers."""
 NOTE = (
     "The text before an action is what the model said. It need not be the cause of the action: the last command "
     "measures how often the action changes without it."
@@ -117,7 +110,8 @@ class WhyPanels:
             if not panel.value:
                 return
             with content:
-                _results(results, action)
+                if results:
+                    show_text(_as_text(results, action), "overflow-x-auto")
                 ui.label(NOTE).classes("muted")
                 for purpose, options in _OPTIONS:
                     _command(purpose, place.command(turn, options))
@@ -169,58 +163,11 @@ def describe_samples(results: list[Result]) -> str:
     return f"({', '.join(parts)})" if parts else ""
 
 
-def _results(results: list[Result], action: str | None) -> None:
-    summaries = summarize_replies(results, action)
-    for summary in summaries:
-        _replies(summary)
-    for ordinary, without in pairwise(summaries):
-        if without.difference is not None:
-            _thought(ordinary.changed, without.changed, without.difference)
-    effects = summarize_continuations(results, action)
-    for part in dict.fromkeys((one.policy, one.max_turns) for one in effects):
-        _effects([one for one in effects if (one.policy, one.max_turns) == part])
-
-
-def _replies(summary: ReplySummary) -> None:
-    kind = "" if summary.with_thought else ", made to begin with the action"
-    ui.label(f"{counted(summary.replies, 'reply')} of {policy_name(summary.policy)}{kind}").classes("font-bold")
-    with ui.element("div").classes("grid gap-x-4 w-full").style("grid-template-columns: minmax(0, 1fr) 8rem 12rem"):
-        for one in summary.actions[:SHOWN]:
-            name = make_visible("no action" if one.action is None else one.action)
-            shown = ui.label(name + (" (recorded)" if one.recorded else "")).classes("mono")
-            shown.style("overflow-wrap: anywhere; unicode-bidi: plaintext")
-            with shown:
-                ui.tooltip(make_visible(one.example[:500])).classes("mono")
-            ui.linear_progress(one.share.mean, show_value=False, size="0.9rem").classes("self-center")
-            ui.label(f"{one.replies}: {percent(one.share)}")
-    if len(summary.actions) > SHOWN:
-        ui.label(counted(len(summary.actions) - SHOWN, "more action")).classes("muted")
-
-
-def _thought(ordinary: Estimate, without: Estimate, difference: Estimate) -> None:
-    ui.label(
-        f"Another action than the recorded one: {percent(ordinary)} with the thought, {percent(without)} without it; "
-        f"difference {percent(difference)}."
-    )
-
-
-def _effects(effects: list[ActionEffect]) -> None:
-    title = f"After the action, {policy_name(effects[0].policy)} plays on, up to turn {effects[0].max_turns}"
-    ui.label(title).classes("font-bold")
-    for one in effects:
-        with ui.column().classes("gap-0 w-full"):
-            show_text("no action" if one.action is None else one.action)
-            left_out = f", {one.env_errors} left out after environment errors" if one.env_errors else ""
-            difference = "" if one.difference is None else f"; difference {percent(one.difference)}"
-            ui.label(
-                f"{one.source}: {counted(one.episodes, 'episode')}{left_out}; success {percent(one.success)}"
-                f"{difference}; return {one.returns}; {one.turns:.1f} turns"
-            ).classes("muted")
-
-
-def percent(estimate: Estimate) -> str:
-    """Return an estimate in percent with its interval."""
-    return f"{estimate.mean:.0%} [{estimate.low:.0%}, {estimate.high:.0%}]"
+def _as_text(results: list[Result], action: str | None) -> str:
+    """Return the tables of `verl-agent what-if` as text."""
+    text = StringIO()
+    show_table(Console(file=text, width=WIDTH, color_system=None), *result_tables(results, action))
+    return text.getvalue().strip()
 
 
 def _command(purpose: str, command: str) -> None:

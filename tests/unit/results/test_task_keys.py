@@ -20,7 +20,7 @@ from verl_agent.training.offline.selection import EpisodeSource, count_by_enviro
 from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.listings import summarize_tasks
+from verl_agent.viewer.listings import list_tasks
 from verl_agent.viewer.sources import open_source
 
 META = EpisodeMeta("train", "train", 1, "g", 0, STARTED, 1.0)
@@ -99,4 +99,4 @@ def test_the_viewer_keeps_the_entries_apart(records, tmp_path: Path):
         }
         assert queries.summarize_steps(index, Filter({"env": "hard"}))[0].success == 0.0
         assert queries.summarize_steps(index, Filter({"env": "easy"}))[0].success == 1.0
-        assert {(task.env, task.task) for task in summarize_tasks(index, Filter())} == {("easy", "1"), ("hard", "1")}
+        assert {(task["env"], task["task"]) for task in list_tasks(index, Filter())} == {("easy", "1"), ("hard", "1")}

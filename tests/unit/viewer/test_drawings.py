@@ -14,9 +14,9 @@ from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, parse_record, to_episode, to_record
 from verl_agent.types import Episode, Media, Message, Reply, StepResult, StopReason, Turn
-from verl_agent.viewer.drawings import as_panels, as_text, draw_states, grid_url
+from verl_agent.viewer.drawings import as_html, as_text, draw_states, grid_url
 from verl_agent.viewer.images import find_image
-from verl_agent.viewer.state_panels import compute_panels
+from verl_agent.viewer.state_panels import draw_in_thread
 
 
 def solved(env: str, split: str, **options: object) -> EpisodeRecord:
@@ -134,11 +134,12 @@ def test_a_failing_adapter_is_reported_and_an_unknown_one_draws_nothing() -> Non
 
 def test_drawings_of_a_wrong_type_and_slow_ones_are_reported() -> None:
     with pytest.raises(ConfigError, match="'env' has drawings that cannot be shown: TypeError"):
-        as_panels([[Table("rows", ("n",), [5])]], "env")  # type: ignore[list-item]
+        as_html([[Table("rows", ("n",), [5])]], "env")  # type: ignore[list-item]
+    assert as_html([[Table("<b>", (), [])], []], "env") == ["<div class='mono'>&lt;b&gt;</div>", ""]
     record = solved("textcraft", "easy_train")
-    assert len(asyncio.run(compute_panels(record))) == len(record["turns"]) + 1
+    assert len(asyncio.run(draw_in_thread(record))) == len(record["turns"]) + 1
     with pytest.raises(ConfigError, match="'textcraft' has not drawn this episode within 0 s"):
-        asyncio.run(compute_panels(record, timeout_s=0.0))
+        asyncio.run(draw_in_thread(record, timeout_s=0.0))
 
 
 def test_tables_and_trees_are_aligned_text() -> None:

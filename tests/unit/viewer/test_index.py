@@ -20,7 +20,7 @@ from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.viewer import queries
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.listings import count_groups, list_groups, summarize_tasks
+from verl_agent.viewer.listings import count_groups, count_tasks, list_groups, list_tasks
 from verl_agent.viewer.pairs import an_evaluation, compare_pairs, pair_tasks
 from verl_agent.viewer.sources import open_source
 from verl_agent.viewer.stages import find_stages, need_range, needs_of
@@ -253,7 +253,7 @@ def test_episodes_in_which_a_person_intervened_are_in_no_rate(tmp_path: Path) ->
         assert queries.summarize_steps(index, Filter.parse({"sample": "0.."})) == [step]
         assert queries.success_rates(index) == {("train", 1): summarize(records)[-1].success}
         assert [at.success for at in queries.task_history(index, "talk", "1")] == [0.0]
-        assert summarize_tasks(index, Filter())[0].episodes == 1
+        assert list_tasks(index, Filter())[0]["episodes"] == 1
         assert queries.find_group(index, "1-1", 1, "train").advantages == [0.0, 0.0, 0.0]
         assert list_groups(index, Filter(), 10) == []
 
@@ -281,7 +281,7 @@ def test_sums_of_steps_groups_and_tasks_follow_a_file_that_grows_and_shrinks(tmp
             for one in (index, anew):
                 everything = Filter.parse({"sample": "0.."})  # as no table of sums knows samples, episodes are read
                 assert queries.summarize_steps(one, Filter()) == queries.summarize_steps(one, everything)
-                assert summarize_tasks(one, Filter()) == summarize_tasks(one, everything)
+                assert list_tasks(one, Filter()) == list_tasks(one, everything)
             assert list_groups(index, Filter(), 10) == list_groups(anew, Filter(), 10)
             assert find_stages(index) == find_stages(anew)
         return [at.episodes for at in queries.summarize_steps(index, Filter())]
@@ -390,8 +390,10 @@ def test_groups_tell_whether_they_teach_and_tasks_when_they_were_forgotten(tmp_p
         assert [row["spread"] for row in list_groups(index, Filter(), 10)] == [1.0, 0.0]
         assert count_groups(index, Filter()) == (2, 1)
         assert queries.count_uniform_groups(index) == {1: (0, 1), 2: (1, 1)}
-        (task,) = summarize_tasks(index, Filter())
-    assert (task.episodes, task.first_solved, task.forgotten) == (4, 1, 2)
+        (task,) = list_tasks(index, Filter())
+        assert count_tasks(index, Filter()) == {"all": 1, "never solved": 0, "solved": 1, "forgotten": 1}
+        assert list_tasks(index, Filter(), "never solved") == list_tasks(index, Filter(), offset=1) == []
+    assert (task["episodes"], task["first_solved"], task["forgotten"], task["curve"]) == (4, 1, 2, "0.5,0.0")
 
 
 def test_a_comparison_counts_gained_and_lost_tasks_with_intervals(tmp_path: Path) -> None:

@@ -56,6 +56,28 @@ def test_a_new_run_appears_on_home(tmp_path: Path, browser: Browser) -> None:
         page.close()
 
 
+def test_home_shows_the_runs_that_have_all_words_of_a_search(tmp_path: Path, browser: Browser) -> None:
+    root = tmp_path / "runs"
+    for number in range(6):
+        write_run(root / f"r{number}", 1 + number % 2)
+    with viewing(root, tmp_path) as url:
+        page = browser.new_page()
+        page.goto(at(url, "/"))
+        cards = page.locator("h2.heading").filter(visible=True)
+        field = page.get_by_label("search runs")
+        field.fill("R3 train")
+        page.wait_for_url("**/?search=R3+train")
+        page.wait_for_function("[...document.querySelectorAll('h2.heading')].filter(h => h.offsetParent).length === 1")
+        assert cards.all_inner_texts() == ["r3"]
+        write_run(root / "r3-again")
+        page.get_by_role("link", name="r3-again", exact=True).last.wait_for()
+        assert sorted(cards.all_inner_texts()) == ["r3", "r3-again"]
+        page.goto(at(url, "/?search=r4"))
+        cards.first.wait_for()
+        assert (field.input_value(), cards.all_inner_texts()) == ("r4", ["r4"])
+        page.close()
+
+
 def test_any_logged_metric_is_a_chart_and_the_log_has_its_first_error(tmp_path: Path, browser: Browser) -> None:
     run = write_run(tmp_path / "run")
     with viewing(run, tmp_path) as url:
@@ -77,23 +99,23 @@ def test_new_rows_leave_scroll_and_focus_and_headers_sort(tmp_path: Path, browse
         page = browser.new_page(viewport={"width": 1200, "height": 700})
         page.goto(at(url, "/run/run/episodes"))
         page.get_by_text("80 episodes").wait_for()
-        view = page.locator(".ag-body-viewport")
-        page.wait_for_function("() => document.activeElement.closest('.ag-row')")  # the first row gets the focus
-        view.evaluate("element => element.scrollTo(0, 900)")
-        page.wait_for_function("() => document.querySelector('.ag-body-viewport').scrollTop === 900")
+        page.wait_for_function("() => document.activeElement.closest('tbody tr')")  # the first row gets the focus
+        second = page.locator("tbody tr a").nth(1).get_attribute("href")
+        page.keyboard.press("ArrowDown")
+        focused = "document.activeElement.getAttribute('href')"
+        page.wait_for_function(f"() => {focused} === '{second}'")
+        page.evaluate("scrollTo(0, 900)")
         append(run, range(80, 83))
         page.get_by_text("83 episodes").wait_for()
-        assert view.evaluate("element => element.scrollTop") == 900
-        page.locator(".ag-header-cell[col-id=turns]").click()
-        page.wait_for_url("**/episodes?*sort=turns*")
-        first = page.locator('[row-index="0"] [col-id="turns"]').first
-        first.wait_for()
-        assert first.text_content() == "1"
-        page.locator(".ag-header-cell[col-id=turns]").click()
-        page.wait_for_url("**/episodes?*sort=-turns*")
-        first.wait_for()
-        assert first.text_content() == "5"
+        assert page.locator("tbody tr").count() == 83
+        assert page.evaluate(f"[scrollY, {focused}]") == [900, second]
+        first = page.locator("tbody tr").first.locator("[data-name=turns]")
+        for sort, least in (("turns", "1"), ("-turns", "5")):
+            page.locator("th").get_by_text("turns").click()
+            page.wait_for_url(f"**/episodes?*sort={sort}*")
+            first.wait_for()
+            assert first.text_content() == least
         page.goto(at(url, "/run/run/episodes?columns=task,thought_length"))
-        page.locator(".ag-header-cell[col-id=thought_length]").wait_for()
-        assert page.locator(".ag-header-cell").count() == 2
+        page.locator("th").get_by_text("thought length").wait_for()
+        assert page.locator("th").count() == 2
         page.close()

@@ -15,7 +15,7 @@ from verl_agent.trace.labels import Label, LabelFile, key_of
 from verl_agent.viewer.export.write import export_episodes
 from verl_agent.viewer.filters import Filter
 from verl_agent.viewer.index import RecordIndex
-from verl_agent.viewer.pages.paging import page_number, whole_number
+from verl_agent.viewer.pages.listing import page_number, whole_number
 from verl_agent.viewer.parsing import read_lines
 from verl_agent.viewer.queries import count_episodes, find_episodes
 from verl_agent.viewer.sources import open_source

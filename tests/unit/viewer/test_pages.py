@@ -141,8 +141,7 @@ def test_a_deep_link_shows_its_page_without_an_error(pages, path: str, text: str
 
 def test_the_keyboard_alone_reads_labels_and_filters_episodes(pages, run: Path) -> None:
     page = pages("/run/run/episodes?step=1")
-    page.locator(".ag-row").first.wait_for(timeout=20_000)
-    page.wait_for_function("document.activeElement.classList.contains('ag-cell')")
+    page.wait_for_function("document.activeElement.closest('tbody tr')")  # the first row gets the focus
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     page.wait_for_url("**/episode/2?step=1")
@@ -230,6 +229,9 @@ def test_tokens_are_text_with_colors_and_their_values_under_the_mouse(pages) -> 
     shown = page.locator(".token-tip").inner_text()
     assert "advantage: 0.5" in shown and "turn: 1" in shown and "in the loss: True" in shown
     assert "broken" not in page.title()
+    page.get_by_text("Means of each turn").click()
+    page.locator(".table tr").nth(1).wait_for()
+    assert page.locator(".table tr").all_inner_texts()[1].split() == ["1", "1", "1", "0.5", "0.25"]
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +316,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 UNNAMED = """() => [...document.querySelectorAll('button, a, input')].filter(control => {
-  if (!control.offsetParent || control.closest('.ag-root-wrapper')) return false;
+  if (!control.offsetParent) return false;
   const copy = (control.closest('label') ?? control).cloneNode(true);
   copy.querySelectorAll('[aria-hidden=true], i').forEach(icon => icon.remove());
   return !(control.ariaLabel || control.title || control.labels?.[0]?.textContent.trim() || copy.textContent.trim() ||
@@ -355,9 +357,32 @@ def test_a_turn_shows_the_commands_that_ask_it_and_their_answers_when_they_come(
     append_results(results_file(recorded.file), [replies_of(recorded, 2, replies)])
     panel.get_by_text("Why this action? (2 replies)").wait_for(timeout=20_000)
     panel.get_by_text("2 replies of m, temperature 1").wait_for(timeout=20_000)
-    panel.get_by_text("west (recorded)").wait_for(timeout=20_000)
-    panel.get_by_text("<i>up</i>").wait_for(timeout=20_000)
-    assert panel.get_by_text("1: 50% [9%, 91%]").count() == 2
+    answers = panel.get_by_text("2 replies of m, temperature 1").inner_text()
+    assert "west (recorded)" in answers and "<i>up</i>" in answers
+    assert answers.count("0.500 [0.095, 0.905]") == 2
+
+
+def test_a_command_is_copied(url: str, browser: Browser, run: Path) -> None:
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(at(url, "/run/run/episode/1?turn=1"))
+    panel = page.locator("#turn-1")
+    panel.get_by_text("Why this action?").click()
+    panel.get_by_label("copy the command").nth(2).click()
+    command = f"verl-agent what-if {run}/episodes/a.jsonl:1 --turn 1 --oracle"
+    page.wait_for_function("command => navigator.clipboard.readText().then(text => text === command)", arg=command)
+    context.close()
+
+
+def test_a_replay_shows_turn_after_turn_until_the_last(pages) -> None:
+    page = pages("/run/run/episode/1")
+    page.get_by_label("speed of the replay").click()
+    page.get_by_role("option", name="0.5 s a turn").click()
+    button = page.get_by_role("button", name="replay")
+    button.click()
+    for turn in (1, 2):
+        page.wait_for_url(f"**/episode/1?turn={turn}")
+    button.get_by_text("play_arrow").wait_for()  # it has stopped at the last turn
 
 
 def test_a_run_with_a_critic_compares_its_values_with_the_returns(pages, run: Path) -> None:

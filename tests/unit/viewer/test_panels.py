@@ -1,17 +1,19 @@
 """Test that a page, an export and `curves.png` draw the same panels: numbers, running means and labels."""
 
 import json
+from base64 import b64encode
 from pathlib import Path
 
 from tests.support.episodes import STARTED, played
+from verl_agent.trace.curves import panel_png
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.panels import RETURN, SUCCESS, TURNS
 from verl_agent.trace.record import EpisodeMeta
 from verl_agent.trace.run_panels import logged_steps, run_panels
-from verl_agent.viewer.charts import chart, panels, read_run
+from verl_agent.viewer.charts import chart
 from verl_agent.viewer.export.write import export_episodes
+from verl_agent.viewer.run_data import panels, read_run
 from verl_agent.viewer.state import ViewerState
-from verl_agent.viewer.svg import line_chart
 
 STEPS = range(1, 61)
 
@@ -53,7 +55,7 @@ def test_page_export_and_png_draw_the_same_panels(tmp_path: Path) -> None:
         assert [(one.name, dict(one.values), one.color) for one in panel.curves] == [
             (one.name, dict(one.values), one.color) for one in shown.curves
         ]
-        assert line_chart(shown, 3) in exported, "60 steps have a running mean of three"
+        assert b64encode(panel_png(shown, STEPS, 3)).decode() in exported, "60 steps have a running mean of three"
         assert "Thick lines: mean of 3 steps." in exported
     *_, mean = chart([(run, of_page[SUCCESS])], smooth=run.usual_window)["series"]
     assert mean["data"][-1] == [60, (0 + 0 + 1) / 3, 60]

@@ -15,7 +15,7 @@ def test_the_transcript_grows_on_the_page_until_the_episode_ends(tmp_path):
         page = browser.new_page()
         page.goto(at(url, "/run/run/running"))
         page.get_by_text("1 episode in play").wait_for()
-        page.locator('[row-id="1"] [col-id="task"]').click()
+        page.get_by_role("link", name="1", exact=True).click()
         page.get_by_text("1: turn 1 of 3").wait_for()
         page.get_by_text("Begin.").wait_for()
         policy.replies.put("good <b>morning</b>")

@@ -30,16 +30,17 @@ from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS, Curve, Pane
 from verl_agent.trace.run_panels import MOST_CURVES
 from verl_agent.types import StopReason
 from verl_agent.viewer.access import COOKIE, GuardRequests
-from verl_agent.viewer.charts import RunData, chart, panels
-from verl_agent.viewer.episode_html import split_reply
+from verl_agent.viewer.charts import chart
+from verl_agent.viewer.episode_html import block, split_reply
 from verl_agent.viewer.filters import SavedFilters
 from verl_agent.viewer.layout import MAX_UNOPENED
 from verl_agent.viewer.live import WINDOW_S, read_now
 from verl_agent.viewer.overview import read_overview, status_of
 from verl_agent.viewer.queries import TaskStep, success_rates
+from verl_agent.viewer.run_data import RunData, panels
 from verl_agent.viewer.server import LOCAL, listen, serving_pages
 from verl_agent.viewer.state import ViewerState, short_keys
-from verl_agent.viewer.text import MAX_NAME, cut_text, make_visible, short_name
+from verl_agent.viewer.text import MAX_NAME, MAX_SHOWN, make_visible, short_name
 
 
 def test_control_and_direction_characters_are_visible() -> None:
@@ -56,8 +57,9 @@ def test_a_name_in_a_line_is_cut_visible_and_keeps_its_direction() -> None:
 
 
 def test_long_text_is_cut_and_the_rest_is_counted() -> None:
-    assert cut_text("abcdef", 4) == ("abcd", 2)
-    assert cut_text("abc", 4) == ("abc", 0)
+    assert block("x" * MAX_SHOWN) == f"<div class='mono'>{'x' * MAX_SHOWN}</div>"
+    whole = block("x" * MAX_SHOWN + "<b>", rest=lambda place, rest: f"({len(rest)} more)")
+    assert whole == f"<div class='mono'>{'x' * MAX_SHOWN}</div>(3 more)"
 
 
 def test_a_reply_is_split_at_its_last_mention_of_the_action() -> None:

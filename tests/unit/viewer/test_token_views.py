@@ -7,9 +7,8 @@ import pytest
 from starlette.requests import Request
 
 from verl_agent.trace.token_files import TokenRow
-from verl_agent.viewer.layout import link_to
-from verl_agent.viewer.pages.tokens import TokenRequest
-from verl_agent.viewer.token_views import VIEWS, alternatives, available, by_turn, color, hover_values, values_of
+from verl_agent.viewer.links import changed_url
+from verl_agent.viewer.token_views import VIEWS, alternatives, available, color, hover_values, means_by_turn, values_of
 
 VIEW = {view.name: view for view in VIEWS}
 
@@ -22,9 +21,10 @@ def row(**columns: list) -> TokenRow:
 
 
 def test_another_color_keeps_the_place_in_the_url() -> None:
-    query = {"color": "entropy", "segment": "1", "turn": "3"}
-    chosen = TokenRequest.of(Request({"type": "http", "query_string": urlencode(query).encode(), "headers": []}))
-    assert link_to("", chosen.with_color("mask")) == "?color=mask&segment=1&turn=3"
+    query = urlencode({"color": "entropy", "segment": "1", "turn": "3"}).encode()
+    request = Request({"type": "http", "path": "/run/a b/tokens", "query_string": query, "headers": []})
+    assert changed_url(request, color="mask") == "/run/a%20b/tokens?color=mask&segment=1&turn=3"
+    assert changed_url(request, color="", turn=None) == "/run/a%20b/tokens?segment=1"
 
 
 def test_the_mask_tells_trained_written_and_other_tokens_apart() -> None:
@@ -62,9 +62,11 @@ def test_weights_are_colored_by_their_distance_from_1() -> None:
 
 
 def test_turns_are_counted_and_averaged() -> None:
-    first, second = by_turn(row(entropy=[1.0, 3.0, 9.0, 2.0, 2.0]))
-    assert (first.turn, first.tokens, first.trained, first.means) == (0, 2, 2, {"entropy": 2.0})
-    assert (second.turn, second.tokens, second.trained, second.means) == (1, 2, 1, {"entropy": 2.0})
+    means = means_by_turn(row(entropy=[1.0, 3.0, 9.0, 2.0, 2.0], advantages=[None, None, None, 1 / 3, 0.0]))
+    assert means == [
+        {"turn": 1, "tokens": 2, "in the loss": 2, "advantage": None, "entropy": 2.0},
+        {"turn": 2, "tokens": 2, "in the loss": 1, "advantage": 0.1667, "entropy": 2.0},
+    ]
 
 
 def test_hovering_shows_each_recorded_value() -> None:

@@ -1,32 +1,32 @@
 """One HTML file with curves, groups and episodes that opens without a network; its only script is the one below."""
 
-import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from verl_agent.errors import counted
-from verl_agent.viewer.charts import RunData, describe_panel, panels
+from verl_agent.trace.curves import panel_png
 from verl_agent.viewer.episode_html import STYLE, episode_html, html
 from verl_agent.viewer.images import MAX_EMBEDDED, ImageBudget
 from verl_agent.viewer.listings import learning_signal
 from verl_agent.viewer.parts import EpisodePart
 from verl_agent.viewer.queries import Row
-from verl_agent.viewer.svg import line_chart
+from verl_agent.viewer.run_data import RunData, describe_panel, panels
+from verl_agent.viewer.table_html import table_html
 
 _PAGE_STYLE = """
 body {margin: 16px auto; padding: 0 16px; max-width: 1100px}
-table {border-collapse: collapse; width: 100%; font-size: 13px; display: block; overflow-x: auto}
-td, th {text-align: left; padding: 2px 10px 2px 0; border-bottom: 1px solid var(--line); max-width: 320px;
-  overflow: hidden; text-overflow: ellipsis; white-space: nowrap}
-tbody tr {cursor: pointer}
-tbody tr:hover, tbody tr:focus {background: var(--accent)}
-svg text {font: 10px sans-serif; fill: currentColor}
-svg .title {font: bold 12px sans-serif}
+#list {overflow-x: auto}
+tr[data-episode] {cursor: pointer}
+tr[data-episode]:hover, tr[data-episode]:focus {background: var(--accent)}
 .curves {display: flex; flex-wrap: wrap; gap: 12px}
+.curves > div {width: 460px; max-width: 100%}
+.curves img {width: 100%}
 input {padding: 4px 8px; width: 24em; max-width: 100%; box-sizing: border-box}
+@media (prefers-color-scheme: dark) {.curves img {filter: invert(0.9) hue-rotate(180deg)}}
 """
 _SCRIPT = """
 'use strict';
@@ -73,8 +73,9 @@ show();
 """
 MAX_TEXT = 4_500_000
 """Most characters of the episodes of a page, embedded images included; the first episode may have more."""
-COLUMNS = ("step", "purpose", "env", "category", "task", "group", "sample", "reward", "success", "stop")
-"""Columns of the table of episodes, besides the number of turns."""
+COLUMNS = ("run", "step", "purpose", "env", "category", "task", "group", "sample", "reward", "success", "stop", "turns")
+"""Columns of the table of episodes."""
+_GROUP_COLUMNS = ("step", "purpose", "group", "task", "samples", "mean return", "learning signal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,38 +109,26 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
     titles = ", ".join(part.data.name for part in parts)
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
-        f"script-src 'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
+        f"script-src 'sha256-{b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
     )
     runs = "".join(_run(part) for part in parts)
-    rows, templates = list[str](), list[str]()
+    rows, templates = list[Row](), list[str]()
     size, too_many = len(runs), 0
     for place, part in enumerate(parts):
         for number, episode in enumerate(part.episodes):
-            name = f"e{place}-{number}"
-            row = _row(name, part.data.name, episode)
-            template = (
-                f'<template id="{name}">{episode_html(episode, part.image)}</template>' if size < MAX_TEXT else ""
-            )
-            if rows and (not template or size + len(row) + len(template) > MAX_TEXT):
+            row = {name: value for name, value in episode.record.items() if name in COLUMNS}
+            row |= {"run": part.data.name, "turns": episode.total, "id": f"e{place}-{number}"}
+            template = episode_html(episode, part.image) if size < MAX_TEXT else ""
+            length = len(template) + len(table_html(COLUMNS, [row], attributes=_attributes))
+            if rows and (not template or size + length > MAX_TEXT):
                 too_many += 1
                 continue
             rows.append(row)
-            templates.append(template)
-            size += len(row) + len(template)
-    heads = "".join(f"<th>{name}</th>" for name in ("run", *COLUMNS, "turns"))
+            templates.append(f'<template id="{row["id"]}">{template}</template>')
+            size += length
+    table = table_html(COLUMNS, rows, attributes=_attributes)
     filtered = f"<p>Filter: {html(chosen)}</p>" if chosen else ""
-    left_out = (
-        f"<p>{too_many} more episodes are left out: a page holds at most {MAX_TEXT / 1e6:g} MB. "
-        "Choose fewer with --where or --limit.</p>"
-        if too_many
-        else ""
-    )
-    left_out += (
-        f"<p>{images.left_out} images are left out: a page holds at most {MAX_EMBEDDED // 1_000_000} MB of them. "
-        "Choose fewer episodes with --where or --limit.</p>"
-        if images.left_out
-        else ""
-    )
+    left_out = _left_out(too_many, "episodes", MAX_TEXT) + _left_out(images.left_out, "images", MAX_EMBEDDED)
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>{html(titles)}</title>
@@ -149,22 +138,36 @@ def static_page(parts: Sequence[RunPart], chosen: str, images: ImageBudget) -> t
 <div id="list">{runs}<h2>Episodes</h2>{filtered}{left_out}
 <p><input id="search" placeholder="words of a row, such as a task or a group" aria-label="search">
 <span id="count"></span>. Keys: Enter opens a row, n and p go to the next and previous episode, Escape goes back.</p>
-<table><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>
+{table}</div>
 {"".join(templates)}
 <script>{_SCRIPT}</script></body></html>
 """
     return page, len(rows)
 
 
+def _left_out(count: int, noun: str, limit: int) -> str:
+    """Return a sentence on what is not on the page; empty for nothing."""
+    if not count:
+        return ""
+    more = "more " if noun == "episodes" else ""
+    return (
+        f"<p>{count} {more}{noun} are left out: a page holds at most {limit / 1e6:g} MB of them. "
+        "Choose fewer episodes with --where or --limit.</p>"
+    )
+
+
 def _run(part: RunPart) -> str:
-    window = part.data.usual_window
+    data = part.data
+    window, steps = data.usual_window, data.positions("step")
     charts = [
-        f"<div>{line_chart(panel, window)}<p class='small muted'>{html(describe_panel(panel, window))}</p></div>"
-        for panel in panels(part.data)
+        f'<div><img alt="{html(panel.kind.title)}" src="data:image/png;base64,'
+        f'{b64encode(panel_png(panel, steps, window)).decode()}">'
+        f"<p class='small muted'>{html(describe_panel(panel, window))}</p></div>"
+        for panel in panels(data)
     ]
     missing = f" The first {len(part.episodes)} of {part.total} are shown." if part.total > len(part.episodes) else ""
     return (
-        f"<h2>{html(part.data.name)}</h2><p>{counted(part.total, 'episode')}.{missing}</p>"
+        f"<h2>{html(data.name)}</h2><p>{counted(part.total, 'episode')}.{missing}</p>"
         f'<div class="curves">{"".join(charts)}</div>{_groups(part)}'
     )
 
@@ -172,24 +175,18 @@ def _run(part: RunPart) -> str:
 def _groups(part: RunPart) -> str:
     if not part.groups:
         return ""
-    rows = []
-    for group in part.groups:
-        equal = "all returns are equal" if group["uniform"] else f"spread {group['spread']:.3g}"
-        signal = ": ".join(filter(None, [learning_signal(group), equal]))
-        facts = [group[name] for name in ("step", "purpose", "group", "task", "episodes")]
-        cells = (*facts, f"{group['reward']:.3g}", signal)
-        rows.append("<tr>" + "".join(f"<td>{html(cell)}</td>" for cell in cells) + "</tr>")
-    heads = "".join(
-        f"<th>{name}</th>" for name in ("step", "purpose", "group", "task", "samples", "mean return", "learning signal")
-    )
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    missing = f" The first {len(rows)} are shown." if len(rows) < part.total_groups else ""
+    missing = f" The first {len(part.groups)} are shown." if len(part.groups) < part.total_groups else ""
+    table = table_html(_GROUP_COLUMNS, map(_group_row, part.groups))
     return f"<details><summary>{counted(part.total_groups, 'group')}.{missing}</summary>{table}</details>"
 
 
-def _row(name: str, run: str, episode: EpisodePart) -> str:
-    fields = dict(episode.record)
-    values = [run, *(fields[column] for column in COLUMNS), episode.total]
-    text = json.dumps(values, ensure_ascii=False).lower()
-    cells = "".join(f"<td>{html(value)}</td>" for value in values)
-    return f'<tr tabindex="0" data-episode="{name}" data-text="{html(text)}">{cells}</tr>'
+def _group_row(group: Row) -> Row:
+    equal = "all returns are equal" if group["uniform"] else f"spread {group['spread']:.3g}"
+    signal = ": ".join(filter(None, [learning_signal(group), equal]))
+    return group | {"samples": group["episodes"], "mean return": f"{group['reward']:.3g}", "learning signal": signal}
+
+
+def _attributes(row: Mapping[str, object]) -> str:
+    """Return the attributes of the row of an episode: what opens it and the text that the search reads."""
+    text = json.dumps([value for name, value in row.items() if name != "id"], ensure_ascii=False).lower()
+    return f' tabindex="0" data-episode="{row["id"]}" data-text="{html(text)}"'

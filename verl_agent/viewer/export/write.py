@@ -10,7 +10,6 @@ from urllib.parse import parse_qsl
 from verl_agent.errors import ConfigError
 from verl_agent.trace.frame import write_parquet
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.viewer.charts import read_run
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import RunPart, static_page
 from verl_agent.viewer.filters import Filter
@@ -18,6 +17,7 @@ from verl_agent.viewer.images import ImageBudget
 from verl_agent.viewer.listings import count_groups, list_groups
 from verl_agent.viewer.parts import read_part
 from verl_agent.viewer.queries import count_episodes, find_ids
+from verl_agent.viewer.run_data import read_run
 from verl_agent.viewer.state import OpenedSource, ViewerState
 
 FORMATS = (".html", ".eval", ".parquet", ".jsonl")

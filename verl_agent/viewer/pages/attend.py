@@ -16,9 +16,11 @@ from verl_agent.oversight.attend import attending
 from verl_agent.oversight.person import read_line
 from verl_agent.oversight.question import NO_ACTION, Question
 from verl_agent.oversight.socket import receive
-from verl_agent.viewer.layout import new_page, show_text, url_of
+from verl_agent.viewer.elements import show_text
+from verl_agent.viewer.layout import Page
 from verl_agent.viewer.pages.control import NO_NAME, ActingPerson
-from verl_agent.viewer.state import ViewerState
+from verl_agent.viewer.pages.listing import whole_number
+from verl_agent.viewer.state import OpenedSource
 from verl_agent.visible import is_plain, make_visible, one_line, show_bytes
 
 RETRY_S = 0.2
@@ -36,15 +38,12 @@ COMMANDS = {"take_over": "take", "hand_back": "back"}
 """Commands of a line (`Question.commands`) for decisions with another name."""
 
 
-def add(state: ViewerState) -> None:
-    """Register the page `/run/<key>/control/<episode>`."""
-
-    @url_of("/run/{key}/control/{episode}")
-    def attend(key: str, episode: int, request: Request) -> None:
-        with new_page(state) as page:
-            opened = page.open(key, f"{key}: episode {episode}")
-            desk = _Desk(opened.source.folder, episode, ActingPerson(request))
-            ui.context.client.on_disconnect(desk.leave)
+async def show(page: Page, opened: OpenedSource, request: Request) -> None:
+    """Show the page `/run/<key>/control/<episode>`."""
+    number = whole_number("episode", request.path_params["number"])
+    page.set_title(f"{opened.key}: episode {number}")
+    desk = _Desk(opened.source.folder, number, ActingPerson(request))
+    ui.context.client.on_disconnect(desk.leave)
 
 
 class _Desk:

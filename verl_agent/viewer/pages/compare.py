@@ -2,6 +2,7 @@
 
 import re
 from asyncio import sleep
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
 from html import escape
@@ -11,11 +12,14 @@ from nicegui import ui
 from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
-from verl_agent.viewer.episode_html import turn_head
+from verl_agent.viewer.elements import add_heading, show_html
+from verl_agent.viewer.episode_html import block, turn_head
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import add_heading, link_to, new_page, run_path, show_html, show_text, url_of
-from verl_agent.viewer.pages.grid import Row, add_grid, focus_first_row
-from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
+from verl_agent.viewer.layout import new_page, url_of
+from verl_agent.viewer.links import here, link_to, run_path
+from verl_agent.viewer.pages.files import link_to_text
+from verl_agent.viewer.pages.listing import add_turn_pager, whole_number
+from verl_agent.viewer.pages.table import add_sorted_table
 from verl_agent.viewer.pairs import PairedChanges, TaskPair, an_evaluation, compare_pairs, pair_tasks
 from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import find_episodes
@@ -45,6 +49,19 @@ CHANGES = ("gained", "lost", "solved", "failed")
 """Changes of a task that the table may be restricted to, by the parameter `change`."""
 MAX_ROWS = 500
 """Tasks that the table shows at most."""
+COLUMNS = (
+    "env",
+    "category",
+    "task",
+    "change",
+    "success A",
+    "success B",
+    "difference",
+    "return A",
+    "return B",
+    "episodes A",
+    "episodes B",
+)
 MAX_EPISODES = 20
 """Episodes of one task that are offered on either side."""
 
@@ -64,146 +81,142 @@ def add(state: ViewerState) -> None:
             await _show(state, dict(request.query_params))
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two runs, `a` or `b`, with the conditions on its episodes."""
+
+    name: str
+    opened: OpenedSource
+    chosen: Filter
+
+
 async def _show(state: ViewerState, query: dict[str, str]) -> None:
     keys = list(state.opened)
-    sides = [state.get(query.get("a", keys[0])), state.get(query.get("b", keys[-1]))]
-    given = [{name: query[f"{side}_{name}"] for name in CONDITIONS if f"{side}_{name}" in query} for side in "ab"]
-    for side, opened, conditions in zip("ab", sides, given, strict=True):
-        if not any(conditions.values()):
-            conditions |= await in_thread(partial(an_evaluation, opened.index, side == "a" and sides[0] is sides[1]))
-            query |= {f"{side}_{name}": value for name, value in conditions.items()}
-    chosen = Filter.parse(given[0]), Filter.parse(given[1])
-    if query.get("change", "") not in ("", *CHANGES):
-        raise ConfigError(f"change={query['change']!r} is not allowed. Allowed: {', '.join(CHANGES)}.")
+    opened = {name: state.get(query.get(name, key)) for name, key in (("a", keys[0]), ("b", keys[-1]))}
+    sides = [await _side(name, one, opened["a"] is opened["b"], query) for name, one in opened.items()]
+    change = query.get("change", "")
+    if change not in ("", *CHANGES):
+        raise ConfigError(f"change={change!r} is not allowed. Allowed: {', '.join(CHANGES)}.")
     if "task" in query:
-        await _show_task(sides, chosen, query)
+        await _show_task(sides, query)
         return
-    _choices(state, sides, given)
-    for side, opened, conditions in zip("AB", sides, given, strict=True):
-        shown = ", ".join(f"{name} {value}" for name, value in conditions.items() if value)
-        ui.label(f"{side}: {opened.key}, {short_name(shown) or 'all episodes'}")
-    pairs = await _pairs(sides, chosen)
+    _choices(keys, sides)
+    for side in sides:
+        shown = ", ".join(f"{name} {value}" for name, value in side.chosen.values.items())
+        ui.label(f"{side.name.upper()}: {side.opened.key}, {short_name(shown) or 'all episodes'}")
+    pairs = await in_thread(lambda: _pairs(*sides))
     if pairs:
-        _summary(pairs, await in_thread(partial(compare_pairs, pairs)), query)
+        _summary(pairs, await in_thread(partial(compare_pairs, pairs)))
     else:
         ui.label("No task occurs on both sides. Choose other runs, steps or purposes.")
-    _table([pair for pair in pairs if query.get("change", pair.change) == pair.change], query)
+    _table([pair for pair in pairs if change in ("", pair.change)])
 
 
-async def _pairs(sides: list[OpenedSource], chosen: tuple[Filter, Filter]) -> list[TaskPair]:
-    name = ("pairs", sides[1].key, sides[1].changes, *chosen[0].values.items(), "b", *chosen[1].values.items())
-    return await sides[0].fetch(name, lambda: pair_tasks(sides[0].index, sides[1].index, chosen))
+async def _side(name: str, opened: OpenedSource, same_run: bool, query: dict[str, str]) -> Side:
+    given = {one: query.get(f"{name}_{one}", "") for one in CONDITIONS}
+    if not any(given.values()):
+        given = await in_thread(partial(an_evaluation, opened.index, name == "a" and same_run))
+    return Side(name, opened, Filter.parse(given))
 
 
-def _choices(state: ViewerState, sides: list[OpenedSource], given: list[dict[str, str]]) -> None:
+def _pairs(a: Side, b: Side) -> list[TaskPair]:
+    name = ("pairs", b.opened.key, b.opened.changes, *a.chosen.values.items(), "b", *b.chosen.values.items())
+    return a.opened.cached(name, lambda: pair_tasks(a.opened.index, b.opened.index, (a.chosen, b.chosen)))
+
+
+def _choices(keys: list[str], sides: list[Side]) -> None:
     fields: dict[str, ui.select | ui.input] = {}
 
     def go() -> None:
         ui.navigate.to(link_to("/compare", {name: entry.value for name, entry in fields.items()}))
 
-    for side, opened, values in zip("ab", sides, given, strict=True):
+    for side in sides:
         with ui.element("div").classes("fields"):
-            chosen = ui.select(list(state.opened), value=opened.key, label=f"run {side.upper()}")
-            fields[side] = chosen.props("dense outlined")
+            chosen = ui.select(keys, value=side.opened.key, label=f"run {side.name.upper()}")
+            fields[side.name] = chosen.props("dense outlined")
             for name in CONDITIONS:
-                entry = ui.input(name, value=values.get(name, "")).props("dense outlined")
-                fields[f"{side}_{name}"] = entry.on("keydown.enter", go)
+                entry = ui.input(name, value=side.chosen.values.get(name, "")).props("dense outlined")
+                fields[f"{side.name}_{name}"] = entry.on("keydown.enter", go)
     ui.button("Compare", on_click=go).props("unelevated")
 
 
-def _summary(pairs: list[TaskPair], result: PairedChanges, query: dict[str, str]) -> None:
-    counts = {change: sum(pair.change == change for pair in pairs) for change in CHANGES}
+def _summary(pairs: list[TaskPair], result: PairedChanges) -> None:
     ui.label(
         f"{counted(len(pairs), 'task')} on both sides. Success of B minus A: {result.success}; return of B "
         f"minus A: {result.returns} (95 % intervals over tasks). A task counts as solved if half of its episodes are."
     )
     with ui.row().classes("gap-4"):
-        ui.link("all tasks", link_to("/compare", query | {"change": ""}))
+        ui.link("all tasks", here(change=""))
         for change, text, share in (
             ("gained", "failed in A, solved in B", result.gained),
             ("lost", "solved in A, failed in B", result.lost),
             ("solved", "solved in both", None),
             ("failed", "failed in both", None),
         ):
-            of = f", share {share}" if share else ""
-            ui.link(f"{text}: {counts[change]}{of}", link_to("/compare", query | {"change": change}))
+            count = sum(pair.change == change for pair in pairs)
+            ui.link(f"{text}: {count}{f', share {share}' if share else ''}", here(change=change))
     if result.behaviors:
         changes = ", ".join(f"{name.replace('_', ' ')} {change}" for name, change in result.behaviors.items())
         ui.label(f"Share of turns with a behavior, B minus A: {changes}")
 
 
-def _table(pairs: list[TaskPair], query: dict[str, str]) -> None:
+def _table(pairs: list[TaskPair]) -> None:
     if not pairs:
         return
     if len(pairs) > MAX_ROWS:
         ui.label(f"The first {MAX_ROWS} of {len(pairs)} tasks; choose a category or a change for others.")
-    rows = [
-        {
-            "env": pair.env,
-            "category": pair.category,
-            "task": pair.task,
-            "change": pair.change,
-            "success A": round(pair.success[0], 3),
-            "success B": round(pair.success[1], 3),
-            "difference": round(pair.success[1] - pair.success[0], 3),
-            "return A": round(pair.reward[0], 4),
-            "return B": round(pair.reward[1], 4),
-            "episodes A": pair.episodes[0],
-            "episodes B": pair.episodes[1],
-        }
-        for pair in pairs[:MAX_ROWS]
-    ]
-
-    def open_task(row: Row, column: str) -> None:
-        ui.navigate.to(link_to("/compare", query | {name: row[name] for name in ("env", "task")}))
-
-    narrow = ("task", "success A", "success B", "change")
-    grid = add_grid(list(rows[0]), rows, open_task, sortable=True, fits=len(rows) < 20, narrow=narrow)
-    focus_first_row(grid, "env")
+    rows = []
+    for pair in pairs[:MAX_ROWS]:
+        (before, after), (earned, later) = pair.success, pair.reward
+        shares = (round(value, 3) for value in (before, after, after - before))
+        cells = (pair.env, pair.category, pair.task, pair.change, *shares, round(earned, 4), round(later, 4))
+        rows.append(dict(zip(COLUMNS, (*cells, *pair.episodes), strict=True)))
+    add_sorted_table(COLUMNS, rows, lambda row: here(env=row["env"], task=row["task"], sort=""))
 
 
-async def _show_task(sides: list[OpenedSource], chosen: tuple[Filter, Filter], query: dict[str, str]) -> None:
+async def _show_task(sides: list[Side], query: dict[str, str]) -> None:
     """Show one episode of either side next to each other: word differences of replies, observations that differ."""
     task = {name: query.get(name, "") for name in ("env", "task")}
-    back = {
-        name: value for name, value in query.items() if name not in ("env", "task", "turn", "a_episode", "b_episode")
-    }
-    ui.link("all tasks", link_to("/compare", back))
+    ui.link("all tasks", here(env="", task="", turn="", a_episode="", b_episode=""))
     add_heading(f"{task['env']} {short_name(task['task'])}")
-    at, parts = whole_number("turn", query.get("turn", "1")), list[EpisodePart]()
+    at = whole_number("turn", query.get("turn", "1"))
     with ui.element("div").classes("sides"):
-        for side, opened, conditions in zip("ab", sides, chosen, strict=True):
-            rows = await in_thread(
-                partial(find_episodes, opened.index, Filter.parse({**conditions.values, **task}), MAX_EPISODES)
-            )
-            if not rows:
-                raise ConfigError(f"run {opened.key!r} has no episode of task {task['task']!r}. Choose another task.")
-            ids = [row["id"] for row in rows]
-            given = query.get(f"{side}_episode", "")
-            number = next((one for one in ids if str(one) == given), ids[0])
-            parts.append(await in_thread(partial(read_part, opened.index, number, at)))
-            with ui.column().classes("gap-1"):
-                ui.link(f"{side.upper()}: {opened.key}", run_path(opened, f"/episode/{number}"))
-                with ui.row().classes("gap-2"):
-                    for row in rows:
-                        text = f"step {row['step']} sample {row['sample']}{' solved' if row['success'] else ''}"
-                        link = ui.link(text, link_to("/compare", query | {f"{side}_episode": str(row["id"])}))
-                        link.classes("font-bold" if row["id"] == number else "")
+        shown = [await _episode(side, task, query.get(f"{side.name}_episode", ""), at) for side in sides]
+    parts = [part for _, part in shown]
     first, total = max(part.first for part in parts), max(part.total for part in parts)
-    add_turn_pager(first, total, lambda number: link_to("/compare", query | {"turn": str(number)}))
+    add_turn_pager(first, total)
     turns = [part.record["turns"] if part.first == first else [] for part in parts]
-    pairs = list(zip_longest(*turns))
-    replies = [[one["reply"] if one else "" for one in pair] for pair in pairs]
-    differences = await in_thread(lambda: [word_difference(*pair) for pair in replies])
-    for number, ((one, two), words) in enumerate(zip(pairs, differences, strict=True), start=first):
+    for number, pair in enumerate(zip_longest(*turns), start=first):
+        replies = [turn["reply"] if turn else "" for turn in pair]
+        same = all(pair) and pair[0]["observation"] == pair[1]["observation"]
+        words = await in_thread(partial(word_difference, *replies))
         with ui.element("div").classes("sides"):
-            for side, turn, words_html in zip("AB", (one, two), words, strict=True):
+            for side, (url, _), turn, words_html in zip("AB", shown, pair, words, strict=True):
                 with ui.column().classes("gap-1"):
                     if turn is None:
                         ui.label(f"{side}, turn {number}: the episode has ended.").classes("muted")
                         continue
                     # `word_difference` escapes everything that the model wrote.
                     show_html(f"{turn_head(number, turn)}<div class='mono'>{words_html}</div>")
-                    if not (one and two and one["observation"] == two["observation"]):
-                        show_text(turn["observation"] or "", "sunken w-full")
+                    if not same:
+                        place, rest = f"turn={number}&part=observation", partial(link_to_text, url)
+                        show_html(block(turn["observation"] or "", "sunken", place, rest))
         await sleep(0)  # others are served between two turns
+
+
+async def _episode(side: Side, task: dict[str, str], given: str, turn: int) -> tuple[str, EpisodePart]:
+    """Add links to the episodes of a task on one side, and return the URL of the chosen one and a part of it."""
+    chosen = Filter.parse({**side.chosen.values, **task})
+    rows = await in_thread(partial(find_episodes, side.opened.index, chosen, MAX_EPISODES))
+    if not rows:
+        raise ConfigError(f"run {side.opened.key!r} has no episode of task {task['task']!r}. Choose another task.")
+    number = next((row["id"] for row in rows if str(row["id"]) == given), rows[0]["id"])
+    url = run_path(side.opened, f"/episode/{number}")
+    with ui.column().classes("gap-1"):
+        ui.link(f"{side.name.upper()}: {side.opened.key}", url)
+        with ui.row().classes("gap-2"):
+            for row in rows:
+                text = f"step {row['step']} sample {row['sample']}{' solved' if row['success'] else ''}"
+                link = ui.link(text, here(**{f"{side.name}_episode": row["id"]}))
+                link.classes("font-bold" if row["id"] == number else "")
+    return url, await in_thread(partial(read_part, side.opened.index, number, turn))

@@ -8,12 +8,11 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted
 from verl_agent.oversight.socket import send_command
-from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.layout import REFRESH_S, Page
+from verl_agent.viewer.links import link_to, run_path
+from verl_agent.viewer.state import OpenedSource
 from verl_agent.viewer.text import MAX_NAME
 
-REFRESH_S = 1.0
-"""Seconds between two questions for the state of the run."""
 TIMEOUT_S = 10.0
 NAME_COOKIE = "verl_agent_name"
 NO_NAME = "Write your name first: others see who acts."
@@ -44,13 +43,9 @@ class ActingPerson:
         ui.run_javascript(f"document.cookie = '{NAME_COOKIE}={quote(self.name)}; path=/; SameSite=Strict'")
 
 
-def add(state: ViewerState) -> None:
-    """Register the page `/run/<key>/control`."""
-
-    @url_of("/run/{key}/control")
-    def control(key: str, request: Request) -> None:
-        with new_page(state) as page:
-            _Buttons(page.open(key, f"{key}: control"), ActingPerson(request))
+async def show(page: Page, opened: OpenedSource, request: Request) -> None:
+    """Show the page `/run/<key>/control`."""
+    _Buttons(opened, ActingPerson(request))
 
 
 class _Buttons:

@@ -3,7 +3,6 @@
 from asyncio import sleep
 from collections.abc import Callable
 from functools import partial
-from html import escape
 from typing import NamedTuple
 
 from nicegui import ui
@@ -12,6 +11,7 @@ from starlette.requests import Request
 from verl_agent.errors import counted
 from verl_agent.trace.turn_record import turn_text
 from verl_agent.viewer.conditions import GROUP_FIELDS
+from verl_agent.viewer.elements import icon_button, show_html, show_text
 from verl_agent.viewer.episode_html import (
     Fact,
     FindImage,
@@ -24,15 +24,17 @@ from verl_agent.viewer.episode_html import (
     turn_html,
 )
 from verl_agent.viewer.filters import Filter
-from verl_agent.viewer.layout import add_keys, icon_button, link_to, new_page, run_path, show_html, show_text, url_of
-from verl_agent.viewer.pages.files import image_url
+from verl_agent.viewer.layout import Page, add_keys
+from verl_agent.viewer.links import here, link_to, run_path, show_in_url
+from verl_agent.viewer.pages.episodes import filter_of
+from verl_agent.viewer.pages.files import image_url, link_to_text
 from verl_agent.viewer.pages.labels import add_label_editor
-from verl_agent.viewer.pages.paging import add_turn_pager, whole_number
+from verl_agent.viewer.pages.listing import add_turn_pager, whole_number
 from verl_agent.viewer.parts import EpisodePart, read_part
 from verl_agent.viewer.queries import Row, find_episodes, find_neighbors, find_row
 from verl_agent.viewer.raw_prompt import RawPrompts
 from verl_agent.viewer.recorded_tokens import file_with_tokens
-from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
+from verl_agent.viewer.state import OpenedSource, in_thread
 from verl_agent.viewer.state_panels import StatePanels
 from verl_agent.viewer.text import short_name
 from verl_agent.viewer.why import WhyPanels, record_place
@@ -41,28 +43,21 @@ MAX_SAMPLES = 64
 """Samples of the group that the page links at most; the page of the group has all."""
 
 
-def add(state: ViewerState) -> None:
-    """Register the page `/run/<key>/episode/<id>`; the parameter `turn` counts from 1."""
-
-    @url_of("/run/{key}/episode/{number}")
-    async def episode(key: str, number: str, request: Request) -> None:
-        with new_page(state) as page:
-            opened = page.open(key)
-            episode_id = whole_number("episode", number)
-            turn = whole_number("turn", request.query_params.get("turn") or "0")
-            part = await in_thread(lambda: read_part(opened.index, episode_id, turn))
-            record = part.record
-            around = Filter.parse({name: value for name, value in request.query_params.items() if name != "turn"})
-            row = find_row(opened.index, episode_id) or {}
-            page.set_title(f"{short_name(record['task'])} · step {record['step']}")
-            await _facts(opened, row, part)
-            await _neighbors(opened, episode_id, around)
-            add_label_editor(opened, row)
-            place = await in_thread(lambda: record_place(opened.index, episode_id))
-            why, states = WhyPanels(place), StatePanels(part, lambda: opened.index.read(episode_id))
-            url = run_path(opened, f"/episode/{episode_id}")
-            show = ShownTexts(partial(image_url, opened), partial(_link_to_text, url))
-            await _turns(part, turn, lambda number: link_to(url, {**around.values, "turn": number}), show, why, states)
+async def show(page: Page, opened: OpenedSource, request: Request) -> None:
+    """Show the page `/run/<key>/episode/<id>`; the parameter `turn` counts from 1, the others are those of a filter."""
+    number = whole_number("episode", request.path_params["number"])
+    turn = whole_number("turn", request.query_params.get("turn") or "0")
+    part = await in_thread(lambda: read_part(opened.index, number, turn))
+    row = find_row(opened.index, number) or {}
+    page.set_title(f"{short_name(part.record['task'])} · step {part.record['step']}")
+    await _facts(opened, row, part)
+    await _neighbors(opened, number, filter_of(request, "turn"))
+    add_label_editor(opened, row)
+    place = await in_thread(lambda: record_place(opened.index, number))
+    why, states = WhyPanels(place), StatePanels(part, lambda: opened.index.read(number))
+    url = run_path(opened, f"/episode/{number}")
+    texts = ShownTexts(partial(image_url, opened), partial(link_to_text, url))
+    await _turns(part, turn, texts, why, states)
 
 
 class ShownTexts(NamedTuple):
@@ -70,10 +65,6 @@ class ShownTexts(NamedTuple):
 
     image: FindImage
     rest: ShowRest
-
-
-def _link_to_text(url: str, place: str, rest: str) -> str:
-    return f'<a href="{escape(f"{url}/text?{place}")}">{len(rest):,} more characters</a>'
 
 
 async def _facts(opened: OpenedSource, row: Row, part: EpisodePart) -> None:
@@ -120,81 +111,72 @@ async def _neighbors(opened: OpenedSource, number: int, around: Filter) -> None:
     add_keys({"p": ("previous episode", lambda: go(urls[0])), "n": ("next episode", lambda: go(urls[1]))})
 
 
-async def _turns(
-    part: EpisodePart,
-    chosen: int,
-    url: Callable[[int], str],
-    show_texts: ShownTexts,
-    why: WhyPanels,
-    states: StatePanels,
-) -> None:
+async def _turns(part: EpisodePart, chosen: int, texts: ShownTexts, why: WhyPanels, states: StatePanels) -> None:
     record, behaviors = part.record, part.behaviors
-    chosen = min(chosen, part.total)
-    position = {"turn": chosen}
+    chosen = position = min(chosen, part.total)
 
-    def show(turn: int) -> None:
+    def show_turn(turn: int) -> None:
+        nonlocal position
         turn = max(0, min(turn, part.total))
         if turn and turn not in part.numbers:
-            ui.navigate.to(url(turn))
+            ui.navigate.to(here(turn=turn))
             return
-        position["turn"] = turn
-        ui.run_javascript(
-            f"document.getElementById('turn-{turn}')?.scrollIntoView({{block: 'start'}});"
-            f"const url = new URL(location); url.searchParams.set('turn', {turn}); history.replaceState(null, '', url)"
-        )
+        position = turn
+        ui.run_javascript(f"document.getElementById('turn-{turn}')?.scrollIntoView({{block: 'start'}})")
+        show_in_url(turn=turn)
 
-    following = ("next turn", lambda: show(position["turn"] + 1))
-    previous = ("previous turn", lambda: show(position["turn"] - 1))
+    def advance() -> bool:
+        show_turn(position + 1)
+        return position < part.total
+
+    following = ("next turn", lambda: show_turn(position + 1))
+    previous = ("previous turn", lambda: show_turn(position - 1))
     add_keys({"j": following, "ArrowRight": following, "k": previous, "ArrowLeft": previous})
-    add_turn_pager(part.first, part.total, url)
-    with ui.row().classes("gap-1 sticky top-12 surface z-10 p-1 w-full items-center"):
+    add_turn_pager(part.first, part.total)
+    with ui.row().classes("gap-1 sticky top-12 surface z-10 p-1 w-full items-center") as bar:
         for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
             look = "good" if turn["reward"] > 0 else "bad" if turn["reward"] < 0 else ""
-            button = ui.button(str(number), on_click=lambda number=number: show(number), color=None)
+            button = ui.button(str(number), on_click=lambda number=number: show_turn(number), color=None)
             button.props("dense unelevated size=sm").classes("warn" if shown else f"chip {look}")
             button.tooltip(", ".join(shown) or "turn")
-        _replay(part.total, position, show)
     with (
         ui.expansion(f"Prompt ({counted(record['prompt_length'], 'message')})", value=chosen == 0)
         .props("id=turn-0")
         .classes("w-full")
     ):
-        show_html(messages_html(record["messages"][: record["prompt_length"]], show_texts.rest))
+        show_html(messages_html(record["messages"][: record["prompt_length"]], texts.rest))
         states.add(0)
     for number, turn, shown in zip(part.numbers, record["turns"], behaviors, strict=True):
         with ui.card().props(f"id=turn-{number}").classes("w-full gap-1 scroll-mt-24"):
-            show_html(turn_html(number, turn, shown, *show_texts))
+            show_html(turn_html(number, turn, shown, *texts))
             states.add(number)
             why.add(number, turn_text(turn))
         await sleep(0)  # fifty turns take 0.1 s, between which others are served
-    add_turn_pager(part.first, part.total, url)
+    add_turn_pager(part.first, part.total)
     why.follow()
     states.fill()
+    with bar:
+        _add_replay(advance)
     RawPrompts(why.place, part, chosen)
     if chosen:
-        ui.timer(0.3, lambda: show(chosen), once=True)
+        ui.timer(0.3, lambda: show_turn(chosen), once=True)
 
 
-def _replay(turns: int, position: dict[str, int], show: Callable[[int], None]) -> None:
-    """Add the button that goes through the turns by itself, at a chosen speed."""
-    speed = ui.select({2.0: "2 s a turn", 1.0: "1 s a turn", 0.5: "0.5 s a turn"}, value=1.0)
-    speed.props('dense aria-label="speed of the replay"')
-    running: list[ui.timer] = []
+def _add_replay(advance: Callable[[], bool]) -> None:
+    """Add a button that starts and stops the replay, and its speed. Call it when the page is complete.
 
-    def pause() -> None:
-        while running:
-            running.pop().cancel()
+    Args:
+        advance: function that shows the next turn and returns False at the last one.
+    """
 
-    def play() -> None:
-        pause()
-        running.append(ui.timer(speed.value or 1.0, advance, immediate=False))
+    def step() -> None:
+        timer.active = advance()
 
-    def advance() -> None:
-        if position["turn"] >= turns:
-            pause()
-        else:
-            show(position["turn"] + 1)
+    def toggle() -> None:
+        timer.active = not timer.active
 
-    speed.on_value_change(lambda: play() if running else None)
-    icon_button("play_arrow", "replay", play)
-    icon_button("pause", "pause", pause)
+    timer = ui.timer(1.0, step, active=False)
+    speed = ui.select({seconds: f"{seconds:g} s a turn" for seconds in (2.0, 1.0, 0.5)}, value=1.0)
+    speed.props('dense aria-label="speed of the replay"').bind_value_to(timer, "interval")
+    button = icon_button("play_arrow", "replay, or pause it", toggle)
+    button.bind_icon_from(timer, "active", lambda active: "pause" if active else "play_arrow")

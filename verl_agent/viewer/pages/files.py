@@ -1,13 +1,15 @@
 """Files of a run that pages link: images, and texts of an episode that a page shows in part."""
 
+from html import escape
+
 from nicegui import app
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from verl_agent.errors import ConfigError
 from verl_agent.viewer.images import FOLDER, TYPES, find_image
-from verl_agent.viewer.layout import link_to, run_path
-from verl_agent.viewer.pages.paging import whole_number
+from verl_agent.viewer.links import link_to, run_path
+from verl_agent.viewer.pages.listing import whole_number
 from verl_agent.viewer.parts import read_part
 from verl_agent.viewer.state import OpenedSource, ViewerState
 from verl_agent.visible import make_visible
@@ -52,3 +54,12 @@ def add(state: ViewerState) -> None:
 def image_url(opened: OpenedSource, path: str) -> str | None:
     """Return the URL of an image on a page; None if `find_image` does not find it."""
     return None if find_image(opened, path) is None else link_to(run_path(opened, f"/{FOLDER}/{path}"))
+
+
+def link_to_text(episode: str, place: str, rest: str) -> str:
+    """Return the link to the whole text at a place of an episode, which a page shows in part.
+
+    Args:
+        episode: URL of the page of the episode.
+    """
+    return f'<a href="{escape(f"{episode}/text?{place}")}">{len(rest):,} more characters</a>'

@@ -3,24 +3,25 @@
 from functools import partial
 
 from nicegui import ui
+from starlette.requests import Request
 
 from verl_agent.types import StopReason
-from verl_agent.viewer.axes import SHARES, axis_of
-from verl_agent.viewer.figure import add_chart
-from verl_agent.viewer.layout import add_heading, link_to, new_page, run_path, url_of
-from verl_agent.viewer.pages.grid import Row, add_grid
+from verl_agent.viewer.charts import SHARES, add_chart, axis_of
+from verl_agent.viewer.elements import add_heading
+from verl_agent.viewer.layout import Page
+from verl_agent.viewer.links import link_to, run_path
+from verl_agent.viewer.pages.table import Table
 from verl_agent.viewer.stages import Stage, find_stages, needs_of
-from verl_agent.viewer.state import OpenedSource, ViewerState
+from verl_agent.viewer.state import OpenedSource
+from verl_agent.viewer.table_html import Link
+
+CUT = {"stop": StopReason.TURN_LIMIT, "success": "no"}
+"""Filter of the episodes that a turn limit cut."""
 
 
-def add(state: ViewerState) -> None:
-    """Register the page `/run/<key>/horizon`."""
-
-    @url_of("/run/{key}/horizon")
-    async def horizon(key: str) -> None:
-        with new_page(state) as page:
-            opened = page.open(key, f"{key}: horizon")
-            await page.show(opened, lambda: find_stages(opened.index), partial(_show, opened))
+async def show(page: Page, opened: OpenedSource, request: Request) -> None:
+    """Show the page `/run/<key>/horizon`."""
+    await page.show(opened, lambda: find_stages(opened.index), partial(_show, opened))
 
 
 def _show(opened: OpenedSource, stages: list[Stage]) -> None:
@@ -34,42 +35,36 @@ def _show(opened: OpenedSource, stages: list[Stage]) -> None:
     for env in dict.fromkeys(stage.env for stage in stages):
         of_env = [stage for stage in stages if stage.env == env]
         add_heading(env)
-        _table(opened, of_env)
+        rows = [_row(opened, number, stage) for number, stage in enumerate(of_env, start=1)]
+        Table(list(rows[0]), rows)
         needs = needs_of(of_env)
         note = "Later stages should solve the tasks that need more turns than the earlier limits."
         add_chart("Success by the turns that a task needs", _chart(of_env, needs), note)
 
 
-def _table(opened: OpenedSource, stages: list[Stage]) -> None:
-    rows = [
-        {
-            "stage": number,
-            "turn limit": stage.max_turns,
-            "steps": f"{stage.first}..{stage.last}",
-            "episodes": stage.episodes,
-            "solved": f"{stage.solved / stage.episodes:.1%}",
-            "cut": f"{stage.cut / stage.episodes:.1%}",
-            "mean turns": f"{stage.turns / stage.episodes:.2f}",
-        }
-        for number, stage in enumerate(stages, start=1)
-    ]
+def _row(opened: OpenedSource, number: int, stage: Stage) -> dict[str, object]:
+    steps = f"{stage.first}..{stage.last}"
 
-    def open_stage(row: Row, column: str) -> None:
-        extra = {"cut": {"stop": StopReason.TURN_LIMIT, "success": "no"}, "solved": {"success": "yes"}}.get(column, {})
-        parameters = {"purpose": "train", "env": stages[0].env, "step": row["steps"]}
-        parameters |= {"max_turns": row["turn limit"], **extra}
-        ui.navigate.to(link_to(run_path(opened, "/episodes"), parameters))
+    def link(text: object, **parameters: str) -> Link:
+        of_stage = {"purpose": "train", "env": stage.env, "step": steps, "max_turns": stage.max_turns}
+        return Link(text, link_to(run_path(opened, "/episodes"), of_stage | parameters))
 
-    add_grid(list(rows[0]), rows, open_stage, fits=True, narrow=("turn limit", "steps", "solved", "cut"))
+    return {
+        "stage": number,
+        "turn limit": stage.max_turns,
+        "steps": steps,
+        "episodes": link(stage.episodes),
+        "solved": link(f"{stage.solved / stage.episodes:.1%}", success="yes"),
+        "cut": link(f"{stage.cut / stage.episodes:.1%}", **CUT),
+        "mean turns": f"{stage.turns / stage.episodes:.2f}",
+    }
 
 
 def _chart(stages: list[Stage], needs: list[str]) -> dict[str, object]:
     """Return the options of ECharts: a group of bars for each number of needed turns, one bar a stage."""
     series = []
     for number, stage in enumerate(stages, start=1):
-        values = []
-        for need in needs:
-            episodes, solved = stage.by_need.get(need, (0, 0))
-            values.append(round(solved / episodes, 4) if episodes else None)
+        found = [stage.by_need.get(need, (0, 0)) for need in needs]
+        values = [round(solved / episodes, 4) if episodes else None for episodes, solved in found]
         series.append({"name": f"stage {number}: limit {stage.max_turns}", "type": "bar", "data": values})
     return {"xAxis": axis_of("turns") | {"type": "category", "data": needs}, "yAxis": SHARES, "series": series}

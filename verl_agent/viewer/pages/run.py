@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from nicegui import ui
-from nicegui.events import EChartPointClickEventArguments, ValueChangeEventArguments
+from nicegui.events import EChartPointClickEventArguments
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
@@ -14,26 +14,26 @@ from verl_agent.config.keys import leaves
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.results.folder import REPORT, read_report
 from verl_agent.viewer.calibration import add_calibration
-from verl_agent.viewer.charts import (
+from verl_agent.viewer.charts import add_chart, chart, with_look
+from verl_agent.viewer.diagnosis import find_in_run, show_findings
+from verl_agent.viewer.layout import Page, page_part
+from verl_agent.viewer.links import here, link_to, run_path
+from verl_agent.viewer.live import latest_log, read_now, read_tail
+from verl_agent.viewer.overview import changed_settings, read_overview, status_of
+from verl_agent.viewer.pages.home import show_overview, show_status
+from verl_agent.viewer.pages.listing import whole_number
+from verl_agent.viewer.pages.table import add_text_table
+from verl_agent.viewer.run_data import (
     AXES,
     Axis,
     RunData,
-    chart,
     describe_panel,
+    fetch_run,
     metric_names,
     metric_panels,
     panels,
-    read_run,
     watched,
 )
-from verl_agent.viewer.diagnosis import find_in_run, show_findings
-from verl_agent.viewer.figure import add_chart, with_look
-from verl_agent.viewer.layout import Page, link_to, new_page, page_part, run_path, url_of
-from verl_agent.viewer.live import latest_log, read_now, read_tail
-from verl_agent.viewer.overview import changed_settings, present_status, read_overview
-from verl_agent.viewer.pages.grid import add_table
-from verl_agent.viewer.pages.home import show_overview, show_status
-from verl_agent.viewer.pages.paging import whole_number
 from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
 from verl_agent.viewer.text import short_name
 from verl_agent.visible import make_visible
@@ -46,28 +46,23 @@ SMOOTH = (1, 5, 10, 25)
 """Numbers of steps of the running mean that a reader may choose."""
 
 
-def add(state: ViewerState) -> None:
-    """Register the page `/run/<key>`."""
-
-    @url_of("/run/{key}")
-    async def run(key: str, request: Request) -> None:
-        query = request.query_params
-        with new_page(state) as page:
-            opened = page.open(key, key)
-            others = other_runs(state, query)
-            axis = _axis(query.get("x", "step"))
-            run = await opened.fetch("run", partial(read_run, opened))
-            smooth = whole_number("smooth", query.get("smooth", str(run.usual_window)), 1)
-            await _summary(page, opened)
-            await page.show(opened, partial(find_in_run, opened), partial(show_findings, opened))
-            with page_part(ui.column().classes("w-full")):
-                await _evaluation(opened)
-            if len({at.step for at in run.steps} | set(run.logged)) > 1 or others:
-                _choices(state, opened, others, axis, smooth, query.getlist("metric"))
-            await _metrics(opened, others, query)
-            await _charts(page, [opened, *others], axis, smooth, query.getlist("metric"))
-            _log(page, opened)
-            await add_calibration(opened, query.get("critic", ""), {name: query.getlist(name) for name in query})
+async def show(page: Page, opened: OpenedSource, request: Request) -> None:
+    """Show the page `/run/<key>`; its parameters are `x`, `smooth`, `with`, `metric` and `critic`."""
+    query = request.query_params
+    others = other_runs(page.state, query)
+    axis = _axis(query.get("x", "step"))
+    run = await fetch_run(opened)
+    smooth = whole_number("smooth", query.get("smooth", str(run.usual_window)), 1)
+    await _summary(page, opened)
+    await page.show(opened, partial(find_in_run, opened), partial(show_findings, opened))
+    with page_part(ui.column().classes("w-full")):
+        await _evaluation(opened)
+    if len({at.step for at in run.steps} | set(run.logged)) > 1 or others:
+        _choices(list(page.state.opened), opened, others, axis, smooth)
+    await _metrics([opened, *others], query.getlist("metric"))
+    await _charts(page, [opened, *others], axis, smooth, query.getlist("metric"))
+    _log(page, opened)
+    await add_calibration(opened, query.get("critic", ""))
 
 
 async def _summary(page: Page, opened: OpenedSource) -> None:
@@ -77,7 +72,7 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
     async def draw() -> None:
         nonlocal seen
         overview = await opened.fetch("overview", partial(read_overview, opened))
-        status = await in_thread(partial(present_status, opened))
+        status = await in_thread(partial(status_of, opened))
         now = await in_thread(lambda: read_now(opened, datetime.now(UTC))) if status == "running" else {}
         if (overview, status, now) == seen:
             return
@@ -87,39 +82,35 @@ async def _summary(page: Page, opened: OpenedSource) -> None:
             with ui.row().classes("items-baseline gap-3"):
                 show_status(status)
             show_overview(overview)
-            if now:
-                with ui.row().classes("gap-x-4 gap-y-1"):
-                    for name, value in now.items():
-                        ui.label(f"{name} {value}".strip()).classes("accent")
+            with ui.row().classes("gap-x-4 gap-y-1"):
+                for name, value in now.items():
+                    ui.label(f"{name} {value}".strip()).classes("accent")
 
     with ui.card().classes("w-full gap-2"):
         summary = ui.column().classes("w-full gap-2")
         await draw()
         page.every(NOW_S, draw)
-        if opened.source.kind == "training":
-            changed = await in_thread(partial(changed_settings, opened.source.folder))
-            if changed:
-                with ui.expansion(f"{counted(len(changed), 'setting')} other than the base recipe's").props("dense"):
-                    add_table(["setting", "base", "this run"], [list(map(short_name, row)) for row in changed])
+        changed = await in_thread(partial(changed_settings, opened))
+        if changed:
+            with ui.expansion(f"{counted(len(changed), 'setting')} other than the base recipe's").props("dense"):
+                add_text_table(["setting", "base", "this run"], changed)
 
 
-async def _metrics(opened: OpenedSource, others: list[OpenedSource], query: QueryParams) -> None:
+async def _metrics(opened: Sequence[OpenedSource], metrics: list[str]) -> None:
     """Show a field in which any logged metric is chosen; nothing for a source without metrics."""
-    runs = [await one.fetch("run", partial(read_run, one)) for one in [opened, *others]]
+    runs = [await fetch_run(one) for one in opened]
     names = metric_names(runs)
     if not names:
         return
-    given = {name: query.getlist(name) for name in query}
 
     def choose() -> None:
         chosen = [] if field.value == watched(runs) else field.value
-        if chosen != query.getlist("metric"):
-            ui.navigate.to(link_to(run_path(opened), given | {"metric": chosen}))
+        if chosen != metrics:
+            ui.navigate.to(here(metric=chosen))
 
-    shown = [name for name in query.getlist("metric") or watched(runs) if name in names]
-    field = ui.select(
-        names, value=shown, label=f"charts of {len(names)} logged metrics", multiple=True, with_input=True
-    )
+    shown = [name for name in metrics or watched(runs) if name in names]
+    title = f"charts of {len(names)} logged metrics"
+    field = ui.select(names, value=shown, label=title, multiple=True, with_input=True)
     field.props(f"{FIELD} use-chips").classes("w-full").on("popupHide", choose)
 
 
@@ -159,29 +150,18 @@ def _axis(value: str) -> Axis:
     raise ConfigError(f"x={value!r} is not allowed. {did_you_mean(value, AXES)}")
 
 
-def _choices(
-    state: ViewerState, opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int, metrics: list[str]
-) -> None:
-    chosen: dict[str, object] = {"x": axis, "smooth": str(smooth), "with": [other.key for other in others]}
-    chosen |= {"metric": metrics} if metrics else {}
+def _choices(keys: list[str], opened: OpenedSource, others: list[OpenedSource], axis: Axis, smooth: int) -> None:
+    smoothing = {number: "none" if number == 1 else f"{number} steps" for number in sorted({*SMOOTH, smooth})}
 
-    def go(name: str, value: str | list[str]) -> None:
-        ui.navigate.to(link_to(run_path(opened), chosen | {name: value}))
-
-    def on_others(event: ValueChangeEventArguments[list[str]]) -> None:
-        go("with", event.value)
+    def go(name: str) -> Callable[[Any], None]:
+        return lambda event: ui.navigate.to(here(**{name: event.value}))
 
     with ui.element("div").classes("fields"):
-        ui.select(list(AXES), value=axis, label="x axis", on_change=lambda event: go("x", event.value)).props(FIELD)
-        smoothing = {number: "none" if number == 1 else f"{number} steps" for number in sorted({*SMOOTH, smooth})}
-        ui.select(
-            smoothing, value=smooth, label="running mean", on_change=lambda event: go("smooth", str(event.value))
-        ).props(FIELD)
-        names = [other for other in state.opened if other != opened.key]
-        if names:
-            keys = [other.key for other in others]
-            ui.select(names, value=keys, label="with runs", multiple=True, on_change=on_others).props(FIELD)
-
+        ui.select(list(AXES), value=axis, label="x axis", on_change=go("x")).props(FIELD)
+        ui.select(smoothing, value=smooth, label="running mean", on_change=go("smooth")).props(FIELD)
+        if names := [key for key in keys if key != opened.key]:
+            chosen = [other.key for other in others]
+            ui.select(names, value=chosen, label="with runs", multiple=True, on_change=go("with")).props(FIELD)
         step = ui.number("episodes of step", min=0, precision=0).props(FIELD)
         step.on("keydown.enter", lambda: ui.navigate.to(link_to(run_path(opened, "/episodes"), {"step": step.value})))
 
@@ -191,10 +171,10 @@ async def _evaluation(opened: OpenedSource) -> None:
     if not (opened.source.folder / REPORT).is_file():
         return
     report = await opened.fetch("report", lambda: read_report(opened.source.folder))
-    add_table(*result_rows(report["results"]))
+    add_text_table(*result_rows(report["results"]))
     with ui.expansion("How it was played").props("dense").classes("w-full"):
         facts = leaves({**report["config"], **report["provenance"]})
-        add_table(["setting", "value"], [[key, short_name(str(value))] for key, value in facts if value is not None])
+        add_text_table(["setting", "value"], [[key, str(value)] for key, value in facts if value is not None])
 
 
 def result_rows(results: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -251,17 +231,13 @@ async def _charts(page: Page, opened: list[OpenedSource], axis: Axis, smooth: in
         run = opened[0] if len(opened) == 1 else next(o for o in opened if event.series_name.startswith(f"{o.key}: "))
         name = event.series_name if len(opened) == 1 else event.series_name.removeprefix(f"{run.key}: ")
         point: Any = event.data  # [x, y, step], see `chart`
-        curves = [
-            curve
-            for panel in panels(await run.fetch("run", partial(read_run, run)))
-            for curve in panel.curves
-            if curve.name == name
-        ]
-        parameters = curves[0].parameters if curves else {}
+        shown = panels(await fetch_run(run))
+        curve = next((curve for panel in shown for curve in panel.curves if curve.name == name), None)
+        parameters = curve.parameters if curve else {}
         ui.navigate.to(link_to(run_path(run, "/episodes"), {**parameters, "step": point[2]}))
 
     async def draw() -> None:
-        runs = [await one.fetch("run", partial(read_run, one)) for one in opened]
+        runs = [await fetch_run(one) for one in opened]
         if len(runs) == 1 and opened[0].source.kind == "evaluation" and len({at.step for at in runs[0].steps}) < 2:
             empty.set_visibility(False)  # curves of one point
             return

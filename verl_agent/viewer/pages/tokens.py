@@ -1,6 +1,5 @@
 """Tokens of a trained episode, colored by mask, advantage, log-prob, entropy or gap, and the list of such episodes."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from nicegui import ui
@@ -8,20 +7,22 @@ from starlette.requests import Request
 
 from verl_agent.errors import ConfigError, counted, did_you_mean
 from verl_agent.trace.token_files import TokenRow, read_tokens
-from verl_agent.viewer.layout import link_to, new_page, run_path, url_of
-from verl_agent.viewer.pages.grid import add_grid, add_table
-from verl_agent.viewer.pages.paging import whole_number
+from verl_agent.viewer.layout import Page
+from verl_agent.viewer.links import here, run_path, show_in_url
+from verl_agent.viewer.pages.listing import add_listing, whole_number
+from verl_agent.viewer.pages.table import Table, in_order
 from verl_agent.viewer.queries import Row, find_row
 from verl_agent.viewer.recorded_tokens import episodes_with_tokens, file_with_tokens
-from verl_agent.viewer.state import OpenedSource, ViewerState, in_thread
+from verl_agent.viewer.state import OpenedSource, in_thread
 from verl_agent.viewer.text import short_name
 from verl_agent.viewer.token_text import TokenText
-from verl_agent.viewer.token_views import MASK, VIEWS, TokenView, available, by_turn, color
+from verl_agent.viewer.token_views import MASK, VIEWS, TokenView, available, color, means_by_turn
 
 HOW = (
     "A training run records tokens with episode.record_tokens={every: 10, groups: 8}, an evaluation with "
     "evaluation.logprobs=5."
 )
+COLUMNS = ("step", "env", "category", "task", "sample", "reward", "success", "turns", "stop")
 CSS = """
 .token-text {font-family: ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6}
 .token-text span {unicode-bidi: isolate} .token-text span:hover {outline: 1px solid var(--muted)}
@@ -31,52 +32,45 @@ CSS = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRequest:
-    """Parameters of the URL: view, segment from 0, turn from 1 (0 for none)."""
+async def show_list(page: Page, opened: OpenedSource, request: Request) -> None:
+    """Show the page `/run/<key>/tokens`."""
 
-    view: str
-    segment: int
-    turn: int
+    def find(limit: int, offset: int) -> tuple[list[Row], int]:
+        rows = in_order(episodes_with_tokens(opened), request.query_params.get("sort", ""))
+        return rows[offset : offset + limit], len(rows)
 
-    @classmethod
-    def of(cls, request: Request) -> "TokenRequest":
-        """Read the parameters; raises ConfigError if one is no whole number."""
-        query = request.query_params
-        segment, turn = (whole_number(name, query.get(name, "0")) for name in ("segment", "turn"))
-        return cls(query.get("color", ""), segment, turn)
-
-    def with_color(self, name: str) -> dict[str, object]:
-        """Return the parameters of the URL of the same place in another color."""
-        return {"color": name, "segment": self.segment or "", "turn": self.turn or ""}
+    _, total = await in_thread(lambda: find(0, 0))
+    if not total:
+        ui.label(f"No tokens are recorded. {HOW}")
+        return
+    ui.label(f"Tokens are recorded of {counted(total, 'episode')}; a click opens one.")
+    await add_listing(page, opened, "episode", COLUMNS, find, lambda row: _path(opened, row["id"]), sortable=True)
 
 
-def add(state: ViewerState) -> None:
-    """Register the pages `/run/<key>/tokens` and `/run/<key>/episode/<id>/tokens?color=...&segment=...&turn=...`."""
+def _path(opened: OpenedSource, episode: int) -> str:
+    return run_path(opened, f"/episode/{episode}/tokens")
 
-    @url_of("/run/{key}/tokens")
-    async def recorded(key: str) -> None:
-        with new_page(state) as page:
-            opened = page.open(key, f"{key}: tokens")
-            _list(opened, await in_thread(lambda: episodes_with_tokens(opened)))
 
-    @url_of("/run/{key}/episode/{number}/tokens")
-    async def tokens(key: str, number: str, request: Request) -> None:
-        with new_page(state) as page:
-            opened, chosen = page.open(key), TokenRequest.of(request)
-            row = find_row(opened.index, whole_number("episode", number))
-            if row is None:
-                raise ConfigError(f"no episode {number} in {key!r}.")
-            file = await in_thread(lambda: file_with_tokens(opened, row))
-            if file is None:
-                raise ConfigError(f"the tokens of this episode are not recorded. {HOW}")
-            segments = await in_thread(lambda: _read(file, row))
-            if chosen.segment >= len(segments):
-                raise ConfigError(f"segment={chosen.segment} is not recorded. Allowed: 0 to {len(segments) - 1}.")
-            view = _view(segments[chosen.segment], chosen.view)
-            page.set_title(f"tokens of {short_name(row['task'])} · step {row['step']}")
-            _facts(opened, row, segments, chosen)
-            _text(opened, row, segments[chosen.segment], view, chosen)
+async def show(page: Page, opened: OpenedSource, request: Request) -> None:
+    """Show the page `/run/<key>/episode/<id>/tokens?color=...&segment=...&turn=...`; turns count from 1."""
+    query, number = request.query_params, whole_number("episode", request.path_params["number"])
+    place, turn = (whole_number(name, query.get(name, "0")) for name in ("segment", "turn"))
+    row = find_row(opened.index, number)
+    if row is None:
+        raise ConfigError(f"no episode {number} in {opened.key!r}.")
+    file = await in_thread(lambda: file_with_tokens(opened, row))
+    if file is None:
+        raise ConfigError(f"the tokens of this episode are not recorded. {HOW}")
+    segments = await in_thread(lambda: _read(file, row))
+    if place >= len(segments):
+        raise ConfigError(f"segment={place} is not recorded. Allowed: 0 to {len(segments) - 1}.")
+    view = _view(segments[place], query.get("color", ""))
+    page.set_title(f"tokens of {short_name(row['task'])} · step {row['step']}")
+    _facts(opened, row, segments, segments[place])
+    _text(segments[place], view)
+    if turn:
+        script = f"document.getElementById('tokens-turn-{turn}')?.scrollIntoView({{block: 'start'}})"
+        ui.timer(0.3, lambda: ui.run_javascript(script), once=True)
 
 
 def _read(file: Path, row: Row) -> list[TokenRow]:
@@ -99,28 +93,7 @@ def _view(row: TokenRow, name: str) -> TokenView:
     return views[name]
 
 
-def _list(opened: OpenedSource, rows: list[Row]) -> None:
-    if not rows:
-        ui.label(f"No tokens are recorded. {HOW}")
-        return
-    ui.label(f"Tokens are recorded of {counted(len(rows), 'episode')}; a click opens one.")
-    shown = ("step", "env", "category", "task", "sample", "reward", "success", "turns", "stop")
-    data = [{name: row[name] for name in (*shown, "id")} for row in rows]
-    add_grid(
-        shown,
-        data,
-        lambda row, column: ui.navigate.to(_path(opened, row["id"])),
-        sortable=True,
-        narrow=("step", "task", "success", "turns"),
-    )
-
-
-def _path(opened: OpenedSource, episode: int) -> str:
-    return run_path(opened, f"/episode/{episode}/tokens")
-
-
-def _facts(opened: OpenedSource, row: Row, segments: list[TokenRow], chosen: TokenRequest) -> None:
-    segment = segments[chosen.segment]
+def _facts(opened: OpenedSource, row: Row, segments: list[TokenRow], segment: TokenRow) -> None:
     written = sum(turn >= 0 for turn in segment.turns)
     with ui.row().classes("items-baseline gap-4"):
         ui.link("episode", run_path(opened, f"/episode/{row['id']}"))
@@ -131,29 +104,26 @@ def _facts(opened: OpenedSource, row: Row, segments: list[TokenRow], chosen: Tok
         with ui.row().classes("items-baseline gap-2"):
             ui.label("The agent edited its context. Segments:")
             for number in range(len(segments)):
-                parameters = {"color": chosen.view, "segment": number}
-                ui.link(str(number), link_to(_path(opened, row["id"]), parameters))
+                ui.link(str(number), here(segment=number, turn=""))
 
 
-def _text(opened: OpenedSource, row: Row, segment: TokenRow, view: TokenView, chosen: TokenRequest) -> None:
+def _text(segment: TokenRow, view: TokenView) -> None:
     ui.add_css(CSS)
     views = {one.name: one for one in available(segment)}
 
     def choose(name: str) -> None:
         shown.paint(color(segment, views[name]))
         scale.text = _scale(segment, views[name])
-        url = link_to(_path(opened, row["id"]), chosen.with_color(name))
-        ui.run_javascript(f"history.replaceState(null, '', {url!r})")
+        show_in_url(color=name)
 
     with ui.row().classes("items-center gap-4 sticky top-12 surface z-10 p-1 w-full"):
         labels = {name: one.label for name, one in views.items()}
         ui.select(labels, value=view.name, label="color", on_change=lambda event: choose(event.value)).classes("w-64")
         scale = ui.label(_scale(segment, view)).classes("muted")
-    _turns(segment, views)
+    with ui.expansion("Means of each turn").props("dense").classes("w-full"):
+        means = means_by_turn(segment)
+        Table(list(means[0]) if means else (), means)
     shown = TokenText(segment, color(segment, view)).classes("w-full")
-    if chosen.turn:
-        script = f"document.getElementById('tokens-turn-{chosen.turn}')?.scrollIntoView({{block: 'start'}})"
-        ui.timer(0.3, lambda: ui.run_javascript(script), once=True)
 
 
 def _scale(row: TokenRow, view: TokenView) -> str:
@@ -165,14 +135,3 @@ def _scale(row: TokenRow, view: TokenView) -> str:
         return f"blue: up to {bound} and above; orange: down to -{bound} and below; no color: 0"
     unit = "-" if "logprobs" in view.name else ""
     return f"the stronger, the further from 0; strongest at {unit}{bound}"
-
-
-def _turns(segment: TokenRow, views: dict[str, TokenView]) -> None:
-    names = [name for name in views if name != MASK]
-    with ui.expansion("Means of each turn").classes("w-full"):
-        head = ["turn", "tokens", "in the loss", *(views[name].label for name in names)]
-        lines = [
-            [str(at.turn + 1), str(at.tokens), str(at.trained), *(f"{at.means[name]:.4g}" for name in names)]
-            for at in by_turn(segment)
-        ]
-        add_table(head, lines)
