@@ -63,7 +63,7 @@ def test_a_program_gets_the_variables_that_are_listed(program, tmp_path, monkeyp
     [
         (["NOT_SET_HERE"], "NOT_SET_HERE is not set here"),
         (["OPENAI_API_KEY=x"], "each episode has its own OPENAI_API_KEY"),
-        ("PATH", "Allowed: a list of NAME"),
+        ("PATH", r"Allowed: a list of texts, such as \['PATH'\]"),
     ],
 )
 def test_variables_that_cannot_be_given_are_refused(program, environment, error):
