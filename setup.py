@@ -154,7 +154,7 @@ setup(
         ],
         # An endpoint for programs with their own agent loop.
         "program": ["starlette>=0.40,<2", "uvicorn>=0.30,<1"],
-        "viewer": ["nicegui>=3.18,<4", "pyarrow>=19"],
+        "viewer": ["matplotlib>=3.8,<4", "nicegui>=3.18,<4", "pyarrow>=19"],
         "dev": [
             "pytest==9.2.0",
             "pytest-timeout==2.4.0",
