@@ -139,4 +139,5 @@ def test_reading_a_reply_takes_time_linear_in_its_length(hostile):
         return time.process_time() - start
 
     seconds(1000)
-    assert seconds(250_000) < max(15 * min(seconds(50_000) for _ in range(3)), 0.5)
+    least = min(seconds(250_000) for _ in range(2))  # of two: other processes take caches and time
+    assert least < max(15 * min(seconds(50_000) for _ in range(3)), 0.5)
