@@ -55,8 +55,8 @@ class _OnceLoader(yaml.SafeLoader):
         return mapping
 
 
-def read_yaml(file: Path) -> Any:
-    """Return the content of a YAML file that a person wrote.
+def read_plain_yaml(file: Path) -> Any:
+    """Return the content of a YAML file in which `${` is text, unlike in the recipes that OmegaConf reads.
 
     Raises:
         ConfigError: it cannot be read, or is not UTF-8.

@@ -17,7 +17,7 @@ from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 from verl_agent.oversight.base import Overseer
 from verl_agent.registry import load_class
 from verl_agent.sections import STRICT, section
-from verl_agent.values import read_yaml
+from verl_agent.values import read_plain_yaml
 
 ENTRY_POINT_GROUP = "verl_agent.overseers"
 RULE, HUMAN = "rule", "human"
@@ -163,7 +163,7 @@ def read_rules(path: str, key: str, env: EnvAdapter) -> list[Rule]:
         ConfigError: the file cannot be read, a rule is not allowed, or `env` lacks an action or the elements of a rule.
     """
     try:
-        content = read_yaml(Path(path))
+        content = read_plain_yaml(Path(path))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"

@@ -1,5 +1,8 @@
 """Test patterns of JSON Schemas: those of ECMA-262 keep their meaning, and no text of a model lets one take minutes."""
 
+import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -44,6 +47,27 @@ def test_a_pattern_that_takes_too_long_is_an_invalid_argument_within_seconds(sch
     (problem,) = problems(schema, value)
     assert "takes too long to compare with '^(a|a)*$'" in problem
     assert time.perf_counter() - started < 20  # without a limit: years
+
+
+CHECKS = """
+from verl_agent.envs.schemas import JsonSchema
+patterns = [{"pattern": "b{1,%d}c" % n} for n in range(1, 100)]
+schema = JsonSchema({"type": "object", "properties": {"a": {"allOf": patterns}}})
+print("begins", flush=True)
+for _ in range(400):
+    assert not list(schema.errors({"a": "abc"}))
+"""
+
+
+def test_a_process_that_has_to_wait_for_the_processor_loses_no_time_of_its_checks():
+    with subprocess.Popen([sys.executable, "-c", CHECKS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "begins\n"
+        for _ in range(3):
+            time.sleep(0.05)  # checks go on
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(1.2)  # longer than PATTERN_S
+            process.send_signal(signal.SIGCONT)
+    assert process.returncode == 0
 
 
 def test_the_pattern_that_hung_is_answered():

@@ -134,6 +134,11 @@ def test_a_trace_with_an_error_is_an_environment_error_unless_a_later_attempt_su
     assert (found.left_out["errors"], found.left_out["reward beside an error"]) == (1, 2)
 
 
+def test_the_traces_of_a_first_line_after_a_byte_order_mark_are_read(tmp_path):
+    (record,), _ = imported(write(tmp_path / "a.jsonl", ["\ufeff" + json.dumps({"traces": [trace()]})]), "verifiers")
+    assert record["stop"] == "terminated"
+
+
 def test_traces_that_cannot_be_trained_on_are_refused_by_name_and_the_rest_of_their_line_is_kept(tmp_path):
     judge = trace(agent={"name": "judge", "trainable": False})
     call = {"id": "1", "type": "function", "name": "say", "namespace": "mcp", "arguments": "{}"}

@@ -3,6 +3,7 @@
 import gzip
 import json
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,17 +140,20 @@ def test_an_import_that_fails_leaves_nothing_and_one_that_succeeded_is_not_overw
         import_records(good, "messages", tmp_path / "into", ImportSettings("trip"))
 
 
-def test_a_long_file_needs_no_more_memory_than_a_short_one(tmp_path):
-    def peak(lines: int) -> int:
-        file = write(tmp_path / f"{lines}.jsonl", [{"messages": TOLD, "reward": 1}] * lines)
-        tracemalloc.start()
-        import_records(file, "messages", tmp_path / str(lines), ImportSettings("trip"))
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return most
+def peak(lines: list[Any], folder: Path) -> int:
+    """Return the bytes that an import of some lines holds at most."""
+    file = write(folder / f"{len(lines)}.jsonl", lines)
+    tracemalloc.start()
+    import_records(file, "messages", folder / str(len(lines)), ImportSettings("trip"))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
 
-    peak(10)  # imports
-    assert peak(2000) < peak(100) + 100_000  # bytes; the file has 1.2 MB
+
+def test_a_long_file_needs_no_more_memory_than_a_short_one(tmp_path):
+    line = {"messages": TOLD, "reward": 1}
+    peak([line] * 10, tmp_path)  # imports
+    assert peak([line] * 2000, tmp_path) < peak([line] * 100, tmp_path) + 100_000  # bytes; the file has 1.2 MB
 
 
 def test_the_command_prints_what_was_written_refused_and_left_out(tmp_path):
@@ -198,17 +202,9 @@ def test_the_sample_of_an_episode_counts_in_its_task_from_0(tmp_path):
 
 
 def test_a_task_takes_the_same_memory_whatever_the_length_of_its_name(tmp_path):
-    def peak(tasks: int) -> int:
-        lines = [{"messages": TOLD, "task": f"{number} {'long ' * 200}"} for number in range(tasks)]
-        file = write(tmp_path / f"{tasks}.jsonl", lines)
-        tracemalloc.start()
-        import_records(file, "messages", tmp_path / str(tasks), ImportSettings("trip"))
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return most
-
-    peak(10)  # imports
-    assert peak(320) < peak(20) + 300 * 250  # bytes; a name has 1000
+    lines = [{"messages": TOLD, "task": f"{number} {'long ' * 200}"} for number in range(320)]
+    peak(lines[:10], tmp_path)  # imports
+    assert peak(lines, tmp_path) < peak(lines[:20], tmp_path) + 300 * 250  # bytes; a name has 1000
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):

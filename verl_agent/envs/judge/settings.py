@@ -15,7 +15,7 @@ from verl_agent.envs.model_api.prices import check_prices
 from verl_agent.envs.model_api.settings import OWN_FIELDS, ApiSettings, Prices, read_key
 from verl_agent.errors import ConfigError
 from verl_agent.sections import STRICT, Needs, OnResume, section, settings
-from verl_agent.values import read_yaml
+from verl_agent.values import read_plain_yaml
 
 RUBRIC = "Set judge.rubric to a file with a question or with criteria."
 ANSWER = "answer"
@@ -152,7 +152,7 @@ def read_rubric(source: Any) -> Sequence[Criterion]:
     content = source
     if isinstance(source, str):
         try:
-            content = read_yaml(Path(source))
+            content = read_plain_yaml(Path(source))
         except (ConfigError, yaml.YAMLError) as error:
             raise ConfigError(f"{where} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, Mapping) or len(content) != 1 or not {"question", "criteria"} & content.keys():

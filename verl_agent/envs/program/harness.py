@@ -14,7 +14,7 @@ import yaml
 
 from verl_agent.envs.machine.proxies import LOOPBACK, child_environment
 from verl_agent.errors import ConfigError, did_you_mean
-from verl_agent.values import read_text, read_yaml
+from verl_agent.values import read_plain_yaml, read_text
 
 FOLDER = Path(__file__).with_name("harnesses")
 INSTALLED = (Path(".harnesses"), Path(__file__).parents[3] / ".harnesses")
@@ -94,7 +94,7 @@ def _read(name: str) -> Harness:
             f"env.options.harness={name!r} is neither a harness nor a YAML file. {did_you_mean(name, harness_names())}"
         )
     try:
-        values = read_yaml(path)
+        values = read_plain_yaml(path)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}. Check brackets and indentation.") from error
     known = [one.name for one in fields(Harness) if one.name != "folder"]
