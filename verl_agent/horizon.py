@@ -185,7 +185,7 @@ class Horizon:
         if chosen and chosen != ["adaptive"] and self.steps_per_stage != 1:
             raise ConfigError(
                 f"horizon.steps_per_stage={self.steps_per_stage} has no effect with horizon.{chosen[0]}, which does "
-                "not follow the step. Leave it out."
+                "not follow the step. Leave it out, or set it to 1."
             )
         if chosen + ordered not in ([], ["schedule"]) and len(self.stages) < 2:
             raise ConfigError(
@@ -257,6 +257,12 @@ class Horizon:
             if step <= end:
                 return stages[stage]
         return stages[-1]
+
+    @property
+    def first_limit(self) -> int:
+        """Turn limit of the first training step; the lowest one where tasks or groups have their own."""
+        own = self.adaptive or self.per_task or self.deepen or self.schedule
+        return self.stages[0] if own else self.turns_at(1)
 
     def turns_for_evaluation(self) -> int:
         """Return the turn limit of validation and evaluation."""

@@ -209,7 +209,7 @@ def fit_on_cpu(
     if shape is None:
         need = f"memory and time are not estimated: the shape of {plan.actor.path} is not known on this machine"
         return limits, [], need
-    episode = oracle.expected(planned.envs[0].horizon.turns_at(1)) if oracle else None
+    episode = oracle.expected(planned.envs[0].horizon.first_limit) if oracle else None
     memory = f"estimated: {needed_gb(planned)[0]:.0f} GB of memory"
     return limits, [], f"{memory}; {describe_step(planned, shape, critic, episode)}"
 

@@ -46,7 +46,7 @@ class Estimator:
     uniform_is_zero: bool = False
     """A group of equal returns has advantage 0 and does not influence other groups, so it may be left out."""
     rewards: Literal["turn", "token", "episode"] = "turn"
-    """Rewards that it reads: of each turn, on the last token of the row, or their sum. Own ones read those of turns."""
+    """Rewards that it reads: of each turn, on the tokens where they are placed, or their sum. Own ones read those of turns."""
     bootstraps: bool = False
     """It adds the critic's value of the last state of a bootstrapped episode, `value_after` or `turn_value_after` of
     its last turn, so that `credit.truncated=bootstrap` has an effect."""
@@ -173,6 +173,8 @@ SWITCHED_CRITICS = _estimators(lambda one: one.critic is not None and one is not
 """Estimators with a critic of which verl does not know."""
 TURN_ESTIMATORS = _estimators(lambda one: one.rewards == "turn")
 """Estimators that use the rewards of turns."""
+BY_TURN = _estimators(lambda one: one.rewards == "turn" and one is not BUILT_IN["rae"])
+"""Estimators whose result depends on the turn that has the reward; `rae` sums them."""
 BY_TOKEN = _estimators(lambda one: one.rewards == "token")
 """Estimators whose result depends on the token that has the reward."""
 SEVERAL_ROWS = _estimators(lambda one: one.several_rows)

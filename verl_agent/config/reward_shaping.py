@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from verl_agent.config.algorithms import BY_TOKEN, ESTIMATOR, TURN_CRITICS, TURN_ESTIMATORS
+from verl_agent.config.algorithms import BY_TOKEN, BY_TURN, ESTIMATOR, TURN_CRITICS
 from verl_agent.errors import ConfigError
 from verl_agent.returns import sum_rewards
 from verl_agent.sections import Needs, OnResume, settings
@@ -27,14 +27,14 @@ class RewardShaping:
 
     range: Annotated[Sequence[float], Field(min_length=2, max_length=2)] | None = None
     """Lowest and highest return of the environment, mapped onto 0 to 1; null to keep the return's unit."""
-    place: Annotated[Literal["outcome", "turn"], Needs(ESTIMATOR, *BY_TOKEN, *TURN_ESTIMATORS)] = "outcome"
+    place: Annotated[Literal["outcome", "turn"], Needs(ESTIMATOR, *BY_TOKEN, *BY_TURN)] = "outcome"
     """Turns that receive the reward: `outcome` puts the whole return on the last turn; `turn` keeps each reward on the
     turn that earned it."""
     step_cost: Cost = 0.0
     """Cost of each turn, in units of the scaled return."""
     invalid_action_cost: Cost = 0.0
     """Cost of each action that the environment could not read, in units of the scaled return."""
-    turn_gamma: Annotated[float, Field(gt=0, le=1), Needs(ESTIMATOR, *TURN_ESTIMATORS)] = 1.0
+    turn_gamma: Annotated[float, Field(gt=0, le=1), Needs(ESTIMATOR, *BY_TURN)] = 1.0
     """Discount per turn of the estimators that use turn rewards (`turn_returns`, `gigpo`, `turn_gae`)."""
     step_weight: Annotated[Cost, Needs(ESTIMATOR, "gigpo")] = 1.0
     """Weight of GiGPO's advantage among actions from the same state (the paper's omega)."""

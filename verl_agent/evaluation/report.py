@@ -136,7 +136,7 @@ def _captions(overall: CategoryResult, policy: str | None) -> Iterator[str]:
     if overall.operated:
         yield (
             f"operated: {overall.operated} of {overall.played} episodes are in no rate, since a person decided in "
-            "them. evaluation.count_operated=true counts those that the person did not end"
+            "them, or an overseer edited or ended them. evaluation.count_operated=true counts those that were not ended"
         )
     if overall.approved or overall.rejected:
         rejected = ""

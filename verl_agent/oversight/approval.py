@@ -1,6 +1,7 @@
 """Approval policies at work: ordered rules that decide which actions of an agent are carried out."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -57,6 +58,14 @@ class Approval(Overseer):
         """
         if proposal.reply is None:
             return None if self._person is None else await self._person.decide(proposal)
+        return await self._decide(proposal, ())
+
+    async def _decide(self, proposal: Proposal, edited_by: tuple[int, ...]) -> Decision | None:
+        """Decide by the rules of all actions.
+
+        Args:
+            edited_by: numbers of the rules whose overseers have chosen the actions, the last one last.
+        """
         found = [self.find(one, proposal.env_observation, later=at > 0) for at, one in enumerate(proposal.actions)]
         decision: Decision | None = None
         for number, rule in found:  # first of all, since nobody is asked about a reply that a rule forbids
@@ -65,9 +74,32 @@ class Approval(Overseer):
                 if decision.decision != "approve":
                     return decision
         for number, rule in {number: rule for number, rule in found if rule.asks}.items():
+            if number in edited_by[-1:]:  # its own choice
+                continue
+            if number in edited_by:
+                return Decision("reject", reason=f"rules {', '.join(map(str, edited_by))} do not agree.", by=RULE)
             decision = await self._ask(number, rule, proposal)
+            if decision is not None and decision.decision == "edit" and rule.by != HUMAN:
+                return await self._edited(number, rule, proposal, decision, edited_by)
             if decision is not None and decision.decision != "approve":
                 return decision
+        return decision
+
+    async def _edited(
+        self, number: int, rule: Rule, proposal: Proposal, edit: Decision, edited_by: tuple[int, ...]
+    ) -> Decision:
+        """Return the edit of an overseer if the rules of its actions, which may ask others, approve it too."""
+        try:
+            reply = proposal.apply(edit)
+        except ConfigError as error:
+            return Decision("reject", reason=f"{rule.by} chose another action, but {error}", by=rule.by)
+        actions = tuple(result.action for result in proposal.agent.read(reply) if result.action is not None)
+        changed = replace(proposal, reply=reply, actions=actions, candidates=())
+        decision = await self._decide(changed, (*edited_by, number))
+        if decision is None or decision.decision == "approve":
+            return edit
+        if decision.decision == "reject":
+            return replace(decision, reason=f"{rule.by} chose another action, but {decision.reason}")
         return decision
 
     def find(self, action: Action, observation: str, later: bool = False) -> tuple[int, Rule]:
@@ -97,42 +129,43 @@ class Approval(Overseer):
             ConfigError: an overseer of another package fails or returns no decision.
         """
         overseer = self._asked[number]
-        who = "a person" if rule.by == HUMAN else rule.by
         if overseer is None:
             return Decision("reject", reason="a person has to decide, and no person is asked in this run.", by=RULE)
         asked_by = f"rule {number} of the approval policy asks you: {rule.describe()}"
-        limit = asyncio.timeout(rule.timeout_s)
+        limit, began_at = asyncio.timeout(rule.timeout_s), time.monotonic()
         try:
             async with limit:
                 decision = await overseer.decide(replace(proposal, timeout_s=rule.timeout_s, asked_by=asked_by))
         except TimeoutError:
             if not limit.expired():
                 raise
-            waited = f"{who} has to decide, and nobody did within {rule.timeout_s:g} s."
-            return Decision("reject", reason=waited, by=RULE)
+            decision = None
         except AgentError:
             raise
         except Exception as error:  # boundary: the overseer may be another author's code
-            raise ConfigError(f"rule {number} asks {who}, which failed: {describe_exception(error)}") from error
-        return decision if rule.by == HUMAN else self._checked(number, rule, proposal, decision)
+            raise ConfigError(f"rule {number} asks {rule.who}, which failed: {describe_exception(error)}") from error
+        blocked = rule.timeout_s is not None and time.monotonic() - began_at >= rule.timeout_s
+        if limit.expired() or blocked:  # also one that caught the cancellation, and decided afterwards
+            waited = f"{rule.who} has to decide, and did not within {rule.timeout_s:g} s."
+            return Decision("reject", reason=waited, by=RULE)
+        return decision if rule.by == HUMAN else checked(number, rule, decision)
 
-    def _checked(self, number: int, rule: Rule, proposal: Proposal, decision: object) -> Decision:
-        """Return the decision of an overseer of another package; one that cannot be carried out is a rejection."""
-        if not isinstance(decision, Decision) or decision.decision in ("take_over", "hand_back"):
-            raise ConfigError(
-                f"rule {number} asks {rule.by!r}, whose decide() returned {decision!r:.200}. "
-                "Allowed: Decision('approve'), 'edit', 'reject' or 'end'."
-            )
-        decision = replace(decision, by=rule.by, reason=decision.reason[:MAX_REASON])
-        try:
-            read = proposal.agent.read(proposal.apply(decision)) if decision.decision == "edit" else []
-        except ConfigError as error:
-            return Decision("reject", reason=f"{rule.by} chose another action, but {error}", by=rule.by)
-        for at, action in enumerate(result.action for result in read if result.action is not None):
-            _, allowed = self.find(action, proposal.env_observation, later=at > 0)
-            if allowed.decision == "reject":
-                return Decision("reject", reason=f"{rule.by} chose another action, but {allowed.reason}", by=rule.by)
-        return decision
+
+def checked(number: int, rule: Rule, decision: object) -> Decision:
+    """Return the decision of an overseer of another package, with its name.
+
+    Raises:
+        ConfigError: it is no decision that such an overseer may make.
+    """
+    if not isinstance(decision, Decision) or decision.decision in ("take_over", "hand_back"):
+        raise ConfigError(
+            f"rule {number} asks {rule.by!r}, whose decide() returned {decision!r:.200}. "
+            "Allowed: Decision('approve'), 'edit', 'reject' or 'end'."
+        )
+    reason = decision.reason[:MAX_REASON]
+    if not reason and decision.decision == "reject":
+        reason = f"{rule.by} rejected it."
+    return replace(decision, by=rule.by, reason=reason)
 
 
 class ApprovedPool(SessionPool):

@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass as settings_class
 
 from verl_agent.envs.action_target import ActionTarget, action_names, casefolded, looks
 from verl_agent.envs.base import EnvAdapter
+from verl_agent.envs.options import check_options
 from verl_agent.errors import ConfigError, describe_exception, did_you_mean
 from verl_agent.oversight.base import Overseer
 from verl_agent.registry import load_class
@@ -78,6 +79,11 @@ class Rule:
         """True if the rule asks a person or another overseer."""
         return self.by != RULE
 
+    @property
+    def who(self) -> str:
+        """Name of who is asked, for messages."""
+        return "a person" if self.by == HUMAN else self.by
+
     def overseer(self, key: str) -> Overseer:
         """Return a new overseer of another package, which the rule asks.
 
@@ -88,17 +94,16 @@ class Rule:
             ConfigError: it is not registered, or refuses its options.
         """
         kind = load_class(ENTRY_POINT_GROUP, self.by, f"{key}.by", Overseer, (RULE, HUMAN))
-        known = inspect.signature(kind).parameters
-        if unknown := [name for name in self.options if name not in known]:
-            raise ConfigError(
-                f"{key}.options.{unknown[0]} is no option of {self.by!r}. {did_you_mean(unknown[0], known)}"
-            )
+        check_options(f"{key}.options", kind, self.options)
+        if not inspect.iscoroutinefunction(inspect.unwrap(kind.decide)):
+            raise ConfigError(f"{key}.by={self.by!r}: {kind.__name__}.decide is not `async def`.")
+        if inspect.iscoroutinefunction(kind.watch) or inspect.isasyncgenfunction(kind.watch):
+            raise ConfigError(f"{key}.by={self.by!r}: {kind.__name__}.watch is no @asynccontextmanager.")
         try:
             return kind(**self.options)
-        except ConfigError:
-            raise
         except Exception as error:  # boundary: the constructor is the author's code
-            raise ConfigError(f"{key}.options of {self.by!r}: {describe_exception(error)}") from error
+            text = str(error) if isinstance(error, ConfigError) else describe_exception(error)
+            raise ConfigError(f"{key}.options of {self.by!r}: {text}") from error
 
     def describe(self) -> str:
         """Return the conditions in one line."""

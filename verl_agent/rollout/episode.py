@@ -73,7 +73,7 @@ async def play_episode(
     limits: EpisodeLimits,
     overseer: Oversight | None = None,
 ) -> Episode:
-    """Play `item` once, without retries, and close `session`. `Player` plays with retries.
+    """Play `item` once and close `session`. `Player` plays again after an environment error.
 
     An `EpisodeEndError`, such as an environment error, ends the episode with its stop reason and is not raised, so the
     other episodes of the group continue. Any other error of the agent or the policy is raised.

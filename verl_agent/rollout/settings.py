@@ -31,7 +31,7 @@ class EpisodeSettings:
     """Token budgets and records of episodes."""
 
     max_tokens_per_turn: Tokens
-    """Most tokens of one reply; the budget of the episode is `data.max_response_length`."""
+    """Most tokens of one reply; that of the episode is `max_tokens`."""
     on_truncated_turn: Literal["stop", "play"] = "stop"
     """Handling of a reply that reaches its budget: `stop` ends the episode; `play` closes the reply with an end-of-turn
     token that is not trained on, and plays its action."""

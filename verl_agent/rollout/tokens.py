@@ -28,7 +28,7 @@ class Segment:
 
     Attributes:
         prompt_ids: tokens before the first reply of the segment.
-        response_ids: replies and observations, T tokens; the model wrote the last one.
+        response_ids: replies and observations, T tokens; as played, the model wrote the last one.
         response_mask: T values, 1 where the model wrote the token.
         response_log_probs: T values, 0.0 where the mask is 0; None if the engine returned none.
         response_versions: T values, the training step of the weights that sampled the token; 0 where the mask is 0.

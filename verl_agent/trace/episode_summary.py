@@ -68,7 +68,7 @@ class EpisodeSummary:
 
     @property
     def valid(self) -> bool:
-        """True if the episode measures the policy alone; see `Episode.valid`."""
+        """True if the episode measures the policy alone: `Episode.valid`, and nobody else intervened."""
         return self.stop.valid and not self.operated
 
     def to_fields(self) -> dict[str, float | int | str | bool]:

@@ -242,10 +242,10 @@ class EpisodeLoop(AgentLoopBase):
     ) -> list[AgentLoopOutput]:
         """Return one row for each segment of the last attempt; verl gives all of them the reward of the last row."""
         episode = attempts[-1]
-        rewards = turn_rewards(episode, self.worker.envs[row.env_label].of_run.credit, role)
-        shaped_return = sum_rewards(rewards.rewards)
+        shaped = turn_rewards(episode, self.worker.envs[row.env_label].of_run.credit, role)
+        shaped_return = sum_rewards(shaped.rewards)
         summary = self._summary(row, attempts, shaped_return)
-        rewards_by_segment = rewards.split([count_replies(segment.response_mask) for segment in segments])
+        rewards_by_segment = shaped.split([count_replies(segment.response_mask) for segment in segments])
         return [
             AgentLoopOutput(
                 prompt_ids=segment.prompt_ids,

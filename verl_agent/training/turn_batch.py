@@ -1,4 +1,4 @@
-"""Turns of one batch in TransferQueue: they are read once and change rewards and masks during the update."""
+"""Turns of one batch in TransferQueue: they are read, and change rewards and masks during the update."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -30,9 +30,9 @@ class TurnSpan:
         anchor: key of the state in which the turn begins.
         value: critic's value of that state; 0 without a critic.
         value_after: critic's value at the end of the row, if the episode is bootstrapped there; else 0.
-        role: game and seat in an arena with several policies; else "".
-        turn_value_after: the same for a critic of turns, which learns values of states before replies only. If the row
+        turn_value_after: the same of a critic of turns, which learns values of states before replies only. If the row
             does not hold the state after the turn, it is the value of the turn's own state.
+        role: game and seat in an arena with several policies; else "".
     """
 
     row: int

@@ -231,7 +231,7 @@ def test_timeout_of_a_question_rejects():
         [Rule(["*"], by="human", timeout_s=0.05)], ["Action: 1", "Action: 2"], ScriptedPerson(["..."] * 2)
     )
     assert [(turn.reply.review.decision, turn.reply.review.by) for turn in episode.turns] == [("rejected", "rule")] * 2
-    assert "nobody did within 0.05 s" in episode.turns[0].step.observation
+    assert "a person has to decide, and did not within 0.05 s" in episode.turns[0].step.observation
 
 
 def test_person_decides_where_a_rule_asks():

@@ -28,7 +28,8 @@ from verl_agent.types import Episode, TaskItem
 
 OWN = """
 import asyncio
-from contextlib import asynccontextmanager
+import time
+from contextlib import asynccontextmanager, suppress
 import verl_agent as va
 
 class Own(va.Overseer):
@@ -46,21 +47,43 @@ class Own(va.Overseer):
     async def decide(self, proposal):
         if self.mood == "slow":
             await asyncio.sleep(60)
+        if self.mood == "blocks":
+            time.sleep(0.1)
+        if self.mood == "swallows":
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
         if self.mood == "broken":
             raise RuntimeError("no power")
         two, more = va.Decision("edit", "1\\n2"), va.Decision("take_over", "1")
+        seven, eight = va.Decision("edit", "7"), va.Decision("edit", "8")
         self.watched.append(self.mood)
         fine, nine, no = va.Decision("approve"), va.Decision("edit", "9"), va.Decision("reject", reason="no")
-        moods = {"fine": fine, "silent": None, "two lines": two, "greedy": more, "nine": nine, "never": no}
+        mute = va.Decision("reject")
+        moods = {"fine": fine, "blocks": fine, "swallows": fine, "mute": mute, "silent": None, "two lines": two, "greedy": more, "nine": nine, "never": no}
+        moods |= {"seven": seven, "eight": eight}
         return moods[self.mood]
+
+class Waiting(va.Overseer):
+    def __init__(self, **anything):
+        pass
+
+    def decide(self, proposal):
+        return va.Decision("approve")
+
+class Watching(Own):
+    async def watch(self, episode):
+        yield
 """
+
+
+OVERSEERS = {name: f"own_overseer:{name.title()}" for name in ("own", "waiting", "watching")}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def packages(tmp_path_factory):
     """The example, and a package with an overseer that fails in several ways, on the path of this process."""
     folder = tmp_path_factory.mktemp("packages")
-    write_metadata(folder, "own-overseer", {"verl_agent.overseers": {"own": "own_overseer:Own"}})
+    write_metadata(folder, "own-overseer", {"verl_agent.overseers": OVERSEERS})
     folder.joinpath("own_overseer.py").write_text(OWN)
     added = [str(path) for path in install_example("model_overseer", folder)]
     sys.path[:0] = added
@@ -119,10 +142,11 @@ def test_an_overseer_follows_each_episode():
     assert importlib.import_module("own_overseer").Own.watched == ["begun", "fine", "fine", 2]
 
 
-def test_an_overseer_that_does_not_decide_in_time_rejects():
-    (turn,) = play([Rule(["*"], by="own", options={"mood": "slow"}, timeout_s=0.05)], ["Action: 9"]).turns
+@pytest.mark.parametrize("mood", ["slow", "blocks", "swallows"])
+def test_an_overseer_that_does_not_decide_in_time_rejects(mood: str):
+    (turn,) = play([Rule(["*"], by="own", options={"mood": mood}, timeout_s=0.05)], ["Action: 9"]).turns
     assert turn.reply.review is not None and (turn.reply.review.decision, turn.actions) == ("rejected", ())
-    assert turn.step is not None and "own has to decide, and nobody did within 0.05 s" in turn.step.observation
+    assert turn.step is not None and "own has to decide, and did not within 0.05 s" in turn.step.observation
 
 
 def test_an_edit_that_cannot_be_written_rejects():
@@ -135,6 +159,32 @@ def test_an_edit_to_an_action_that_a_rule_forbids_rejects():
     (turn,) = play(rules, ["Action: 8"]).turns
     assert turn.actions == () and turn.step is not None
     assert turn.step.observation.endswith("own chose another action, but rule 1 of the approval policy forbids it.")
+
+
+@pytest.mark.parametrize(
+    ("other", "played", "said"),
+    [
+        ({"mood": "fine"}, ("9",), ""),
+        ({"mood": "never"}, (), "own chose another action, but no"),
+        ({"mood": "seven"}, ("7",), ""),  # an edit of the edit, which no rule asks about
+        ({"mood": "eight"}, (), "own chose another action, but own chose another action, but rules 1, 2 do not agree."),
+    ],
+)
+def test_the_rule_of_an_edited_action_is_asked_too(other: dict[str, str], played: tuple[str, ...], said: str):
+    rules = [
+        Rule(["*"], text="8", by="own", options={"mood": "nine"}),
+        Rule(["*"], text="9", by="own", options=other),
+        Rule(["*"], decision="approve"),
+    ]
+    (turn,) = play(rules, ["Action: 8"]).turns
+    assert turn.actions == played and turn.step is not None
+    assert turn.step.observation.endswith(said) and turn.reply.review is not None
+    assert turn.reply.review.decision == ("edited" if played else "rejected")
+
+
+def test_a_rejection_without_a_reason_names_who_rejected():
+    (turn,) = play([Rule(["*"], by="own", options={"mood": "mute"})], ["Action: 9"]).turns
+    assert turn.step is not None and turn.step.observation.endswith("own rejected it.")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +251,11 @@ def test_an_overseer_that_gives_no_decision_stops_the_run(mood: str, message: st
     ("rule", "message"),
     [
         ("{by: owl}", r"evaluation.approve.rules\[1\].by='owl' is not registered. Did you mean 'own'"),
-        ("{by: own, options: {moood: slow}}", r"rules\[1\].options.moood is no option of 'own'. Did you mean 'mood'"),
-        ("{by: model, options: {url: x}}", r"rules\[1\].options of 'model': TypeError: .* missing 2 required"),
+        ("{by: own, options: {moood: slow}}", r"rules\[1\].options.moood is not a setting. Did you mean 'mood'"),
+        ("{by: own, options: {mood: 3}}", r"rules\[1\].options.mood=3 is not allowed. Allowed: a text."),
+        ("{by: model, options: {url: x}}", r"rules\[1\].options.model is missing. Allowed: a text."),
+        ("{by: waiting}", r"rules\[1\].by='waiting': Waiting.decide is not `async def`."),
+        ("{by: watching}", r"rules\[1\].by='watching': Watching.watch is no @asynccontextmanager."),
         ("{by: own, decision: approve}", "decision and reason are the overseer's with by: own"),
         ("{by: human, options: {mood: slow}}", "has no effect with by: human"),
     ],

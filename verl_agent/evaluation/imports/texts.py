@@ -56,7 +56,7 @@ def lines_of(path: Path) -> Iterator[Found]:
 def _check_encoding(file: BufferedReader, path: Path) -> None:
     head = file.peek(1)
     problem = foreign_encoding(head)
-    if b"\r" in head.strip() and b"\n" not in head:
+    if not problem and b"\r" in head.strip() and b"\n" not in head:
         problem = "line ends of CR alone. Convert it: tr '\\r' '\\n' < FILE > NEW"
     if problem:
         raise ConfigError(f"{path} has {problem}")

@@ -130,7 +130,7 @@ def mean_episode(plan: RunPlan) -> MeanEpisode | None:
         found = [(one, measure_oracle(one, tokenizer, SAMPLE, SAMPLE_S)) for one in plan.envs]
     except AgentError:
         return None
-    means = [oracle.expected(one.horizon.turns_at(1)) for one, oracle in found if oracle]
+    means = [oracle.expected(one.horizon.first_limit) for one, oracle in found if oracle]
     if len(means) < len(found):
         return None
     weights = [one.weight for one in plan.envs]
