@@ -38,7 +38,7 @@ def table_html(
     for row in rows:
         cells = [_cell(row.get(name)) for name in columns]
         if link is not None:
-            cells[0] = f'<a class="row" href="{escape(link(row))}">{cells[0] or "·"}</a>'
+            cells[0] = f'<a class="whole" href="{escape(link(row))}">{cells[0] or "·"}</a>'
         shown = (f'<td data-name="{names[name]}">{cell}</td>' for name, cell in zip(columns, cells, strict=True))
         lines.append(f"<tr{attributes(row) if attributes else ''}>{''.join(shown)}</tr>")
     return f'<table class="table"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'

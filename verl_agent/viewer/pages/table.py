@@ -17,7 +17,7 @@ _SHOW = """(id, content) => {
 }"""
 """Script that shows other rows; the focus stays on its row."""
 _MOVE = """(event) => {
-  const by = {ArrowDown: 1, ArrowUp: -1}[event.key], rows = [...event.currentTarget.querySelectorAll('a.row')];
+  const by = {ArrowDown: 1, ArrowUp: -1}[event.key], rows = [...event.currentTarget.querySelectorAll('a.whole')];
   const next = by && rows[rows.indexOf(document.activeElement) + by];
   if (!next) return;
   event.preventDefault();
@@ -60,7 +60,7 @@ class Table:
 
     def focus(self) -> None:
         """Give the first row the focus."""
-        ui.run_javascript(f"getHtmlElement({self._element.id}).querySelector('a.row')?.focus()")
+        ui.run_javascript(f"getHtmlElement({self._element.id}).querySelector('a.whole')?.focus()")
 
     def _render(self, rows: Iterable[TableRow]) -> str:
         return table_html(self._columns, rows, self._link, self._heads)
