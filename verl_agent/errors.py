@@ -100,7 +100,7 @@ class EnvError(EpisodeEndError):
 
 
 class EnvCrashError(EnvError):
-    """The environment's own code raised an exception. The action may be the reason, see `ReplayingSession`.
+    """The environment's own code raised an exception. The action may be the reason, see `RecoveringSession`.
 
     An adapter raises it for an exception of a simulator, and a plain `EnvError` for a service that does not answer.
     """

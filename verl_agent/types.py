@@ -236,7 +236,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Episode:
-    """One task played once, from reset to end. `play_once` fills it in; a judge, a match and the agent loop complete it.
+    """One task played once, from reset to end. `play_once` fills it in; judge, match and agent loop complete it.
 
     Attributes:
         messages: whole conversation, prompt included.

@@ -46,7 +46,8 @@ class Estimator:
     uniform_is_zero: bool = False
     """A group of equal returns has advantage 0 and does not influence other groups, so it may be left out."""
     rewards: Literal["turn", "token", "episode"] = "turn"
-    """Rewards that it reads: of each turn, on the tokens where they are placed, or their sum. Own ones read those of turns."""
+    """Rewards that it reads: of each turn, on the tokens where they are placed, or their sum. Own ones read those of
+    turns."""
     bootstraps: bool = False
     """It adds the critic's value of the last state of a bootstrapped episode, `value_after` or `turn_value_after` of
     its last turn, so that `credit.truncated=bootstrap` has an effect."""

@@ -21,7 +21,7 @@ from verl_agent.returns import reaches
 from verl_agent.rollout.actions import ReplySession
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.retrying import with_retries
-from verl_agent.rollout.sessions import ReplayingSession
+from verl_agent.rollout.sessions import RecoveringSession
 from verl_agent.sections import STRICT
 from verl_agent.types import CallResult, Episode, Message, Reply, StopReason, TaskItem, Turn
 
@@ -48,7 +48,7 @@ class EpisodeLimits:
     """Most seconds of one call into the environment, > 0; None if the session limits its calls itself, as sessions of a
     pool do."""
     retries: Annotated[int, Field(ge=0)] = 0
-    """Further tries of a call after an environment error, >= 0, see `ReplayingSession`; where the episode cannot be
+    """Further tries of a call after an environment error, >= 0, see `RecoveringSession`; where the episode cannot be
     replayed, further attempts at it."""
     on_action_error: OnActionError = "count"
     """See `EnvSettings`."""
@@ -86,13 +86,13 @@ async def play_episode(
         limits: limits on turns and seconds.
         overseer: sees each turn before its action is carried out; None to carry out everything.
     """
-    replaying = ReplayingSession(lambda: with_retries(lambda: session, agent), limits.timeout_s)
+    replaying = RecoveringSession(lambda: with_retries(lambda: session, agent), limits.timeout_s)
     return await play_once(item, replaying, agent, policy, Course(limits.max_turns), overseer)
 
 
 async def play_once(
     item: TaskItem,
-    session: ReplayingSession,
+    session: RecoveringSession,
     agent: Agent,
     policy: Policy,
     course: Course,

@@ -12,7 +12,7 @@ from verl_agent.rollout.episode import AtLimit, Course, EpisodeLimits, Oversight
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.retrying import with_retries
 from verl_agent.rollout.seeds import EpisodeSeed
-from verl_agent.rollout.sessions import ReplayingSession
+from verl_agent.rollout.sessions import RecoveringSession
 from verl_agent.types import Episode, StopReason, TaskItem
 
 PolicyT = TypeVar("PolicyT", bound=Policy)
@@ -37,7 +37,7 @@ class Player(Generic[PolicyT]):
     """Plays tasks of one environment, each until an attempt has no environment error.
 
     Where the environment is deterministic, an attempt continues after an error on a fresh session, with the replies
-    that it has (`ReplayingSession`). If that is not possible or does not help, the next one of at most
+    that it has (`RecoveringSession`). If that is not possible or does not help, the next one of at most
     `1 + limits.retries` attempts starts at the first turn with a fresh session, agent and policy. Not tried again are
     an attempt whose last action is the reason for the error, a prompt that exceeds its budget, and an episode that a
     person ended.
@@ -79,13 +79,13 @@ class Player(Generic[PolicyT]):
                     await self.judge.judge(attempts[-1])
                 return Played(attempts, agent, policy)
 
-    def replaying(self, agent: Agent | None = None) -> ReplayingSession:
+    def replaying(self, agent: Agent | None = None) -> RecoveringSession:
         """Return a new session with the limits and the retries of this player.
 
         Args:
             agent: agent that may ask for further attempts at a failed task; None for none.
         """
         new_session = self.new_session if agent is None else partial(with_retries, self.new_session, agent)
-        return ReplayingSession(
+        return RecoveringSession(
             new_session, self.limits.timeout_s, self.limits.retries, self.limits.on_action_error == "count"
         )

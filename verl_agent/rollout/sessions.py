@@ -52,7 +52,7 @@ class ReplayDiffersError(EnvError):
     """A fresh session answered the same actions differently, so the episode cannot continue on it."""
 
 
-class ReplayingSession(WrappedSession):
+class RecoveringSession(WrappedSession):
     """Session whose calls are limited in time, and which continues on a fresh one after an environment error.
 
     Any exception of the environment is an `EnvError`. Where the environment is deterministic, a failed step is repeated

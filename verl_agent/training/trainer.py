@@ -169,7 +169,11 @@ class EpisodeTraining(DistilledTraining):
         return [any(reasons) for reasons in zip(turn_batch.padding, turn_batch.dropped, strict=True)]
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
-        """Set `BATCH_TURNS`, add metrics by turn, and reject tokens afterwards, not before."""
+        """Compute advantages with the turns of the batch.
+
+        In this order: rewards on tokens by turn, the teacher's (`DistilledTraining`), groups of equal returns
+        (`GroupedBatches`), verl's estimator; then the critic's values, metrics, rejected tokens and recorded ones.
+        """
         self._turn_batch = turn_batch = TurnBatch.read(batch)
         if self.plan.estimation.kl_in_reward:
             turn_batch.check_kl_in_reward()

@@ -59,8 +59,8 @@ class Own(va.Overseer):
         self.watched.append(self.mood)
         fine, nine, no = va.Decision("approve"), va.Decision("edit", "9"), va.Decision("reject", reason="no")
         mute = va.Decision("reject")
-        moods = {"fine": fine, "blocks": fine, "swallows": fine, "mute": mute, "silent": None, "two lines": two, "greedy": more, "nine": nine, "never": no}
-        moods |= {"seven": seven, "eight": eight}
+        moods = {"fine": fine, "blocks": fine, "swallows": fine, "mute": mute, "silent": None, "never": no}
+        moods |= {"two lines": two, "greedy": more, "nine": nine, "seven": seven, "eight": eight}
         return moods[self.mood]
 
 class Waiting(va.Overseer):

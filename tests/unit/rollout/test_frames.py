@@ -10,4 +10,4 @@ from verl_agent.envs.hosts.local import inline_pool, process_pool
 def test_an_action_passes_few_frames_from_the_loop_to_the_adapter(new_pool, most):
     found = frames(new_pool)
     assert len(found) <= most, found
-    assert found[:2] == ["ReplySession.step", "ReplayingSession.step"]
+    assert found[:2] == ["ReplySession.step", "RecoveringSession.step"]

@@ -10,7 +10,7 @@ from verl_agent.envs.arena import seat_item
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.matches import Match, SeatSession
-from verl_agent.rollout.sessions import ReplayingSession
+from verl_agent.rollout.sessions import RecoveringSession
 from verl_agent.types import Reply, StopReason
 
 BOTH = ("self", "self")
@@ -21,7 +21,7 @@ def played(arena, *scripts, turns=5):
     item = arena.tasks("train")[0]
 
     async def together():
-        match = Match(ReplayingSession(arena.new_session), item, "m", arena.policy_seats)
+        match = Match(RecoveringSession(arena.new_session), item, "m", arena.policy_seats)
 
         async def seat(number, script):
             own, limits = seat_item(item, arena, number, "m"), EpisodeLimits(turns, None)
@@ -112,7 +112,7 @@ def test_an_action_after_the_end_earns_nothing():
 
 def test_a_script_that_chooses_an_impossible_action_is_an_error_of_the_environment():
     arena = Duel(["self", "script:wrong"])
-    session = ReplayingSession(arena.new_session)
+    session = RecoveringSession(arena.new_session)
     episode = asyncio.run(
         play_episode(arena.tasks("test")[0], session, plain(), ScriptedPolicy(["1"]), EpisodeLimits(2, None))
     )

@@ -209,7 +209,7 @@ async def play_on(
     """Replay an episode to a turn in fresh sessions, give a reply there, and play on.
 
     The environment must answer as it did in the record. What was rejected there is rejected again (`Replay`). After an
-    environment error the actions are replayed once more (`ReplayingSession`).
+    environment error the actions are replayed once more (`RecoveringSession`).
 
     Returns:
         The last attempt at each episode, from its first turn on; those with an environment error are not valid.

@@ -13,7 +13,7 @@ from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError, counted
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.rollout.episode import Course, GivenReplies, play_once
-from verl_agent.rollout.sessions import ReplayingSession
+from verl_agent.rollout.sessions import RecoveringSession
 from verl_agent.training.solved_episodes import SolvedEpisodes
 from verl_agent.types import Episode, TaskItem
 
@@ -92,7 +92,7 @@ async def _replay_all(plan: RunPlan, run_env: RunEnv, known: Sequence[Solved]) -
     pool = local_pool(run_env.live, run_env.env, count=1)
 
     async def replay(one: Solved) -> Episode:
-        session = ReplayingSession(lambda: PooledEnv(run_env.live, pool), None, run_env.env.retries)
+        session = RecoveringSession(lambda: PooledEnv(run_env.live, pool), None, run_env.env.retries)
         left = one.replies[len(one.given) :]
         policy, course = GivenReplies(left), Course(len(left), given=one.given)
         return await play_once(one.item, session, run_env.new_agent(), policy, course)
