@@ -153,22 +153,22 @@ def explain_validation(error: ValidationError, name: str, kind: type) -> str:
         path, hint, bounds = _walk(kind, problem["loc"])
         key = (name + path).lstrip(".")
         if problem["type"] in ("unexpected_keyword_argument", "no_such_attribute"):
-            owner, _, last = key.rpartition(".")
-            line = _unknown(owner, last, [field.name for field in fields(kind)])
+            line = _unknown(*key.rpartition(".")[::2], [field.name for field in fields(kind)])
         elif problem["type"] == "missing":
             line = f"{key} is missing. Allowed: {describe_type(hint, bounds)}."
         elif problem["type"] == "value_error":
             line = f"{key}={_text(problem['input'])} is not allowed. {problem['ctx']['error']}"
         else:
-            line = f"{key}={_text(problem['input'])} is not allowed. {allowed_text(problem['input'], hint, bounds)}"
+            allowed = allowed_text(problem["input"], hint, bounds, problem.get("ctx", {}).get("pattern"))
+            line = f"{key}={_text(problem['input'])} is not allowed. {allowed}"
         lines.setdefault(key, line)
     deepest = [line for key, line in lines.items() if not any(other.startswith(f"{key}[") for other in lines)]
     return "\n".join(deepest)
 
 
-def allowed_text(value: object, hint: Any, bounds: Sequence[Any] = ()) -> str:
-    """Return the sentences of a message that say what is allowed in place of a value."""
-    arms, allowed = _arms(hint), describe_type(hint, bounds)
+def allowed_text(value: object, hint: Any, bounds: Sequence[Any] = (), pattern: str | None = None) -> str:
+    """Return the sentences of a message that say what is allowed in place of a value, which a pattern refused."""
+    arms, allowed = _arms(hint), describe_type(hint, bounds) + (f" that matches {pattern}" if pattern else "")
     if isinstance(value, float) and not isfinite(value):
         allowed = allowed.replace("a number", "a finite number", 1)
     if type(value) not in arms and any(_is_list(arm) and _fits(value, get_args(arm)[0]) for arm in arms):

@@ -265,3 +265,15 @@ def test_the_command_advises_to_choose_one_of_several_scores(tmp_path):
     assert "--score a | b" in printed and "--reward" not in printed
     with pytest.raises(ConfigError, match="--score NAME"):
         usable_records([str(tmp_path / "to")], "episodes.records")
+
+
+def test_tasks_of_inspect_with_other_arguments_are_other_tasks(tmp_path):
+    messages = [{"role": "user", "content": "Begin.", "source": "input"}, TOLD[4]]
+    for name, arguments in (("a", {}), ("b", {"level": 2, "kind": "x"}), ("c", {"kind": "x", "level": 2})):
+        samples = [{"id": 1, "messages": messages, "scores": {"s": {"value": 1}}}]
+        header = {"task": "t", "task_args": arguments}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"eval": header, "samples": samples}))
+    arguments = [str(tmp_path), "--as", "inspect", "--into", str(tmp_path / "to"), "--env", "trip"]
+    assert CliRunner().invoke(app, ["records", "import", *arguments]).exit_code == 0
+    found = [record["task"]["id"] for record in usable_records([str(tmp_path / "to")], "episodes.records")]
+    assert found == ["t/1", *['t{"kind": "x", "level": 2}/1'] * 2]

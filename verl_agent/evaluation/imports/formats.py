@@ -1,5 +1,6 @@
 """Formats of other programs: OpenAI's messages, Harbor's ATIF, verifiers' traces and Inspect's logs."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -102,6 +103,8 @@ def read_inspect(value: Json, beside: Json, settings: ImportSettings) -> Read:
     output, limit = optional(value, "output", dict), optional(value, "limit", dict).get("type")
     cut = [one.get("stop_reason") for one in optional(output, "choices", list)][:1] == ["max_tokens"]
     task, number = text_or_none(beside.get("task"), "eval.task"), text_or_none(value.get("id"), "id")
+    if task and (arguments := optional(beside, "task_args", dict)):  # other arguments make another task
+        task += json.dumps(arguments, sort_keys=True)
     episode = SourceEpisode(
         messages_of(messages),
         task=f"{task}/{number}" if task and number else number,
