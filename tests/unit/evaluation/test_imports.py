@@ -275,5 +275,5 @@ def test_tasks_of_inspect_with_other_arguments_are_other_tasks(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps({"eval": header, "samples": samples}))
     arguments = [str(tmp_path), "--as", "inspect", "--into", str(tmp_path / "to"), "--env", "trip"]
     assert CliRunner().invoke(app, ["records", "import", *arguments]).exit_code == 0
-    found = [record["task"]["id"] for record in usable_records([str(tmp_path / "to")], "episodes.records")]
+    found = [record["task"] for record in usable_records([str(tmp_path / "to")], "episodes.records")]
     assert found == ["t/1", *['t{"kind": "x", "level": 2}/1'] * 2]
