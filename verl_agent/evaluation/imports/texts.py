@@ -139,7 +139,8 @@ def _members(file: Path) -> Iterator[Found]:
 
 
 def _eval(log: Any) -> Json:
-    return {"task": optional(log, "eval", dict).get("task")}
+    header = optional(log, "eval", dict)
+    return {name: header.get(name) for name in ("task", "task_args")}
 
 
 def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
