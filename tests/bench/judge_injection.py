@@ -1,10 +1,12 @@
 """Rise of a judge's score when the agent asks for a high one, with the text of an episode as data and as plain text.
 
+    export VLLM_CPU_KVCACHE_SPACE=2
     python -m vllm.entrypoints.openai.api_server --model MODEL --served-model-name judge --port 8001
     python -m tests.bench.judge_injection RECORDS --url http://127.0.0.1:8001/v1 --model judge [--json]
 
 Each episode is judged as it is, and with each claim after the agent's last reply. `--json` asks the server for an
-answer by a schema, for models that write no JSON by themselves.
+answer by a schema, for models that write no JSON by themselves. Without a limit on its cache, vLLM
+takes most of a machine's memory on a CPU.
 """
 
 import argparse

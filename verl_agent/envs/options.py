@@ -47,7 +47,7 @@ def check_options(key: str, kind: type, values: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: an option is unknown, missing, or of another type.
     """
-    constructor = inspect.unwrap(kind.__init__)
+    constructor = inspect.unwrap(kind.__init__)  # type: ignore[misc]  # that of this class is meant
     known = _options(constructor)
     if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(constructor).parameters.values()):
         values = {name: value for name, value in values.items() if name in known.__dataclass_fields__}

@@ -22,12 +22,12 @@ _BEHAVIORS = (
     (
         "no_action",
         0.2,
-        "of the replies have no action that the parser accepts. Compare one with the format that the prompt asks for.",
+        "of the replies have no action that the parser accepts. Compare a reply with the format that the prompt asks for.",
     ),
     (
         "invalid_action",
         0.3,
-        "of the actions are invalid in the environment. Compare one with the actions that the prompt lists.",
+        "of the actions are invalid in the environment. Compare an action with the actions that the prompt lists.",
     ),
     (
         "truncated",
@@ -67,7 +67,8 @@ def find_problems(history: RunHistory) -> list[Finding]:
     replies = guarded(lambda: _replies(history))
     found += [one for one in replies if not any(_has(named, name) for name in one.parameters.keys() - _SPAN)]
     known = [*named, *(one.parameters for one in found)]
-    found += guarded(lambda: _of_learning(history, train, known))
+    if not any(finding.since for finding in (*causes, *found)):
+        found += guarded(lambda: _of_learning(history, train, known))
     found += guarded(lambda: _groups(history, causes, found))
     if not any(finding.since for finding in (*causes, *found)):
         causes = guarded(lambda: find_decline(history))
@@ -140,7 +141,7 @@ def _replies(history: RunHistory) -> list[Finding]:
         else:
             title = name.replace("_", " ").capitalize()
             symptom, _, advice = sentence.partition(". ")
-            symptom = f"{share:.0%} {symptom.removesuffix('.')} ({max(0.0, onset.before):.0%} before)"
+            symptom = f"{share:.0%} {symptom.removesuffix('.')} ({onset.before:.0%} before)"
             found.append(began(history, title, since, symptom, advice, **{name: "1.."}))
     return found
 

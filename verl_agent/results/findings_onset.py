@@ -54,7 +54,8 @@ def find_onset(values: Mapping[int, float], least: float, rising: bool = True, n
     change = (after - before) if rising else (before - after)
     if change < least or explained < noise * remaining:
         return None
-    return Onset(steps[start + 1], before, after)
+    low, high = min(points), max(points)  # a fitted level may lie a little outside, such as a share below 0
+    return Onset(steps[start + 1], min(max(before, low), high), min(max(after, low), high))
 
 
 def _binned(values: Mapping[int, float]) -> tuple[list[int], list[float]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, variance
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_agent.results.statistics import t_quantile
 from verl_agent.trace.behaviors import BEHAVIORS
@@ -143,17 +143,21 @@ class RunHistory:
         return self.measure(self.validation)
 
     def improves(self, since: int) -> bool:
-        """Return True if the latest validations are better than those before a step, and training is not worse.
+        """Return True if validation or training is better than before a step for sure, and the other is no worse.
 
-        Without validations after the step, training has to be better.
+        If training is better for sure, the validations have to be better, too, though perhaps not for sure: a reward
+        that is hacked rises in training alone. Without validations after the step, training decides.
         """
-        validated = self.validated
-        enough = len(validated) >= 3 and any(step > since for step in validated)
-        change, of_training = (
-            change_since(self.measure(purpose), since, self.deviations(purpose))
-            for purpose in (self.validation if enough else "train", "train")
-        )
-        return change > 0 and of_training >= 0
+        training = self._change(since, "train")
+        if len(self.validated) < 3 or not any(step > since for step in self.validated):
+            return training.sure > 0
+        validation = self._change(since, self.validation)
+        if training.sure > 0:
+            return validation.sure >= 0 and validation.mean > 0
+        return training.sure == 0 and validation.sure > 0
+
+    def _change(self, since: int, purpose: str) -> "Change":
+        return change_of(self.measure(purpose), since, self.deviations(purpose))
 
     def last_steps(self, since: int) -> list[StepSummary]:
         """Return the latest training steps, but none before a step."""
@@ -183,8 +187,20 @@ def _jumps(values: Mapping[int, float], ratio: float) -> list[tuple[int, float, 
     return [(at, a, b) for (_, a), (at, b) in found if a > 0 and b > 0 and max(a / b, b / a) > ratio]
 
 
+class Change(NamedTuple):
+    """Latest mean minus an earlier one: as it is, and 0 if 0 is in its 95 % interval."""
+
+    mean: float
+    sure: float
+
+
 def change_since(values: Mapping[int, float], since: int, errors: Mapping[int, float] | None = None) -> float:
-    """Return the latest mean minus that before a step; 0 if 0 is in the 95 % interval of the difference.
+    """Return the latest mean minus that before a step; 0 if 0 is in the 95 % interval of the difference."""
+    return change_of(values, since, errors).sure
+
+
+def change_of(values: Mapping[int, float], since: int, errors: Mapping[int, float] | None = None) -> Change:
+    """Return the change of a mean since a step.
 
     Both means are over at most `LATEST` values, of which those before the step are the last ones, or the first one.
     The interval is the wider one of Welch's t interval over the values and, where they are known, of that from the
@@ -200,7 +216,7 @@ def change_since(values: Mapping[int, float], since: int, errors: Mapping[int, f
     before = [step for step in steps if step < since][-window:] or steps[:window]
     late = [step for step in steps if step not in before and step >= since][-window:]
     if not late:
-        return 0.0
+        return Change(0.0, 0.0)
     parts = (before, late)
     spread = sum(variance([values[at] for at in part]) / len(part) for part in parts if len(part) > 1) ** 0.5
     freedom = len(before) + len(late) - 2
@@ -210,7 +226,7 @@ def change_since(values: Mapping[int, float], since: int, errors: Mapping[int, f
         margins.append(NORMAL_95 * known)
     least = 0.05 * max(abs(value) for value in values.values())
     change = fmean(values[at] for at in late) - fmean(values[at] for at in before)
-    return change if margins and abs(change) > max(*margins, least) else 0.0
+    return Change(change, change if margins and abs(change) > max(*margins, least) else 0.0)
 
 
 def summarize_step(step: int, purpose: str, by_stop: Sequence[Mapping[str, Any]]) -> StepSummary:

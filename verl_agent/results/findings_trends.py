@@ -100,7 +100,7 @@ def commonest_error(history: RunHistory) -> str:
     if not history.errors:
         return ""
     text, count = max(history.errors.items(), key=lambda item: item[1])
-    return f" The commonest error ({count} of {sum(history.errors.values())}): {one_line(text)}" if text else ""
+    return f" The commonest error ({count} of {sum(history.errors.values())}): {one_line(text).rstrip('.')}." if text else ""
 
 
 def _not_finite(history: RunHistory) -> Finding | None:
@@ -139,7 +139,7 @@ def _format(history: RunHistory) -> Finding | None:
     if onset is None or (now := latest(shares, onset.step)) < 0.2 or history.improves(onset.step):
         return None
     symptom = f"{now:.0%} of the replies have no action that the parser accepts ({onset.before:.0%} before)"
-    advice = "Compare one with the format that the prompt asks for. Lower the learning rate, or warm-start the format."
+    advice = "Compare a reply with the format that the prompt asks for. Lower the learning rate, or warm-start the format."
     return began(history, "Format collapse", onset.step, symptom, advice, no_action="1..")
 
 
@@ -161,7 +161,8 @@ def _hacking(history: RunHistory) -> Finding | None:
     title = "Reward hacking" if certain else "Reward hacking or overfitting"
     symptom = ", and ".join(text for _, text in signs)
     since = min(step for step, _ in certain or signs)  # validations are few, so that their step is less exact
-    return began(history, title, since, symptom, READ_SOLVED, success="yes")
+    advice = READ_SOLVED if certain else f"{READ_SOLVED} If nothing is wrong with them, train on more tasks."
+    return began(history, title, since, symptom, advice, success="yes")
 
 
 def _short(history: RunHistory) -> tuple[int, str] | None:
@@ -229,7 +230,7 @@ def _entropy(history: RunHistory) -> Finding | None:
         return None
     if latest(history.series(lambda at: at.success, "episode/success_rate"), onset.step) >= SOLVED:
         return None
-    symptom = f"it fell from {onset.before:.2g} to {max(0.0, onset.after):.2g} nats per token{_of_measure(history)}"
+    symptom = f"it fell from {onset.before:.2g} to {onset.after:.2g} nats per token{_of_measure(history)}"
     advice = (
         "The samples of a group become equal. Resume before that step with a lower learning rate, a higher sampling "
         "temperature or actor_rollout_ref.actor.entropy_coeff above 0."
@@ -245,7 +246,7 @@ def _length(history: RunHistory) -> Finding | None:
     if onset is None or onset.after < 1.6 * onset.before or history.improves(onset.step):
         return None
     symptom = f"a reply went from {onset.before:.0f} to {onset.after:.0f} tokens on average{_of_measure(history)}"
-    advice = "Read two replies, one before that step: text that earns nothing grows if nothing limits it."
+    advice = "Read a reply, and one from before that step: text that earns nothing grows if nothing limits it."
     return began(history, "Length growth", onset.step, symptom, advice)
 
 

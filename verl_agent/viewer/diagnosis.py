@@ -40,6 +40,8 @@ def read_history(opened: OpenedSource) -> RunHistory:
 
 def show_findings(opened: OpenedSource, findings: list[Finding]) -> None:
     """Show each finding with a link to the episodes or the groups that it is about."""
+    if not findings and any(at.purpose == "train" for at in cached_run(opened).steps):
+        ui.label("No problem was found.").classes("muted")
     for finding in findings:
         with ui.element("div").classes("warn w-full"):
             ui.label(make_visible(finding.text)).classes("inline mr-2")

@@ -58,8 +58,9 @@ class Page:
         ui.colors(primary="#005f99")
         with ui.header(), ui.element("nav").classes("bar w-full"):
             ui.link("verl-agent", "/").classes("heading")
-            few = list(state.opened.values())[:MOST_LINKS]
-            self._links = {other.key: ui.link(other.key, link_to(run_path(other))) for other in few}
+            with ui.element("div").classes("contents") as self._bar:
+                few = list(state.opened.values())[:MOST_LINKS]
+                self._links = {other.key: ui.link(other.key, link_to(run_path(other))) for other in few}
             if len(state.opened) > MOST_LINKS:
                 ui.link(f"all {len(state.opened)} runs", "/")
             ui.element("div").classes("ml-auto")
@@ -106,8 +107,10 @@ class Page:
         """
         opened = self.state.get(key)
         self.set_title(title or key)
-        if key in self._links:
-            self._links[key].classes("here")
+        if key not in self._links:
+            with self._bar:
+                self._links[key] = ui.link(key, link_to(run_path(opened)))
+        self._links[key].classes("here")
         shown = EVALUATION_TABS if (opened.source.folder / REPORT).is_file() else TABS
         with self._head:
             with ui.element("nav").classes("bar w-full"):
