@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.context import SpawnProcess
@@ -57,39 +58,53 @@ def run_ending_all_children(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine as `asyncio.run` does, and end all descendants that it started and left.
 
     SIGTERM cancels the coroutine, as Ctrl-C does, but also if this process was started to ignore SIGINT. A second one
-    does not interrupt its cleanup: some senders signal the process and then its group.
+    soon after does not interrupt its cleanup: some senders signal the process and then its group. In a long call
+    without await, such as the start of an engine, which Ctrl-C ends, too, both raise at once; `asyncio.run` alone would
+    wait for the end of the call.
 
     Raises:
         Terminated: SIGTERM arrived.
         KeyboardInterrupt: Ctrl-C.
     """
-    stopped = False
+    stopped_at: float | None = None
 
     async def stoppable() -> T:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
+        previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
         def stop(number: int, frame: FrameType | None) -> None:
-            nonlocal stopped
-            if stopped:
+            nonlocal stopped_at
+            blocks, first = asyncio.current_task(loop) is task, stopped_at is None
+            if stopped_at is not None and not (blocks and time.monotonic() > stopped_at + SETTLE_S):
                 return
-            stopped = True
-            if asyncio.current_task(loop) is task:  # in a long call without await, such as the start of an engine
+            stopped_at = time.monotonic()
+            if blocks:
                 raise Terminated
-            task.cancel()
-            loop.call_soon_threadsafe(lambda: None)  # wakes the loop
+            if first:
+                task.cancel()
+                loop.call_soon_threadsafe(lambda: None)  # wakes the loop
 
-        previous = signal.signal(signal.SIGTERM, stop)
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if asyncio.current_task(loop) is task:
+                raise KeyboardInterrupt
+            if callable(of_loop := previous[signal.SIGINT]):
+                of_loop(number, frame)
+
+        signal.signal(signal.SIGTERM, stop)
+        if callable(previous[signal.SIGINT]):  # else it is ignored
+            signal.signal(signal.SIGINT, interrupt)
         try:
             return await main
         finally:
-            signal.signal(signal.SIGTERM, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     with ending_all_children():
         try:
             return asyncio.run(stoppable())
         except asyncio.CancelledError:
-            if stopped:
+            if stopped_at is not None:
                 raise Terminated from None
             raise
 

@@ -71,5 +71,8 @@ def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
                 child.wait(GRACE_S)
             except subprocess.TimeoutExpired:
                 child.terminate()
-                child.wait()
+                try:
+                    child.wait(3 * GRACE_S)
+                except subprocess.TimeoutExpired:
+                    child.kill()
             raise

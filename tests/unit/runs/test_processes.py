@@ -98,6 +98,45 @@ def test_sigterm_ends_a_coroutine_once_and_lets_it_clean_up(story, handler):
     assert process.communicate(timeout=30)[0] == "cleaned\nterminated\n"
 
 
+def test_ctrl_c_ends_a_coroutine_in_a_long_call():
+    process = subprocess.Popen([sys.executable, "-c", STOPPED, "blocks"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == "cleaned\n" and process.returncode == -signal.SIGINT
+
+
+SWALLOWS = """
+import asyncio, time
+from verl_agent.runs import processes
+from verl_agent.runs.processes import Terminated, run_ending_all_children
+
+processes.SETTLE_S = 0.2
+
+async def main():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    except Terminated:
+        print("lost", flush=True)
+    time.sleep(60)
+
+try:
+    run_ending_all_children(main())
+except Terminated:
+    print("terminated", flush=True)
+"""
+
+
+def test_a_later_sigterm_counts_where_a_library_has_lost_the_first():
+    process = subprocess.Popen([sys.executable, "-c", SWALLOWS], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "lost\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=30)[0] == "terminated\n"
+
+
 def test_children_end_with_the_block():
     with ending_all_children():
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
