@@ -22,7 +22,7 @@ _BEHAVIORS = (
     (
         "no_action",
         0.2,
-        "of the replies have no action that the parser accepts. Compare a reply with the format that the prompt asks for.",
+        "of the replies have no action that the parser accepts. Compare a reply with the format in the prompt.",
     ),
     (
         "invalid_action",

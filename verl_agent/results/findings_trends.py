@@ -100,7 +100,8 @@ def commonest_error(history: RunHistory) -> str:
     if not history.errors:
         return ""
     text, count = max(history.errors.items(), key=lambda item: item[1])
-    return f" The commonest error ({count} of {sum(history.errors.values())}): {one_line(text).rstrip('.')}." if text else ""
+    shown = one_line(text).rstrip(".")
+    return f" The commonest error ({count} of {sum(history.errors.values())}): {shown}." if text else ""
 
 
 def _not_finite(history: RunHistory) -> Finding | None:
@@ -139,7 +140,7 @@ def _format(history: RunHistory) -> Finding | None:
     if onset is None or (now := latest(shares, onset.step)) < 0.2 or history.improves(onset.step):
         return None
     symptom = f"{now:.0%} of the replies have no action that the parser accepts ({onset.before:.0%} before)"
-    advice = "Compare a reply with the format that the prompt asks for. Lower the learning rate, or warm-start the format."
+    advice = "Compare a reply with the format in the prompt. Lower the learning rate, or warm-start the format."
     return began(history, "Format collapse", onset.step, symptom, advice, no_action="1..")
 
 
