@@ -13,9 +13,10 @@ from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.settings import EvaluationConfig
 from verl_agent.oversight.rules import Rule
+from verl_agent.results.folder import PLAY
 from verl_agent.trace.provenance import read_json, write_json_atomically
 
-FILE = "play.json"
+FILE = PLAY
 ROLLOUT = "actor_rollout_ref.rollout"
 
 

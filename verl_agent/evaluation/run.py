@@ -274,7 +274,7 @@ class EvaluationProgress:
         if valid and self._left:
             most = valid + self._left
             low, high = self.solved / most, (self.solved + self._left) / most
-            rate += f" of {ended} of {self.total}, short ones first; {low:.0%} to {high:.0%} at the end"
+            rate += f" of {valid} of {self.total}, short ones first; {low:.0%} to {high:.0%} at the end"
         others = {
             "environment errors": self.errors,
             "action errors": self.action_errors,

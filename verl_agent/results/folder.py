@@ -12,6 +12,7 @@ from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 
 RECORDS, REPORT, SETTINGS, LOG = "episodes.jsonl", "evaluation.json", "settings.json", "evaluation.log"
+PLAY = "play.json"
 GAME = "game.json"
 """Settings of the tasks that `verl-agent play` recorded in a folder."""
 _REMEDY = "Run eval again with the same folder: episodes that are recorded stay."

@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass as strict_dataclass
 
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.json_lines import json_lines
+from verl_agent.results.folder import PLAY
 from verl_agent.results.results import final_records
 from verl_agent.results.statistics import Estimate, clustered_wilson_interval
 from verl_agent.sections import STRICT, section
@@ -118,7 +119,7 @@ def read_labels(path: Path) -> list[PersonLabel]:
         labels = [section(f"{path}:{number}: label", PersonLabel, row) for number, row in rows]
     except (ConfigError, ValueError) as error:
         where = "" if str(path) in str(error) else f"{path}: "
-        raise ConfigError(f"{where}{error} {FORMS}") from error
+        raise ConfigError(f"{where}{error}{'' if 'Allowed: ' in str(error) else f' {FORMS}'}") from error
     if not labels:
         raise ConfigError(f"{path} has no label. {FORMS}")
     return labels
@@ -159,8 +160,11 @@ def compare_labels(
         threshold: score and label from which an episode has passed, 0 to 1.
 
     Raises:
-        ConfigError: no episode was judged, no label fits one, or two labels of one judgement differ.
+        ConfigError: no episode was judged, no label fits one, two labels of one judgement differ, or the folder has
+            several evaluations, whose episodes would be mixed.
     """
+    if len(played := sorted(str(file.parent) for file in run.rglob(PLAY))) > 1:
+        raise ConfigError(f"{run} has {len(played)} evaluations or runs, such as {played[0]}. Name one of them.")
     records = [record for record in final_records(read_records(run)) if record.get("judgements")]
     if not records:
         raise ConfigError(f"{run} has no episode with a judgement. Play it with a section judge.")

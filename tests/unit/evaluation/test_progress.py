@@ -21,7 +21,7 @@ def test_the_rate_of_a_part_names_the_part_and_the_range_of_the_whole() -> None:
     for reward in (1.0, 1.0, 0.0):
         progress.add(ended(reward))
     progress.add(ended(0.0, StopReason.ENV_ERROR))
-    assert progress.state == ("success 66.7% of 4 of 10, short ones first; 22% to 89% at the end, 1 environment errors")
+    assert progress.state == ("success 66.7% of 3 of 10, short ones first; 22% to 89% at the end, 1 environment errors")
     for _ in range(6):
         progress.add(ended(1.0))
     assert progress.state == "success 88.9%, 1 environment errors"

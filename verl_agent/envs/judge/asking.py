@@ -58,6 +58,8 @@ class JudgeModel:
         budget = None if limits.max_usd is None else spent + max(0.0, limits.max_usd - spent) / limits.processes
         self._client = ApiClient(api, self._log, budget, first_wait_s)
         self._opened, self._in_flight = False, 0
+        self._asked: set[str] = set()
+        """Keys of the requests of this start."""
 
     def _share(self, most: int, processes: int) -> int:
         return len(self._log) + ceil(max(0, most - len(self._log)) / processes)
@@ -70,6 +72,8 @@ class JudgeModel:
     async def ask(self, prompt: str, read: Callable[[str], T], again: str, most_tokens: int) -> tuple[T, ApiReply]:
         """Return the answer as `read` returns it, and the reply.
 
+        Where an earlier start asked in vain, its replies are in the cache, and the question is asked anew.
+
         Args:
             read: reads an answer, or raises a ValueError with the reason why it cannot be used.
             again: text with which it is asked again, with a place for `{problem}`.
@@ -79,31 +83,40 @@ class JudgeModel:
             EnvError: the judge gives no answer, refuses the question, or no answer can be read.
             ConfigError: every other request would fail, too, or a limit is reached.
         """
-        messages, limit, problem = [ChatMessage("user", prompt)], most_tokens, ""
-        for _ in range(TRIES):
-            reply = await self._reply(
-                ChatRequest(tuple(messages), limit, {"temperature": 0.0}, options=self._api.options)
-            )
-            try:
-                return read(reply.text), reply
-            except ValueError as error:
-                problem = f"{error}: {reply.text[:MOST_SHOWN]!r}"
-                cut = "the token limit cut it" if reply.truncated else str(error)
-            limit = limit if not reply.truncated else 2 * most_tokens
-            messages = [
-                messages[0],
-                ChatMessage("assistant", reply.text),
-                ChatMessage("user", again.format(problem=cut)),
-            ]
+        asked_now, position, problem = False, 0, ""
+        while not asked_now:
+            messages, limit = [ChatMessage("user", prompt)], most_tokens
+            for _ in range(TRIES):
+                request = ChatRequest(tuple(messages), limit, {"temperature": 0.0}, options=self._api.options)
+                reply = await self._reply(request, position)
+                asked_now |= self._key(request, position) in self._asked
+                try:
+                    return read(reply.text), reply
+                except ValueError as error:
+                    problem = f"{error}: {reply.text[:MOST_SHOWN]!r}"
+                    cut = "the token limit cut it" if reply.truncated else str(error)
+                limit = limit if not reply.truncated else 2 * most_tokens
+                messages = [
+                    messages[0],
+                    ChatMessage("assistant", reply.text),
+                    ChatMessage("user", again.format(problem=cut)),
+                ]
+                position += 1
         raise EnvError(f"{self._where} gave {counted(TRIES, 'answer')} that cannot be used; the last: {problem}")
 
-    async def _reply(self, request: ChatRequest) -> ApiReply:
+    def _key(self, request: ChatRequest, position: int) -> str:
+        return request_key(self._api.label, request, position)
+
+    async def _reply(self, request: ChatRequest, position: int) -> ApiReply:
         async with self._slots:
             await self._open()
-            self._check_number(request)
+            key = self._key(request, position)
+            if self._log.get(key) is None:
+                self._check_number()
+                self._asked.add(key)
             self._in_flight += 1
             try:
-                return await self._client.ask(request, 0)
+                return await self._client.ask(request, position)
             except (ReplyUnavailableError, EpisodeEndError) as error:
                 raise EnvError(f"{self._where} failed: {named(error)}") from error
             except ConfigError as error:
@@ -116,12 +129,11 @@ class JudgeModel:
             self._opened = True
             await self._client.__aenter__()
 
-    def _check_number(self, request: ChatRequest) -> None:
-        known = self._log.get(request_key(self._api.label, request, 0)) is not None
-        if self._most is not None and len(self._log) + self._in_flight >= self._most and not known:
+    def _check_number(self) -> None:
+        if self._most is not None and len(self._log) + self._in_flight >= self._most:
             raise ConfigError(
-                f"judge.max_requests={self._max_requests} is reached: the cache has {len(self._log)} replies. Raise it "
-                "to judge further episodes."
+                f"judge.max_requests={self._max_requests} is reached. The replies are kept: raise it to judge further "
+                "episodes."
             )
 
     @property

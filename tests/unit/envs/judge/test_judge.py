@@ -119,3 +119,16 @@ def test_an_answer_that_the_token_limit_cut_is_asked_for_with_twice_the_limit(tm
         (made,) = judged(settings(server, {"max_output_tokens": 100}), tmp_path, episode("a"))
     assert [body["max_tokens"] for body in server.all_bodies] == [100, 200]
     assert made.judgements[0].grades[0].score == 0.6 and json.dumps(server.bodies[0]["messages"])
+
+
+def test_a_question_that_an_earlier_start_asked_in_vain_is_asked_anew(tmp_path):
+    answers = {"text": '{"goal": 1}'}
+    with ModelServer(lambda messages: answers["text"]).running() as server:
+        for asked in (3, 6):
+            (failed,) = judged(settings(server), tmp_path, episode("a"))
+            assert failed.stop is StopReason.ENV_ERROR and len(server.bodies) == asked
+        answers["text"] = verdict(5)
+        (good,) = judged(settings(server), tmp_path, episode("a"))
+        assert good.judgements[0].score == pytest.approx(0.625) and len(server.bodies) == 7
+        judged(settings(server), tmp_path, episode("a"))
+    assert len(server.bodies) == 7
