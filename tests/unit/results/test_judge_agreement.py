@@ -143,5 +143,5 @@ def test_a_folder_of_several_evaluations_is_refused(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "play.json").write_text("{}")
         write_run(tmp_path / name / "episodes.jsonl", {"1": 0.9})
-    with pytest.raises(ConfigError, match="has 2 evaluations or runs, such as .*/a. Name one of them."):
+    with pytest.raises(ConfigError, match=r"has 2 evaluations or runs, such as .*/a. Name one of them."):
         compare_labels(tmp_path, [])
