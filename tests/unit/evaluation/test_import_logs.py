@@ -49,6 +49,13 @@ def test_a_trace_of_verifiers_has_its_weighted_rewards_and_its_branches_are_refu
     assert list(found.refused) == ["a conversation with branches"]
 
 
+def test_a_chosen_score_of_verifiers_is_the_score_itself_and_the_sum_is_weighted(tmp_path):
+    rewards = {"right": {"score": 1.0, "weight": 0.7}, "turns": {"score": 0.5, "weight": 0.0}}
+    file = write(tmp_path / "a.jsonl", [trace(rewards=rewards)])
+    found = [imported(file, "verifiers", score=name)[0][0]["reward"] for name in ("right", "turns", "")]
+    assert found == [1.0, 0.5, 0.7]
+
+
 def several_calls() -> EpisodeRecord:
     """Return a record with two calls in one reply, one of which is broken, as the episode loop writes it."""
     call = '<tool_call>\n{"name": "note", "arguments": {"patient": "a", "text": "b"}}\n</tool_call>'
@@ -175,6 +182,33 @@ def log(path: Path, task: str | None, **sample: Any) -> Path:
     return path
 
 
+def test_the_observation_of_a_failed_tool_of_inspect_is_the_error_that_its_model_read(tmp_path):
+    call = {"id": "1", "function": "read", "arguments": {}, "type": "function"}
+    told = {"role": "tool", "tool_call_id": "1", "function": "read"}
+    failures = [
+        {"content": "", "error": {"type": "parsing", "message": "no such note"}},
+        {"content": "half of it", "error": {"type": "timeout", "message": "attachment://a"}},
+        {"content": "all of it", "error": None},
+    ]
+    messages = [
+        {"role": "user", "content": "Begin.", "source": "input"},
+        *(
+            one
+            for failed in failures
+            for one in ({"role": "assistant", "content": "", "tool_calls": [call]}, told | failed)
+        ),
+        TOLD[4],
+    ]
+    file = log(tmp_path / "logs" / "a.json", "notes", messages=messages, attachments={"a": "too slow"})
+    (record,), found = imported(file, "inspect")
+    assert [turn["observation"] for turn in record["turns"][:3]] == [
+        "Error: no such note",
+        "Error: too slow",
+        "all of it",
+    ]
+    assert found.left_out == {"content of a failed tool": 1}
+
+
 def test_the_task_of_a_sample_is_that_of_its_log_and_its_index_counts_in_that_task(tmp_path):
     for name, task in (("a", "sums"), ("b", "words"), ("c", "sums")):
         log(tmp_path / "logs" / f"{name}.json", task, scores={"right": {"value": "P"}})
@@ -216,3 +250,8 @@ def test_a_file_that_is_no_log_is_refused_without_an_exception_of_python(tmp_pat
     (tmp_path / "a.json").write_text(content)
     message = refusals(tmp_path / "a.json", "inspect")
     assert "cannot be read as a log of Inspect" in message and "Error" not in message
+
+
+def test_the_advice_on_another_format_is_given_once(tmp_path):
+    message = refusals(write(tmp_path / "a.jsonl", [{"prompt": "a"}]), "verifiers")
+    assert message.count("set --as") == 1 and "set --as" in refusals(write(tmp_path / "b.jsonl", ["[1]"]), "verifiers")

@@ -132,6 +132,15 @@ def test_an_invalid_export_is_refused_and_leaves_no_file(run: Path, name: str, w
     assert [path for path in sorted(run.parent.rglob("*")) if ".viewer" not in str(path)] == before
 
 
+def test_an_export_of_a_file_without_records_names_the_import(tmp_path: Path) -> None:
+    (tmp_path / "traces.jsonl").write_text('{"nodes": []}\n')
+    with pytest.raises(va.ConfigError, match=r"no episode record: traces\.jsonl, byte 0: .*verl-agent records import"):
+        export_episodes([tmp_path / "traces.jsonl"], tmp_path / "page.html")
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(va.ConfigError, match="has no episode yet"):
+        export_episodes([tmp_path / "empty.jsonl"], tmp_path / "page.html")
+
+
 def test_an_export_to_the_name_of_a_folder_names_no_internal_file(run: Path, tmp_path: Path) -> None:
     (tmp_path / "page.html").mkdir()
     with pytest.raises(va.ConfigError, match="cannot be written") as refused:

@@ -1,6 +1,7 @@
 """Formats of other programs: OpenAI's messages, Harbor's ATIF, verifiers' traces and Inspect's logs."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -55,11 +56,12 @@ def read_verifiers(value: Json, beside: Json, settings: ImportSettings) -> Read:
         {**required(node, "message", dict), "sampled": bool(node.get("sampled")), "tokens": tokens.get(number) or 0}
         for number, node in enumerate(nodes)
     ])  # fmt: skip
-    parts: dict[str, float | None] = {}
+    scores: dict[str, float | None] = {}
+    weighted: list[float] = []
     for name, one in optional(value, "rewards", dict).items():
-        score = None if one is None else number_or_none(one.get("score"))
-        parts[name] = None if score is None else score * (number_or_none(one.get("weight", 1), "weight") or 0.0)
-    known = [part for part in parts.values() if part is not None]
+        scores[name] = score = None if one is None else number_or_none(one.get("score"))
+        if score is not None:
+            weighted.append(score * (number_or_none(one.get("weight", 1), "weight") or 0.0))
     task, info, timing = (optional(value, name, dict) for name in ("task", "info", "timing"))
     data = optional(task, "data", dict)
     names = (data.get("id"), data.get("name"), task.get("key"), task.get("hash"))
@@ -70,7 +72,7 @@ def read_verifiers(value: Json, beside: Json, settings: ImportSettings) -> Read:
     stop = next((one for one in StopReason if one == info.get("stop")), None)
     episode = SourceEpisode(
         messages,
-        reward=sum(known) if known else None,
+        reward=sum(weighted) if weighted else None,
         task=text_or_none(next((one for one in names if one not in (None, "")), None), "task.data.id"),
         category=text_or_none(data.get("category") or None, "task.data.category"),
         model=text_or_none(next((call.get("model") for call in calls if call.get("model")), None), "model"),
@@ -80,7 +82,7 @@ def read_verifiers(value: Json, beside: Json, settings: ImportSettings) -> Read:
         error=f"{errors[-1].get('type')}: {errors[-1].get('message')}" if errors else "",
     )
     if settings.score:
-        episode.choose(parts, settings.score)
+        episode.choose(scores, settings.score)  # without the weight, which counts in the sum alone
     read = ("version", "id", "verifiers", "task", "agent", "nodes", "calls", "rewards", "timing", "ok")
     said = ("errors",) if errors else ()
     episode.count(value, (*read, *said, "stop_condition", "is_completed"))
@@ -94,11 +96,15 @@ def read_inspect(value: Json, beside: Json, settings: ImportSettings) -> Read:
     if metadata.get("version") == EPISODE_RECORD_VERSION and "prompt_length" in metadata:
         return _exported(value, metadata)
     attached = optional(value, "attachments", dict)
-    messages = []
+    messages, unread = [], Counter[str]()
     for source in required(value, "messages", list):
         message = {name: part for name, part in source.items() if name not in ("id", "source", "function", "model")}
         message["content"] = _attached(source.get("content"), attached)
         message["sampled"] = source.get("source") != "input"
+        if source.get("role") == "tool" and (failure := optional(source, "error", dict)):
+            # Inspect shows the model the error in place of the content (`openai_chat_message` of model/_openai.py).
+            unread["content of a failed tool"] += bool(message["content"])
+            message["content"] = f"Error: {_attached(optional(failure, 'message', str), attached)}"
         messages.append(message)
     output, limit = optional(value, "output", dict), optional(value, "limit", dict).get("type")
     cut = [one.get("stop_reason") for one in optional(output, "choices", list)][:1] == ["max_tokens"]
@@ -114,6 +120,7 @@ def read_inspect(value: Json, beside: Json, settings: ImportSettings) -> Read:
         stop=INSPECT_LIMITS.get(limit) if limit else StopReason.TURN_TOKENS if cut else None,
         error=optional(optional(value, "error", dict), "message", str),
     )
+    episode.left_out.update(unread)
     episode.choose(_scores(optional(value, "scores", dict)), settings.score)
     read = ("id", "epoch", "input", "messages", "output", "scores", "error", "limit", "started_at", "total_time")
     episode.count(value, (*read, "attachments"))

@@ -68,9 +68,8 @@ def import_records(path: Path, name: str, into: Path, settings: ImportSettings) 
         if not found.episodes:
             first = drafts[1].read_text(encoding="utf-8").partition("\n")[0]
             first = first or ", ".join(f"left out is {one}" for one in found.left_out) or "it is empty"
-            raise ConfigError(
-                f"{path} has no episode of the format {name!r}: {first}. If its format is another one, set --as."
-            )
+            advice = "" if "set --as" in first else " If its format is another one, set --as."
+            raise ConfigError(f"{path} has no episode of the format {name!r}: {first}.{advice}")
         os.replace(drafts[0], into / RECORDS)
         if found.refused:
             os.replace(drafts[1], into / REFUSED)

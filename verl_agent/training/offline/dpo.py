@@ -60,6 +60,7 @@ def pair_rows(plan: OfflinePlan) -> Rows:
         facts={"pairs": content_hash([pair.fingerprint for pair in train])},
         summary=f"{len(train)} pairs of {len({pair.task for pair in train})} tasks of {', '.join(sorted(recorded))}, "
         f"{len(validation)} to validate on",
+        recorded=frozenset((pair.better["env"], pair.better["task"]) for pair in train),
     )
 
 

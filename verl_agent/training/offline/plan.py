@@ -9,6 +9,7 @@ from typing import Any
 from verl_agent.config.plan import OfflinePlan
 from verl_agent.config.plan_parts import Batch
 from verl_agent.errors import ConfigError
+from verl_agent.training.offline.selection import NamedTask
 from verl_agent.training.preflight.update_conditions import optimizer_conditions
 
 
@@ -22,6 +23,7 @@ class Rows:
         datasets: encodes both as datasets of torch; the second may be None.
         facts: facts that identify the run beside its config (for example, a hash of its episodes).
         summary: one line about the data.
+        recorded: tasks of the recorded episodes to train on.
     """
 
     count: int
@@ -29,6 +31,7 @@ class Rows:
     datasets: Callable[[Any], tuple[Any, Any]]
     facts: Mapping[str, Any]
     summary: str
+    recorded: frozenset[NamedTask]
 
 
 def check_files(batch: Batch, train: str, validation: str) -> None:

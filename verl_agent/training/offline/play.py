@@ -1,15 +1,15 @@
 """Validation by playing: an evaluation recipe plays the saved checkpoints of supervised training or DPO."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from verl_agent.config.composing import resolved
 from verl_agent.config.plan import OfflinePlan
-from verl_agent.config.settings import read_env
+from verl_agent.config.settings import AgentEnv, read_env
 from verl_agent.envs.tasks import check_disjoint
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, counted
 from verl_agent.json_lines import remove_unfinished_line
 from verl_agent.results.folder import REPORT
 from verl_agent.runs.folder import RunFolder
@@ -17,6 +17,7 @@ from verl_agent.runs.subprocess_run import recipe_command, run_command
 from verl_agent.sections import section, settings
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.provenance import read_json
+from verl_agent.training.offline.selection import NamedTask
 
 FOLDER, LOG = "play", "play.jsonl"
 """Folder of the evaluations in that of a run, and log of their results beside the metrics."""
@@ -40,14 +41,19 @@ class PreferencePlaySettings(PlaySettings):
     """The same key for DPO."""
 
 
-def check_play(plan: OfflinePlan) -> Mapping[str, Any]:
+def check_play(plan: OfflinePlan, recorded: Collection[NamedTask]) -> Mapping[str, Any]:
     """Check the recipe that plays, and return the settings on which its results depend; empty without one.
+
+    Its `env.options` may be others than those of the training: they define what is measured.
+
+    Args:
+        recorded: tasks of the recorded episodes that are trained on.
 
     Raises:
         ConfigError: it does not compose, prompts the model in another way, plays tasks that are trained on, or no
             checkpoint could be played.
     """
-    from verl_agent.training.offline.evolve.prepare import compose_named
+    from verl_agent.training.offline.evolve.prepare import compose_named, differing_agents
 
     played = section("trainer", PlaySettings, {"play": plan.value("trainer.play")})
     if played.play is None:
@@ -57,13 +63,12 @@ def check_play(plan: OfflinePlan) -> Mapping[str, Any]:
     )
     player, learned = read_env(recipe), plan.played
     if player.agent != learned.agent:
+        other, own = differing_agents(player.agent, learned.agent)
         raise ConfigError(
-            f"trainer.play={played.play!r} prompts the model differently: section `agent` is {player.agent}, and "
-            f"{learned.agent} in this recipe. Use the same in both."
+            f"trainer.play={played.play!r} prompts the model differently: it has {other}, and this recipe {own}. Use "
+            "the same in both."
         )
-    if player.env.name == learned.env.name and not plan.has_pairs:
-        sources = {"env.train_tasks": learned.env.train_tasks, "tasks of trainer.play": recipe["evaluation"]["tasks"]}
-        check_disjoint(learned.tasks(learned.env.train_tasks), player.tasks(recipe["evaluation"]["tasks"]), sources)
+    _check_not_learned(player, str(recipe["evaluation"]["tasks"]), plan, recorded)
     saved = list(plan.actor.checkpoint["save_contents"])
     if "hf_model" not in saved:
         raise ConfigError(
@@ -73,6 +78,21 @@ def check_play(plan: OfflinePlan) -> Mapping[str, Any]:
     measured = {name: recipe["evaluation"].get(name) for name in MEASURED}
     env = {name: recipe["env"].get(name) for name in ("name", "options")}
     return {"played": {"env": env, "agent": recipe["agent"], "horizon": recipe["horizon"], **measured}}
+
+
+def _check_not_learned(player: AgentEnv, tasks: str, plan: OfflinePlan, recorded: Collection[NamedTask]) -> None:
+    """Check that no played task is trained on, by its own name or by episodes that were recorded of it."""
+    learned, played = plan.played, player.tasks(tasks)
+    if player.env.name == learned.env.name and not plan.has_pairs:
+        sources = {"env.train_tasks": learned.env.train_tasks, "tasks of trainer.play": tasks}
+        check_disjoint(learned.tasks(learned.env.train_tasks), played, sources)
+    if shared := sorted(item.id for item in played if (item.env, item.id) in recorded):
+        key = "preference.records" if plan.has_pairs else "episodes.records"
+        raise ConfigError(
+            f"trainer.play={plan.value('trainer.play')!r} plays {counted(len(shared), 'task')} of evaluation.tasks="
+            f"{tasks!r} that {key} trains on, such as {shared[0]!r}. Set evaluation.tasks of the recipe to others, or "
+            f"leave their episodes out of {key}."
+        )
 
 
 class CheckpointPlayer:

@@ -97,7 +97,12 @@ class OfflineTraining(TrainingJob):
         require_attention("model", model.model, model.layout, not on_cpu)
         self._memory_gb = memory_needed(parameters(model.path), SFT_MEMORY_GB, SFT_BYTES)
         require_memory(machine_memory(), self._memory_gb if on_cpu else 0.0)
-        self.settings = {"command": self.command, **self.plan.values, **rows.facts, **check_play(self.plan)}
+        self.settings = {
+            "command": self.command,
+            **self.plan.values,
+            **rows.facts,
+            **check_play(self.plan, rows.recorded),
+        }
         self.checkpoint_gb = checkpoint_gb(parameters(model.path), list(model.checkpoint["save_contents"]))
 
     def _check_length(self, name: str) -> None:

@@ -69,6 +69,7 @@ def episode_rows(plan: OfflinePlan) -> Rows:
         datasets=datasets,
         facts={TASK_IDS: task_ids(tasks), "recorded episodes": content_hash(content)},
         summary=f"{len(demonstrated)} episodes of the oracle" + (f", {counts}" if counts else ""),
+        recorded=frozenset((one.record["env"], one.record["task"]) for one in chosen),
     )
 
 

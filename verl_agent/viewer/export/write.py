@@ -64,7 +64,7 @@ def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int
         for opened in state.opened.values():
             opened.index.update()
         if not any(count_episodes(opened.index, chosen) for opened in state.opened.values()):
-            raise ConfigError(f"no episode of {', '.join(map(str, paths))} is selected by {where!r}.")
+            raise _nothing_selected(list(state.opened.values()), paths, where)
         count = _write(list(state.opened.values()), draft, chosen, limit)
         os.replace(draft, to)
     except OSError as error:
@@ -74,6 +74,20 @@ def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int
         draft.unlink(missing_ok=True)
         state.close()
     return count
+
+
+def _nothing_selected(sources: Sequence[OpenedSource], paths: Sequence[Path], where: str) -> ConfigError:
+    """Return the error of an export without episodes: the filter is the reason only where there are any."""
+    named = ", ".join(map(str, paths))
+    if any(count_episodes(opened.index, Filter()) for opened in sources):
+        return ConfigError(f"no episode of {named} is selected by {where!r}.")
+    bad = [line for opened in sources for line in opened.index.bad_lines(1)]
+    if not bad:
+        return ConfigError(f"{named} has no episode yet. Name a run, an evaluation or a file of records with episodes.")
+    return ConfigError(
+        f"{named} has no episode record: {bad[0].file.name}, byte {bad[0].offset}: {bad[0].message} Episodes of other "
+        "programs become records with: verl-agent records import FILE --as FORMAT --env NAME --into FOLDER"
+    )
 
 
 def _write(sources: Sequence[OpenedSource], draft: Path, chosen: Filter, limit: int | None) -> int:

@@ -138,7 +138,12 @@ SAVES_NO_MODEL = "model: {path: model}\ncheckpoint: {save_contents: [model, opti
         ),
         ("evolve", "tasks: small_train", "tasks: nothing", "nothing"),
         ("play", "max_tokens_per_turn", "max_token_per_turn", "recipe='play.yaml': episode.max_token_per_turn is not"),
-        ("play", "{name: raw}", "{name: raw, context: {keep: last}}", "prompt the model differently"),
+        (
+            "play",
+            "{name: raw}",
+            "{name: raw, context: {keep: last}}",
+            r"first has agent\.context\.keep=last, and the second agent\.context\.keep=all",
+        ),
         (
             "learn",
             "max_length: 256",
@@ -153,6 +158,18 @@ SAVES_NO_MODEL = "model: {path: model}\ncheckpoint: {save_contents: [model, opti
 def test_errors_of_later_rounds_are_raised_before_the_first(folder, name, old, new, message):
     change(folder, name, old, new)
     with pytest.raises(ConfigError, match=message):
+        prepared(folder)
+
+
+def test_checkpoints_that_play_an_explored_task_are_refused_before_the_first_round(folder):
+    (folder / "validate.yaml").write_text(PLAY)
+    change(folder, "learn", "train_tasks: small_train", "train_tasks: train")
+    change(folder, "learn", "model: {path: model}", "model: {path: model}\ntrainer: {play: validate.yaml}")
+    prepared(folder)
+    change(folder, "validate", "tasks: small_test", "tasks: small_train")
+    with pytest.raises(
+        ConfigError, match=r"evolve\.learn='learn\.yaml' .*: trainer\.play='validate\.yaml' plays 51 tasks"
+    ):
         prepared(folder)
 
 

@@ -7,12 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.composing import recipe
+from tests.support.episodes import talk
 from tests.support.offline_runs import finished, metrics, start, write_offline_recipes
 from verl_agent.config.plan import OfflinePlan
 from verl_agent.errors import ConfigError
 from verl_agent.runs.best_checkpoint import validation_result
 from verl_agent.trace.metrics_log import read_metrics
+from verl_agent.trace.record_files import EpisodeWriter
+from verl_agent.training.offline.dpo import DPO
 from verl_agent.training.offline.play import CheckpointPlayer, check_play, play_metrics
+from verl_agent.training.offline.sft import SFT
 
 EVAL = """
 defaults: [agent_eval, cpu_eval, _self_]
@@ -31,13 +35,15 @@ SAVED = "checkpoint.save_contents=[model,optimizer,extra,hf_model]"
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("played")
     write_offline_recipes(folder)
+    (folder / "README.md").write_text("# Notes")
     (folder / "eval.yaml").write_text(EVAL)
     return folder
 
 
 def checked(folder: Path, *overrides: str, name: str = "sft") -> dict:
     with chdir(folder):
-        return dict(check_play(OfflinePlan.read(recipe(folder / f"{name}.yaml", *overrides))))
+        plan = OfflinePlan.read(recipe(folder / f"{name}.yaml", *overrides))
+        return dict(check_play(plan, (SFT if name == "sft" else DPO).rows(plan).recorded))
 
 
 def test_the_settings_that_decide_on_the_results_identify_the_run(folder):
@@ -52,7 +58,15 @@ def test_the_settings_that_decide_on_the_results_identify_the_run(folder):
     [
         ("trainer.play=none.yaml", r"trainer\.play='none\.yaml' does not exist"),
         ("trainer.play=sft.yaml", r"trainer\.play='sft\.yaml': .*not a recipe for `verl-agent eval`"),
-        ("agent.name=act", r"trainer\.play='eval\.yaml' prompts the model differently"),
+        (
+            "trainer.play=README.md",
+            r"trainer\.play='README\.md' is no recipe\. Allowed: a \.yaml file for .*agent eval",
+        ),
+        ("agent.name=act", r"it has agent\.name=raw, and this recipe agent\.name=act\."),
+        (
+            "++agent.options.turns_left=false",
+            r"it has agent\.options\.turns_left unset, .* agent\.options\.turns_left=false",
+        ),
         ("env.train_tasks=small_test", "small_test"),
         ("checkpoint.save_contents=[model,optimizer,extra]", "lacks hf_model"),
     ],
@@ -60,6 +74,32 @@ def test_the_settings_that_decide_on_the_results_identify_the_run(folder):
 def test_a_recipe_that_cannot_play_is_refused_before_the_start(folder, change, message):
     with pytest.raises(ConfigError, match=message):
         checked(folder, "trainer.play=eval.yaml", SAVED, change)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("sft", ["episodes.records=seen.jsonl", "episodes.oracle=false", "env.train_tasks=test"]),
+        ("dpo", ["preference.records=seen.jsonl", "preference.val_share=0", "data.val_files=null"]),
+    ],
+)
+def test_a_recipe_that_plays_tasks_of_recorded_episodes_is_refused(folder, name, changes):
+    (folder / "seen.yaml").write_text(EVAL.replace("evaluation: {", "evaluation: {tasks: small_train, "))
+    with EpisodeWriter(folder / "seen.jsonl") as writer:
+        for reply, reward in (("Look right", 1.0), ("Look wrong", 0.0)):
+            for task in ("5:1", "5:2", "80:1", "80:2"):
+                writer.write(talk(reply, reward, task, env="guess_number", purpose="collection"))
+    played = checked(folder, "trainer.play=eval.yaml", SAVED, "data.train_batch_size=1", *changes, name=name)["played"]
+    assert played["tasks"] == "small_test"
+    key = changes[0].partition("=")[0]
+    message = rf"plays 2 tasks of evaluation.tasks='small_train' that {key} trains on, such as '5:1'\. Set"
+    with pytest.raises(ConfigError, match=message):
+        checked(folder, "trainer.play=seen.yaml", SAVED, *changes, name=name)
+
+
+def test_checkpoints_may_be_played_with_other_options_than_those_of_the_training(folder):
+    played = checked(folder, "trainer.play=eval.yaml", SAVED, "++env.options.tolerant=true")["played"]
+    assert not played["env"]["options"]
 
 
 def test_success_and_return_of_an_evaluation_are_a_validation_and_decide_before_the_loss(tmp_path):

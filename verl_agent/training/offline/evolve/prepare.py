@@ -1,7 +1,7 @@
 """Composition of the recipes that the rounds use, and all checks that can fail before the first round."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_agent.agents.settings import AgentSettings
 from verl_agent.config.catalogue import may_change
 from verl_agent.config.composing import compose_recipe, resolved
+from verl_agent.config.keys import KINDS, leaves, literal
 from verl_agent.config.plan import OfflinePlan
 from verl_agent.config.plan_parts import Lengths, read_part
 from verl_agent.config.settings import read_env
@@ -26,6 +28,8 @@ from verl_agent.training.offline.evolve.rounds import (
     folder_names,
     phases,
 )
+from verl_agent.training.offline.play import check_play
+from verl_agent.training.offline.selection import NamedTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,13 @@ def prepare_rounds(config: DictConfig) -> Evolution:
     learn = compose_named(settings.learn, "evolve.learn", "agent_sft")
     players = [compose_named(entry.recipe, "evolve.explore.recipe", "agent_eval") for entry in settings.explore]
     learning = OfflinePlan.of(resolved(learn, ("env", "agent", "data", "model", "checkpoint", "trainer", "episodes")))
+    explored: set[NamedTask] = set()  # each may be among the episodes of a later round
     for entry, player in zip(settings.explore, players, strict=True):
-        check_player(entry, resolved(player, ("env", "agent", "data", "evaluation")), learning, settings)
+        explored |= check_player(entry, resolved(player, ("env", "agent", "data", "evaluation")), learning, settings)
+    try:
+        check_play(learning, explored)
+    except ConfigError as error:
+        raise ConfigError(f"evolve.learn={settings.learn!r} on the episodes of evolve.explore: {error}") from error
     folder = EvolveFolder(Path(settings.output_dir).resolve(), folder_names([one["env"]["name"] for one in players]))
     recipes = {"evolve": plain, "learn": learn, "explore": dict(zip(folder.names, players, strict=True))}
     records = learning.value("episodes.records")
@@ -93,6 +102,8 @@ def compose_named(recipe: str, key: str, base: str) -> dict[str, Any]:
     path = Path(recipe)
     if not path.is_file():
         raise ConfigError(f"{key}={recipe!r} does not exist. Name a recipe's YAML file.")
+    if path.suffix != ".yaml":  # the only one that Hydra reads
+        raise ConfigError(f"{key}={recipe!r} is no recipe. Allowed: a .yaml file for `verl-agent {KINDS[base][1]}`.")
     try:
         plain: dict[str, Any] = OmegaConf.to_container(compose_recipe(path.resolve(), base))
     except ConfigError as error:
@@ -100,8 +111,10 @@ def compose_named(recipe: str, key: str, base: str) -> dict[str, Any]:
     return plain
 
 
-def check_player(entry: Exploration, player: Mapping[str, Any], learn: OfflinePlan, settings: EvolveSettings) -> None:
-    """Check that the explored tasks exist, are not validated on, and are played as they are trained on."""
+def check_player(
+    entry: Exploration, player: Mapping[str, Any], learn: OfflinePlan, settings: EvolveSettings
+) -> set[NamedTask]:
+    """Check that the explored tasks exist, are not validated on, and are played as they are trained on; return them."""
     played, learned, lengths = read_env(player), learn.played, read_part(Lengths, player)
     explored = {"evolve.explore.tasks": entry.tasks}
     validated = {f"evaluation.tasks of {entry.recipe}": str(player["evaluation"]["tasks"])}
@@ -111,14 +124,15 @@ def check_player(entry: Exploration, player: Mapping[str, Any], learn: OfflinePl
     pairs = [(explored, validated)] if settings.validate else []
     pairs += [(explored, tested)] if same else []
     pairs += [(base, validated)] if same and settings.validate else []
-    played.tasks(entry.tasks)
+    tasks = played.tasks(entry.tasks)
     for sources in pairs:
         train, held_out = (played.tasks(source) for one in sources for source in one.values())
         check_disjoint(train, held_out, {**sources[0], **sources[1]})
     if played.agent != learned.agent:
+        first, second = differing_agents(played.agent, learned.agent)
         raise ConfigError(
-            f"{entry.recipe} and {settings.learn} prompt the model differently: section `agent` is {played.agent} "
-            f"in the first and {learned.agent} in the second. Use the same in both."
+            f"{entry.recipe} and {settings.learn} prompt the model differently: the first has {first}, and the second "
+            f"{second}. Use the same in both."
         )
     if same and played.env.options != learned.env.options:
         raise ConfigError(
@@ -130,6 +144,23 @@ def check_player(entry: Exploration, player: Mapping[str, Any], learn: OfflinePl
             f"{entry.recipe} plays episodes of up to {lengths.episode} tokens (data.max_prompt_length and "
             f"data.max_response_length), but {settings.learn} has data.max_length={learn.lengths.row}. Raise it."
         )
+    return {(item.env, item.id) for item in tasks}
+
+
+def differing_agents(first: AgentSettings, second: AgentSettings) -> tuple[str, str]:
+    """Return the keys of section `agent` that differ between two recipes, with the values of each, in words."""
+    left, right = (
+        {key: value if isinstance(value, str) else literal(value) for key, value in leaves(asdict(one), "agent")}
+        for one in (first, second)
+    )
+    keys = [key for key in sorted({**left, **right}) if left.get(key) != right.get(key)]
+    # A section that is empty on one side has keys on the other, which say more.
+    keys = [key for key in keys if "{}" not in (left.get(key), right.get(key))] or keys
+    first_said, second_said = (
+        ", ".join(f"{key}={values[key]}" if key in values else f"{key} unset" for key in keys)
+        for values in (left, right)
+    )
+    return first_said, second_said
 
 
 def needed_gb(settings: EvolveSettings, learn: OfflinePlan) -> float:
