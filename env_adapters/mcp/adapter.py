@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from typing_extensions import override
 
+from env_adapters.mcp.naming import NamedTool, name_tools
 from env_adapters.mcp.places import FolderPlace, Place, SandboxPlace, ServerSpec
 from env_adapters.mcp.tasks import read_tasks
 from env_adapters.terminal.adapter import PROGRAM_LIMITS, check_runtime
@@ -24,8 +25,8 @@ from verl_agent.envs.call_error import CallError
 from verl_agent.envs.options import Positive, checked_options
 from verl_agent.envs.program.harness import absolute_command, check_environment, clean_environment
 from verl_agent.envs.tool_check import check_action
-from verl_agent.envs.tools import Tool, arguments, as_tools
-from verl_agent.errors import ConfigError, did_you_mean
+from verl_agent.envs.tools import Tool, arguments
+from verl_agent.errors import ConfigError, EnvError, did_you_mean
 from verl_agent.sections import section
 from verl_agent.types import DemoAction, Message, StepResult, TaskItem, ToolCall
 
@@ -37,6 +38,8 @@ PYTHON = "{python}"
 """First part of a command that stands for this Python, which has the package mcp."""
 CHECK_S = 30.0
 """Seconds of one check."""
+LISTED: dict[str, str] = {}
+"""Tools of the servers that this process has started to list them, by the options of the environment."""
 
 
 class Mcp(EnvAdapter):
@@ -82,7 +85,7 @@ class Mcp(EnvAdapter):
             output_chars: characters of a result that the model reads, >= 100.
             deterministic: see `EnvAdapter`.
         """
-        self._tools, self._instructions, self._check = tools, instructions, check
+        self._tools, self._instructions, self._check, self._file = tools, instructions, check, tasks
         self._call_s, self._start_s, self._output_chars = call_s, start_s, output_chars
         if not isinstance(servers, Mapping) or not servers:
             raise ConfigError("env.options.servers is empty. Allowed: servers by name, each with a command or a url.")
@@ -118,55 +121,42 @@ class Mcp(EnvAdapter):
     @cached_property
     def action_format(self) -> ActionFormat:  # type: ignore[override]  # first use starts the servers
         """Calls of the tools; the first use outside of a session starts the servers once to list them."""
-        return ToolFormat((*(tool for tool, _, _ in self._listed), FINISH))
+        return ToolFormat((*(one.tool for one in self._listed), FINISH))
 
     @cached_property
-    def _listed(self) -> list[tuple[Tool, int, str]]:
-        """Tools, each with the index of its server and the name that it knows."""
-        return self._named(json.loads(_list_once(json.dumps(self._arguments))))
+    def _listed(self) -> list[NamedTool]:
+        """Tools of the servers that the model may call."""
+        return self._name(json.loads(_list_once(json.dumps(self._arguments))))
+
+    def _name(self, found: Sequence[tuple[int, Mapping[str, Any]]]) -> list[NamedTool]:
+        return name_tools(self._specs, found, self._tools, FINISH)
 
     async def _list(self) -> str:
-        try:
-            return json.dumps(await self._start({}))
-        finally:
-            await self.close()
-
-    def _named(self, found: Sequence[tuple[int, Mapping[str, Any]]]) -> list[tuple[Tool, int, str]]:
-        """Return the tools that the model may call.
+        """Return the tools of the servers, which are started for it.
 
         Raises:
-            ConfigError: a server has no such tool, one has a name or schema that is not allowed, or two have one name.
+            ConfigError: a server does not start or does not list its tools, before there is an episode to end.
         """
-        specs, chosen = list(self._specs.values()), self._tools
-        if missing := set(chosen or ()) - {one["name"] for _, one in found}:
-            hint = did_you_mean(min(missing), [one["name"] for _, one in found])
-            raise ConfigError(f"env.options.tools: the servers have no {min(missing)!r}. {hint}")
-        kept = [(n, one) for n, one in found if chosen is None or one["name"] in chosen]
-        named: list[Tool] = []
-        for n, one in kept:
-            try:
-                named.append(Tool.from_schema({**one, "name": specs[n].prefix + one["name"]}))
-            except ConfigError as error:
-                where, remedy = list(self._specs)[n], "Correct it in the server, or name the other tools in"
-                raise ConfigError(f"env.options.servers.{where}: {error} {remedy} env.options.tools.") from error
         try:
-            as_tools([*named, FINISH])
-        except ConfigError as error:
-            remedy = "Set the prefix of a server, or name the others in env.options.tools."
-            raise ConfigError(f"env.options.servers: {error} {remedy}") from error
-        return [(tool, n, one["name"]) for tool, (n, one) in zip(named, kept, strict=True)]
+            remedy = f"Correct its command or url, or set env.options.start_s={self._start_s:g} higher."
+            return json.dumps(await self._start({}, remedy))
+        except EnvError as error:
+            raise ConfigError(f"env.options.servers: {error}") from error
+        finally:
+            await self.close()
 
     @override
     async def reset(self, item: TaskItem) -> list[Message]:
         """Start the servers in a folder with the files of the task."""
         self._current = {"id": item.id, **item.data}
         found = await self._start(item.data.get("files", {}))
-        self.__dict__["_listed"] = self._named(found)
+        self.__dict__["_listed"] = self._name(found)
         self.__dict__.pop("action_format", None)
         first: list[Message] = [{"role": "system", "content": text}] if (text := self._instructions) else []
         return [*first, {"role": "user", "content": str(item.data["prompt"])}]
 
-    async def _start(self, files: Mapping[str, str]) -> list[tuple[int, dict[str, Any]]]:
+    async def _start(self, files: Mapping[str, str], remedy: str = "") -> list[tuple[int, dict[str, Any]]]:
+        """Start the servers and return the descriptions of their tools; an error of them has the remedy."""
         from env_adapters.mcp.servers import Servers  # needs the package mcp
 
         await self.close()
@@ -179,7 +169,7 @@ class Mcp(EnvAdapter):
             names = {entry.partition("=")[0] for entry in self._environment}
             listed = {name: value for name, value in variables.items() if name in names}
             self._place = SandboxPlace(files, listed, commands, self._runtime, self._limits)
-        self._servers = servers = Servers(self._specs, self._place, self._call_s, self._output_chars)
+        self._servers = servers = Servers(self._specs, self._place, self._call_s, self._output_chars, remedy)
         await servers.start(self._start_s)
         return await servers.tools(self._start_s)
 
@@ -193,8 +183,8 @@ class Mcp(EnvAdapter):
             return checked.step
         if checked.tool is FINISH:
             return await self._finish(str(checked.call.arguments.get("answer", "")))
-        number, name = next((number, name) for tool, number, name in self._listed if tool is checked.tool)
-        step = await self._servers.call(number, ToolCall(name, checked.call.arguments))
+        known = next(one for one in self._listed if one.tool is checked.tool)
+        step = await self._servers.call(known.server, ToolCall(known.name, checked.call.arguments))
         return StepResult(step.observation, info={**step.info, **checked.info, **self._servers.stray_output()})
 
     async def _finish(self, answer: str) -> StepResult:
@@ -230,16 +220,30 @@ class Mcp(EnvAdapter):
 
         Raises:
             NotImplementedError: the task has no solution.
+            ConfigError: the tools are known, and a call would be refused.
         """
         if not (solution := item.data.get("solution")):
             raise NotImplementedError(f"the task {item.id} has no solution.")
         calls = [ToolCall(one["name"], one["arguments"]) for one in solution]
+        if "_listed" in self.__dict__ or json.dumps(self._arguments) in LISTED:  # a report starts no server to read it
+            calls = [self._checked(item, number, call) for number, call in enumerate(calls, start=1)]
         ends = [] if calls[-1].name == FINISH.name else [ToolCall(FINISH.name, {"answer": ""})]
         return [DemoAction(call) for call in [*calls, *ends]]
 
+    def _checked(self, item: TaskItem, number: int, call: ToolCall) -> ToolCall:
+        """Return a call of a solution as its tool takes it."""
+        checked = check_action(self.action_format.tools, call)
+        if isinstance(checked, CallError):
+            raise ConfigError(
+                f"env.options.tasks={self._file!r}: call {number} of the solution of the task {item.id!r} is not "
+                f"allowed. Correct it: {checked.text}"
+            )
+        return checked.call
+
     @override
     def oracle_turns(self, item: TaskItem) -> int | None:
-        return len(self.demonstration(item)) if item.data.get("solution") else None
+        solution: Sequence[Mapping[str, Any]] = item.data.get("solution") or ()
+        return len(solution) + (solution[-1]["name"] != FINISH.name) if solution else None
 
 
 def read_server(name: str, value: Any) -> ServerSpec:
@@ -267,9 +271,10 @@ def _function(name: str) -> Callable[[Mapping[str, Any], Path, str], Any]:
     return found  # type: ignore[no-any-return]  # it is the user's
 
 
-@cache
 def _list_once(options: str) -> str:
     """Return the tools of the servers, which are started for it; once a process."""
-    args, named = json.loads(options)
-    with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
-        return thread.submit(asyncio.run, Mcp(*args, **named)._list()).result()
+    if options not in LISTED:
+        args, named = json.loads(options)
+        with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
+            LISTED[options] = thread.submit(asyncio.run, Mcp(*args, **named)._list()).result()
+    return LISTED[options]

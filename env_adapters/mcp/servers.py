@@ -3,29 +3,28 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-import anyio
 from mcp import Client
 from mcp.shared.exceptions import MCPError
-from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    PARSE_ERROR,
     REQUEST_TIMEOUT,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
-    jsonrpc_message_adapter,
 )
 from pydantic import ValidationError
 
-from env_adapters.mcp.places import MAX_LINE, Place, ServerSpec, Streams
+from env_adapters.mcp.messages import ENDED, NO_ANSWER, Connected, transport_of
+from env_adapters.mcp.places import Place, ServerSpec
 from verl_agent.envs.call_error import FAILED, CallError
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError, EnvError, describe_exception
 from verl_agent.types import StepResult, ToolCall
 
@@ -34,26 +33,10 @@ MAX_PAGES = 100
 PING_S = 5.0
 """Seconds in which a server must answer that it is there, after a call that took too long."""
 CLOSE_S = 10.0
-ENDED = "it has ended"
 OF_CALLER = (INVALID_PARAMS, METHOD_NOT_FOUND)
 """Codes of JSON-RPC errors that blame the call: invalid arguments, or an unknown tool."""
-
-
-@dataclass(slots=True)
-class Connected:
-    """A server and its connection.
-
-    Attributes:
-        client: None before the handshake.
-        over: reason why nothing more can be read; "" while it can.
-        stray: number of lines of its output that are no messages, such as logs, since they were last counted.
-    """
-
-    name: str
-    spec: ServerSpec
-    client: Client | None = None
-    over: str = ""
-    stray: int = 0
+UNREAD = "Failed to parse"
+"""First words of the error with which the library answers in place of a URL's server (`streamable_http.py`)."""
 
 
 class Servers:
@@ -62,10 +45,14 @@ class Servers:
     Args:
         call_s: seconds of one call, > 0.
         output_chars: characters of a result that the model reads.
+        remedy: sentence of each error of a server.
     """
 
-    def __init__(self, specs: Mapping[str, ServerSpec], place: Place, call_s: float, output_chars: int) -> None:
+    def __init__(
+        self, specs: Mapping[str, ServerSpec], place: Place, call_s: float, output_chars: int, remedy: str
+    ) -> None:
         self._servers, self._place = [Connected(name, spec) for name, spec in specs.items()], place
+        self._remedy = f" {remedy}" if remedy else ""
         self._call_s, self._chars, self._ending = call_s, output_chars, asyncio.Event()
         self._holder: asyncio.Task[None] | None = None
 
@@ -85,7 +72,9 @@ class Servers:
             cause: BaseException = error
             while isinstance(cause, BaseExceptionGroup):  # of the task groups of the library
                 cause = cause.exceptions[0]
-            problem = await self._problem(late, reason or ("" if late.over else describe_exception(cause)))
+            problem = await self._problem(
+                late, reason or ("" if late.over else " ".join(describe_exception(cause).split()))
+            )
             if isinstance(error, Exception):
                 raise problem from error
             raise
@@ -98,7 +87,7 @@ class Servers:
                     transport: Any = server.spec.url
                     if server.spec.command:
                         streams = await stack.enter_async_context(self._place.open(server.spec.command))
-                        transport = _transport(server, streams)
+                        transport = transport_of(server, streams)
                     server.client = await stack.enter_async_context(Client(transport))
                 ready.set_result(None)
                 await self._ending.wait()
@@ -121,11 +110,13 @@ class Servers:
             except TimeoutError as error:
                 raise await self._problem(server, f"does not list its tools within {seconds:g} seconds") from error
             except MCPError as error:
-                raise await self._problem(server, f"cannot list its tools: {error.message} ({error.code})") from error
+                problem = _no_result(server, error)
+                reason = f"its answer is {problem}" if problem else f"{error.message} ({error.code})"
+                raise await self._problem(server, f"cannot list its tools: {reason}") from error
             except ValidationError as error:
                 await self.end()
-                problem = error.errors(include_url=False)[0]
-                name = problem["input"].get("name") if isinstance(problem["input"], Mapping) else None
+                given = error.errors(include_url=False)[0]["input"]
+                name = given.get("name") if isinstance(given, Mapping) else None
                 tool = f"the description of its tool {name!r}" if name else "a description of its tools"
                 raise ConfigError(
                     f"env.options.servers.{server.name}: {tool} is not valid: {_first(error)}. Correct the server."
@@ -170,6 +161,8 @@ class Servers:
         except MCPError as error:
             if server.over or (server.spec.url and error.code == CONNECTION_CLOSED):
                 raise await self._problem(server) from error
+            if problem := _no_result(server, error):
+                raise await self._problem(server, f"its answer to {call.name!r} is {problem}") from error
             text, failed, ours = error.message, True, error.code in OF_CALLER
             if error.code == REQUEST_TIMEOUT and time.monotonic() - started >= self._call_s:
                 await self._check_alive(server)
@@ -204,7 +197,7 @@ class Servers:
         """End all servers, and return the error for one of them."""
         await self.end()
         said = self._place.errors()
-        text = f"the MCP server {server.name!r}: {reason or server.over or ENDED}."
+        text = f"the MCP server {server.name!r}: {reason or server.over or ENDED}.{self._remedy}"
         return EnvError(text + (f" The servers wrote: {said}" if said else ""))
 
     def _cut(self, text: str) -> str:
@@ -222,44 +215,12 @@ class Servers:
             await asyncio.wait({holder}, timeout=CLOSE_S)
 
 
-@asynccontextmanager
-async def _transport(server: Connected, streams: Streams) -> AsyncIterator[Any]:
-    """Yield the streams of a server's messages, one JSON a line, for the client; other lines are counted."""
-    reader, writer = streams
-    told, heard = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    said, asked = anyio.create_memory_object_stream[SessionMessage](0)
-
-    async def listen() -> None:
-        async with told:
-            over = ENDED
-            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                while True:
-                    try:
-                        line = await reader.readline()
-                    except ValueError:
-                        over = f"it sent a message of more than {MAX_LINE >> 20} MiB"
-                        break
-                    if not line:
-                        break
-                    try:
-                        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-                    except ValueError:
-                        server.stray += bool(line.strip())
-                        continue
-                    await told.send(SessionMessage(message))
-            server.over = over
-
-    async def speak() -> None:
-        with suppress(OSError, anyio.ClosedResourceError):
-            async for one in asked:
-                writer.write(one.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-                await writer.drain()
-
-    async with told, heard, said, asked, anyio.create_task_group() as tasks:
-        tasks.start_soon(listen)
-        tasks.start_soon(speak)
-        yield heard, said
-        tasks.cancel_scope.cancel()
+def _no_result(server: Connected, error: MCPError) -> str:
+    """Return the description of an answer that is no message of JSON-RPC; "" for an error of the server."""
+    if error.data is NO_ANSWER:
+        return error.message
+    unread = server.spec.url and error.code == PARSE_ERROR and error.message.startswith(UNREAD)
+    return f"no result of MCP: {shorten(' '.join(error.message.split()), 200)}" if unread else ""
 
 
 def _text(content: Any) -> str:

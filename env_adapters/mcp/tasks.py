@@ -3,12 +3,12 @@
 import zlib
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Any, Required
+from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import explain_validation
 from verl_agent.types import TaskItem
 
@@ -26,11 +26,17 @@ class Call(TypedDict):
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
-class Task(TypedDict, total=False):
+class RequiredKeys(TypedDict):
+    """Keys that every task has."""
+
+    id: str
+    prompt: str
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class Task(RequiredKeys, total=False):
     """One line of the file of tasks."""
 
-    id: Required[str]
-    prompt: Required[str]
     split: str
     category: str
     files: dict[str, str]
@@ -40,6 +46,7 @@ class Task(TypedDict, total=False):
 
 
 TASK_LINE = TypeAdapter(Task)
+ALLOWED = 'Allowed: one JSON object a line, such as {"id": "1", "prompt": "Write a note."}.'
 
 
 @lru_cache(8)
@@ -65,7 +72,7 @@ def read_tasks(file: Path, judge: str, version: tuple[int, int]) -> dict[str, li
         try:
             task = TASK_LINE.validate_json(line)
         except ValidationError as error:
-            raise ConfigError(f"{file}:{number}: {explain_validation(error, '', Task)}") from error
+            raise ConfigError(f"{file}:{number}: {_explained(error)}") from error
         name = task["id"]
         held_out = zlib.crc32(name.encode()) % HELD_OUT == 0
         split = task.get("split", "test" if held_out else "train")
@@ -85,3 +92,16 @@ def read_tasks(file: Path, judge: str, version: tuple[int, int]) -> dict[str, li
         data = {key: value for key, value in task.items() if key not in ("id", "split", "category")}
         found.setdefault(split, []).append(TaskItem("mcp", name, data, task.get("category", "")))
     return found
+
+
+def _explained(error: ValidationError) -> str:
+    """Return the message for a line that is no task."""
+    for problem in error.errors(include_url=False):
+        *owner, key = problem["loc"] or ("",)
+        if not problem["loc"]:
+            reason = str(problem.get("ctx", {}).get("error") or problem["msg"])
+            return f"the line is not allowed: {reason}. {ALLOWED}"
+        if problem["type"] == "extra_forbidden":
+            where, known = (f"solution[{owner[1]}]: ", Call) if owner else ("", Task)
+            return f"{where}unknown key {str(key)!r}. {did_you_mean(str(key), get_type_hints(known))}"
+    return explain_validation(error, "", Task)

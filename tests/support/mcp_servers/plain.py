@@ -14,6 +14,8 @@ NUMBER = {"type": "object", "properties": {"text": {"type": "integer", "minimum"
 LOST = {"type": "object", "properties": {"text": {"$ref": "#/$defs/Lost"}}}
 TOOLS = {
     "twins": [TOOL, {**TOOL, "name": "Put"}],
+    "twice": [TOOL, TOOL],
+    "finish": [TOOL, {**TOOL, "name": "finish"}],
     "dots": [{**TOOL, "name": "put.text"}],
     "no_schema": [{"name": "put"}],
     "draft_4": [{**TOOL, "inputSchema": {**NUMBER, "$schema": "http://json-schema.org/draft-04/schema#"}}],
@@ -24,12 +26,23 @@ RESULTS = {
     "unknown_part": {"content": [{"type": "text", "text": "stored"}, {"type": "smell", "of": "roses"}]},
     "no_object": {"content": [3]},
 }
+ANSWERS = {
+    "string": {"result": "stored"},
+    "number": {"result": 3},
+    "list": {"result": []},
+    "null": {"result": None},
+    "bare": {},
+    "text_error": {"error": "no room"},
+}
+"""Answers to a call that are no messages of JSON-RPC."""
 ERRORS = {"refuses": -32000, "broken": -32603, "blames": -32602, "own_timeout": -32001}
 
 
 def send(identity: Any, **answer: Any) -> None:
     if VARIANT == "logs":
         sys.stdout.write("2026-05-01 INFO answering a request\n")
+    if VARIANT == "json_logs":
+        sys.stdout.write('{"level": "info", "id": 1}\n[1]\n3\n' + "[" * 5000 + "\n")
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": identity, **answer}) + "\n")
     if VARIANT == "late_logs":
         sys.stdout.write("2026-05-01 INFO answered a request\n")
@@ -44,6 +57,8 @@ def called(identity: Any, text: str) -> None:
         time.sleep(1e6)
     if VARIANT in ERRORS:
         return send(identity, error={"code": ERRORS[VARIANT], "message": "no room"})
+    if VARIANT in ANSWERS:
+        return send(identity, **ANSWERS[VARIANT])
     if VARIANT in RESULTS:
         return send(identity, result=RESULTS[VARIANT])
     if VARIANT == "forks" and os.fork() == 0:
@@ -80,6 +95,8 @@ def main() -> None:
             send(identity, result={"tools": [], "nextCursor": "more"})
         elif method == "tools/list" and VARIANT == "slow_list":
             continue
+        elif method == "tools/list" and VARIANT == "bare_list":
+            send(identity)
         elif method == "tools/list":
             send(identity, result={"tools": TOOLS.get(VARIANT, [TOOL])})
         elif method == "tools/call":

@@ -12,8 +12,11 @@ from env_adapters.mcp.adapter import Mcp
 from tests import ROOT
 from tests.support.mcp_servers import FINISH, PUT, STORED, plain, play, servers_left
 from tests.support.waiting import wait_until
+from verl_agent.agents.registry import make_agent
+from verl_agent.agents.settings import AgentSettings
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, EnvError
+from verl_agent.rollout.oracle import demonstrate
 from verl_agent.types import TaskItem, ToolCall
 
 
@@ -43,10 +46,26 @@ def test_a_function_gives_the_reward(make):
     assert play(env, PUT, ToolCall("finish", {"answer": "Store right."}))[1].reward == 0.75
 
 
-def test_two_tools_of_one_name_are_refused_and_a_prefix_tells_servers_apart(make):
-    with pytest.raises(ConfigError, match=r"'put' and 'Put' have the same name.*prefix"):
-        _ = make("twins").action_format
-    with pytest.raises(ConfigError, match="have the same name"):
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("twins", r"servers\.one: its tools 'put' and 'Put' differ only in case.*env\.options\.tools"),
+        ("twice", r"servers\.one: the server lists its tool 'put' twice\. Correct the server, or.*env\.options\.tools"),
+        ("finish", r"'finish' has the name of the environment's own.*servers\.one\.prefix.*env\.options\.tools"),
+    ],
+)
+def test_a_tool_whose_name_is_taken_is_refused_with_the_remedy_that_helps(make, variant, message):
+    with pytest.raises(ConfigError, match=message) as refused:
+        _ = make(variant).action_format
+    assert ("prefix" in str(refused.value)) == (variant == "finish")
+    chosen = make(variant, tools=["put"]) if variant != "twice" else make({"one": plain(prefix="my_")})
+    assert len(chosen.action_format.tools) == 2
+
+
+def test_two_servers_with_tools_of_one_name_are_refused_and_a_prefix_tells_them_apart(make):
+    with pytest.raises(
+        ConfigError, match=r"'put' of 'one' and 'put' of 'two' have the same name.*servers\.two\.prefix"
+    ):
         _ = make({"one": plain(), "two": plain()}).action_format
     env = make({"one": plain(), "two": plain(prefix="second_")})
     assert [tool.name for tool in env.action_format.tools] == ["put", "second_put", "finish"]
@@ -72,13 +91,49 @@ def test_two_tools_of_one_name_are_refused_and_a_prefix_tells_servers_apart(make
         ({"limits": {"memory_mb": 31}}, {}, r"limits\.memory_mb=31 is not allowed\. Allowed: a whole number >= 32"),
         ({}, {"split": "dev"}, r"tasks\.jsonl:1: split='dev'"),
         ({}, {"files": {"../a": ""}}, "outside of the folder"),
-        ({}, {"prompt": 3}, r"tasks\.jsonl:1: prompt=3"),
+        ({}, {"prompt": 3}, r"tasks\.jsonl:1: prompt=3 is not allowed\. Allowed: a text\."),
+        ({}, {"checks": "true"}, r"tasks\.jsonl:1: unknown key 'checks'\. Did you mean 'check'\?"),
+        (
+            {},
+            {"solution": [{"name": "put", "args": {}}]},
+            r"solution\[0\]: unknown key 'args'\. Did you mean 'arguments'",
+        ),
         ({"check": ""}, {}, "has no check"),
     ],
 )
 def test_settings_and_tasks_that_cannot_be_played_are_refused_by_name(make, options, task, message):
     with pytest.raises(ConfigError, match=message):
         make(**{"servers": "good", "task": task, **options}).tasks("train")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "1"', r"tasks\.jsonl:1: the line is not allowed: EOF .*Allowed: one JSON object a line"),
+        ("", r"tasks\.jsonl:1: the line is not allowed: EOF .*Allowed: one JSON object a line"),
+        ("[1]", r"tasks\.jsonl:1: the line is not allowed: .*Allowed: one JSON object a line"),
+        ('{"id": "1", "check": "true"}', r"tasks\.jsonl:1: prompt is missing\. Allowed: a text\."),
+    ],
+)
+def test_a_line_that_is_no_task_is_refused_with_what_is_allowed(tmp_path, line, message):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(ConfigError, match=message):
+        Mcp({"one": plain()}, str(file), check="true")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"name": "put", "arguments": {"text": 3}}, "call 1 of the solution of the task '1' .*text = 3 is not allowed"),
+        ({"name": "puts", "arguments": {}}, "call 1 of the solution of the task '1' .*Did you mean 'put'"),
+    ],
+)
+def test_a_solution_that_a_tool_would_refuse_names_task_and_argument(make, call, message):
+    env = make(task={"solution": [call]})
+    agent = make_agent(AgentSettings("tools"), env.action_format)
+    with pytest.raises(ConfigError, match=message):
+        demonstrate(env.tasks("train")[0], env.new_session(), agent)
 
 
 def test_64_sessions_run_at_once_with_a_process_and_a_folder_each_and_nothing_is_left(make):

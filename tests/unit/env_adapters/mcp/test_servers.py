@@ -1,13 +1,17 @@
 """Test MCP servers that fail, answer badly or describe their tools badly, with real processes."""
 
 import json
+import subprocess
 import sys
 
 import pytest
 
-from tests.support.mcp_servers import FINISH, PUT, SERVERS, play, servers_left
+from tests.support.mcp_servers import FINISH, PUT, SERVERS, plain, play, servers_left
 from verl_agent.errors import ConfigError, EnvError
+from verl_agent.runs.console import exiting
 from verl_agent.types import ToolCall
+
+NO_ANSWERS = ("string", "number", "list", "null", "bare", "text_error")
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,8 @@ def test_what_a_server_does_badly_is_an_answer_or_is_counted(make, variant, call
         ("text", "'one': its answer to 'put' is no result of MCP: content"),
         ("unknown_part", "'one': its answer to 'put' is no result of MCP: content.1"),
         ("no_object", "'one': its answer to 'put' is no result of MCP: content.0"),
+        *((name, r"'one': its answer to 'put' is no result of MCP: .*jsonrpc") for name in NO_ANSWERS),
+        ("bare_list", r"'one': cannot list its tools: its answer is no result of MCP: .*jsonrpc"),
     ],
 )
 def test_a_server_that_ends_or_never_answers_is_an_environment_error_and_nothing_is_left(make, variant, message):
@@ -51,6 +57,49 @@ def test_a_server_that_ends_or_never_answers_is_an_environment_error_and_nothing
     with pytest.raises(EnvError, match=message):
         play(env, PUT)
     assert servers_left() == []
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        (plain("ends"), "it has ended. Correct its command or url, or set env.options.start_s=3 higher."),
+        (plain("silent"), "does not answer within 3 seconds"),
+        (plain("slow_list"), "does not list its tools within 3 seconds"),
+        (plain("no_list"), "cannot list its tools: no database"),
+        ({"command": [sys.executable, "/no/such/server.py"]}, "can't open file '/no/such/server.py'"),
+        ({"url": "http://127.0.0.1:9/mcp"}, "ConnectError"),
+    ],
+)
+def test_a_server_that_fails_before_any_episode_ends_a_command_with_one_message(make, capfd, server, message):
+    env = make({"one": server}, start_s=3.0)
+    with pytest.raises(SystemExit) as ended, exiting():
+        _ = env.action_format
+    assert ended.value.code == 2
+    said = capfd.readouterr().err
+    assert said.startswith("error: env.options.servers: the MCP server 'one': ")
+    assert message in " ".join(said.split())
+    assert "Traceback" not in said
+    assert servers_left() == []
+
+
+def test_json_lines_that_are_no_answers_are_stray_output(make):
+    (step,) = play(make("json_logs"), PUT)
+    assert step.observation.startswith("stored right")
+    assert step.info["stray_output"] == 16.0
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_an_answer_of_a_url_that_is_no_result_is_an_environment_error(make, kind):
+    with subprocess.Popen(
+        [sys.executable, str(SERVERS / "web.py"), kind], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            env = make({"one": {"url": process.stdout.readline().strip()}})
+            with pytest.raises(EnvError, match=r"'one': its answer to 'put' is no result of MCP: Failed"):
+                play(env, PUT)
+        finally:
+            process.kill()
 
 
 def test_a_slow_tool_is_an_answer_while_its_server_answers(make):
