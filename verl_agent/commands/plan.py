@@ -51,12 +51,6 @@ def plan(
     if on_cpu and (gpus, card_gb) != (1, 80.0):
         raise ConfigError(f"{recipe} is for a CPU: --gpu and --gpus have no effect. Leave them out.")
     print_line(f"{recipe}: {model} on " + ("the CPU" if on_cpu else f"{gpus} x {card_gb:g} GB"))
-    for other in (run.critic, run.teacher):
-        try:
-            if other and other.path != model:
-                other.located()
-        except ConfigError as error:
-            print_line(f"The run does not start here: {error}")
     from verl_agent.training.preflight.machine import shapes_of
 
     counting, prompt, oracle = measure_lengths(run, tasks, seconds)
@@ -78,8 +72,39 @@ def plan(
         print_line(
             f"The lengths are no advice for {model}: plan again where its tokenizer is. With those of {counting}:"
         )
-    changed = [one.override for one in suggested if one.value != one.now]
-    print_line(shlex.join(["verl-agent", "train", str(recipe), *given, *savings, *changed]))
+    settings = [*given, *savings, *(one.override for one in suggested if one.value != one.now)]
+    if refusal := find_refusal(recipe, settings, has_models=counting == model):
+        print_line(f"The run does not start here: {refusal}")
+    print_line(shlex.join(["verl-agent", "train", str(recipe), *settings]))
+
+
+def read_run(recipe: Path, overrides: Sequence[str]) -> "RunPlan":
+    """Return the settings of a recipe as `verl-agent train` reads them.
+
+    Raises:
+        ConfigError: recipe and overrides do not compose, or lack a value.
+    """
+    from verl_agent.config.composing import BASE, compose_recipe
+    from verl_agent.config.plan import RunPlan
+
+    return RunPlan.read(compose_recipe(recipe.resolve(), BASE, overrides))
+
+
+def find_refusal(recipe: Path, overrides: Sequence[str], has_models: bool) -> str:
+    """Return the error that ends a run at its start on any machine; empty if it starts.
+
+    Args:
+        overrides: those of the command that the plan suggests.
+        has_models: the files of the policy are on this machine.
+    """
+    with quiet_libraries():
+        from verl_agent.training.preflight.rl import check_elsewhere
+
+        try:
+            check_elsewhere(read_run(recipe, overrides), has_models)
+        except ConfigError as error:
+            return str(error)
+    return ""
 
 
 def gpu_memory(text: str) -> float:
@@ -105,20 +130,16 @@ def compose_plannable(recipe: Path, overrides: Sequence[str], gpus: int) -> "tup
         ConfigError: it does not compose, is of several environments, needs more GPUs, or has a schedule that other
             turn limits would break.
     """
-    from verl_agent.config.composing import compose_training
-    from verl_agent.config.plan import RunPlan
-
     given = list(overrides)
-    config = compose_training(recipe.resolve(), given)
-    if config["trainer"]["device"] != "cpu":
+    run = read_run(recipe, given)
+    if not run.on_cpu:
         given = [f"trainer.n_gpus_per_node={gpus}", "trainer.nnodes=1", *given]
-        config = compose_training(recipe.resolve(), given)
-    if config["env"]["mixture"]:
+        run = read_run(recipe, given)
+    if run.value("env.mixture"):
         raise ConfigError(f"{recipe} has env.mixture, which has no common limits. Plan a recipe of each environment.")
-    run = RunPlan.of(config)
     if not run.on_cpu and int(run.engine.ranks) > gpus:
         raise ConfigError(f"{PARALLEL} exceeds --gpus={gpus}. Add {PARALLEL}=1 to the command, or raise --gpus.")
-    horizon = config["horizon"]
+    horizon = run.values["horizon"]
     shaped = [key for key in ("grow_by", "adaptive", "schedule", "replay") if horizon.get(key)]
     shaped += ["order"] if horizon.get("order", "growing") != "growing" else []
     shaped += ["steps_per_stage"] if isinstance(horizon.get("steps_per_stage"), list) else []

@@ -26,6 +26,7 @@ from verl_agent.config.catalogue import (
 )
 from verl_agent.config.keys import FREE, check_kind, leaves, reference
 from verl_agent.config.mixture import ENTRY_SECTIONS
+from verl_agent.config.overlays import check_overlay_kinds
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import allowed_text, field_type
 
@@ -55,8 +56,9 @@ def check_keys(config: DictConfig, base: str) -> None:
         ConfigError: the recipe is for another command, a key is one that neither verl nor this package reads, a value
             has another type than the base's, or a key has no effect.
     """
-    check_kind(config, base)
     plain = OmegaConf.to_container(config)
+    check_overlay_kinds(plain)
+    check_kind(config, base)
     megatron = OmegaConf.select(config, STRATEGY) == "megatron"
     known = reference(base, *(["model_engine=megatron"] if megatron else []))
     own = own_rows(base)  # their classes check the types

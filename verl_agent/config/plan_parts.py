@@ -164,6 +164,8 @@ TEACHER_PATH, DISTILLATION_LOSS = (
     "distillation.teacher_models.teacher_model.model_path",
     "distillation.distillation_loss",
 )
+UNNAMED_TEACHER = "runs/teacher"
+"""Path in `overlay/algorithm/distill.yaml`, which no recipe writes."""
 BEHIND_API = (
     "A model behind an API scores no tokens: play its episodes with `verl-agent eval`, and train on them with "
     "`verl-agent sft`."
@@ -186,7 +188,14 @@ class Teacher:
         try:
             return replace(self, path=resolve_model(self.path, key=TEACHER_PATH))
         except ConfigError as error:
-            raise ConfigError(f"{error} {BEHIND_API}") from error
+            if self.path != UNNAMED_TEACHER or Path(self.path).exists():
+                raise ConfigError(f"{error} {BEHIND_API}") from error
+            raise ConfigError(
+                f"{TEACHER_PATH}={self.path!r} does not exist: it is the value of the overlay, and no run writes it. "
+                "It must name a teacher with the tokenizer of the policy: the folder of a model, a run, a checkpoint, "
+                "or a hub id. docs/guides/distillation.md has an example: the run runs/textcraft_sft_135m teaches the "
+                "policy of recipes/textcraft/grpo_cpu.yaml."
+            ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

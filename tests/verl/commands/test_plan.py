@@ -1,15 +1,18 @@
 """Test the plan of a run: limits from the oracle, batch sizes from the memory of a GPU, and what cannot be planned."""
 
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from tests import ROOT
+from tests.support.models import write_byte_model, write_byte_tokenizer
 from verl_agent.commands.cli import app
 from verl_agent.commands.new_env import write_package
-from verl_agent.commands.plan import first_fit
+from verl_agent.commands.plan import find_refusal, first_fit
 from verl_agent.config.composing import compose_training
 from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
@@ -19,6 +22,8 @@ from verl_agent.training.preflight.planning import USABLE, fit_on_gpus, reply_li
 
 RECIPE = ROOT / "recipes/guess_number/grpo.yaml"
 CPU = RECIPE.with_name("grpo_cpu.yaml")
+TEACHER = "distillation.teacher_models.teacher_model.model_path"
+DISTILLED = (str(CPU), "+overlay/algorithm=distill", "--tasks", "5")
 SMALL = "Qwen/Qwen2.5-1.5B-Instruct"
 
 
@@ -68,12 +73,79 @@ def test_a_recipe_for_a_cpu_is_planned_with_the_lengths_of_its_own_tokenizer() -
 
 
 def test_a_teacher_that_is_missing_is_named() -> None:
-    teacher = "distillation.teacher_models.teacher_model.model_path"
-    distilled = [str(CPU), "+overlay/algorithm=distill", "--tasks", "5"]
-    output = " ".join(planned(*distilled, f"{teacher}=openai:gpt-4o-mini").split())
-    assert f"The run does not start here: {teacher}='openai:gpt-4o-mini' does not exist" in output
+    output = " ".join(planned(*DISTILLED, f"{TEACHER}=openai:gpt-4o-mini").split())
+    assert f"The run does not start here: {TEACHER}='openai:gpt-4o-mini' does not exist" in output
     assert "play its episodes with `verl-agent eval`" in output
-    assert "does not start" not in planned(*distilled, f"{teacher}=smollm2-135m")
+
+
+def test_the_overlay_asks_for_a_teacher_and_names_the_guide(tmp_path: Path) -> None:
+    with chdir(tmp_path):
+        output = find_refusal(CPU, [DISTILLED[1]], has_models=True)
+    assert output.startswith(f"{TEACHER}='runs/teacher' does not exist: it is the value of the overlay")
+    assert "It must name a teacher" in output and "docs/guides/distillation.md has an example" in output
+    assert "the first lines of the recipe" not in output
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a policy, and of a teacher that suits it and others that do not."""
+    folder, texts = tmp_path_factory.mktemp("models"), ["Guess a whole number from 1 to 12. Higher. Lower."]
+    for name in ("policy", "suitable", "untold"):
+        write_byte_model(folder / name, texts, 300)
+    write_byte_model(folder / "other", ["xyz " * 9], 262)
+    write_byte_model(folder / "short", texts, 300, max_position_embeddings=64)
+    for file in (folder / "untold").glob("*token*"):
+        file.unlink()
+    tokenizer = write_byte_tokenizer(folder / "wide", texts, 300)
+    wide = AutoModelForCausalLM.from_pretrained(folder / "policy")
+    wide.resize_token_embeddings(len(tokenizer) + 64)
+    wide.save_pretrained(folder / "wide")
+    return folder
+
+
+def refusal(models: Path, teacher: str, *overrides: str, policy: str = "policy") -> str:
+    paths = [f"{TEACHER}={models / teacher}", f"actor_rollout_ref.model.path={models / policy}"]
+    lengths = ["data.max_prompt_length=512", "data.max_response_length=256"]
+    return find_refusal(CPU, [DISTILLED[1], *paths, *lengths, *overrides], has_models=True)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "overrides", "message"),
+    [
+        ("other", [], "has another tokenizer than the policy"),
+        ("short", [], "supports at most 64"),
+        ("untold", [], "untold' does not load: Couldn't instantiate the backend tokenizer"),
+        ("policy", [], "Allowed: another model than the policy"),
+        ("suitable", ["actor_rollout_ref.actor.use_kl_loss=true"], "actor_rollout_ref.actor.use_kl_loss=true is not"),
+        (
+            "suitable",
+            ["distillation.distillation_loss.loss_mode=forward_kl_topk"],
+            "distillation.distillation_loss.loss_mode='forward_kl_topk' is not allowed",
+        ),
+        ("suitable", ["trainer.logger=[console]"], "lacks 'file'"),
+        ("suitable", ["trainer.resume_mode=sometimes"], "trainer.resume_mode='sometimes' is not allowed"),
+        ("suitable", ["actor_rollout_ref.rollout.top_k=20"], "actor_rollout_ref.rollout.top_k=20 is not allowed"),
+        ("suitable", ["data.train_batch_size=400"], "fewer than data.train_batch_size=400"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, list) else value[:9],
+)
+def test_what_train_refuses_is_refused(models: Path, teacher: str, overrides: list[str], message: str) -> None:
+    assert message in refusal(models, teacher, *overrides)
+
+
+def test_a_teacher_with_fewer_token_ids_is_refused(models: Path) -> None:
+    assert "it cannot read all of them" in refusal(models, "policy", policy="wide")
+
+
+def test_a_run_that_starts_is_not_refused(models: Path) -> None:
+    assert refusal(models, "suitable") == ""
+
+
+def test_a_refusal_stands_before_the_command(models: Path) -> None:
+    paths = [f"{TEACHER}={models / 'other'}", f"actor_rollout_ref.model.path={models / 'policy'}"]
+    *_, line, command = planned(*DISTILLED, *paths).strip().splitlines()
+    assert line.startswith(f"The run does not start here: {TEACHER}='{models}/other' has another tokenizer")
+    assert command.startswith(f"verl-agent train {CPU}")
 
 
 def test_lengths_of_another_tokenizer_are_no_advice_for_the_model(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from verl_agent.config.algorithms import CRITICS, ESTIMATOR
 from verl_agent.config.plan_parts import TrainedModel
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
-from verl_agent.platform.detect import use_cpu_device
 from verl_agent.training.preflight.conditions import Condition, Where
 from verl_agent.training.preflight.update_conditions import Off
 
@@ -83,12 +82,16 @@ MEGATRON_CONDITIONS = (
 """Conditions on the settings of a run that trains with Megatron; a recipe may have added settings of FSDP."""
 
 
-def check_megatron(models: Sequence[TrainedModel]) -> None:
-    """Check that the models of a run that trains with Megatron divide as its settings ask, and work on a CPU."""
+def check_megatron(models: Sequence[TrainedModel], on_cpu: bool) -> None:
+    """Check that the models of a run that trains with Megatron divide as its settings ask, and work on a CPU.
+
+    Args:
+        on_cpu: the recipe is for a CPU.
+    """
     for one in models:
         model = load_config(one.path, f"{one.model_key}.path")
         check_layout(one.layout_key, one.layout, model)
-        if use_cpu_device():
+        if on_cpu:
             check_stand_ins(one.layout_key, one.layout, model)
 
 

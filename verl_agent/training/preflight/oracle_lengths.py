@@ -87,8 +87,10 @@ def measure_oracle(played: AgentEnv, tokenizer: Any, limit: int, limit_s: float)
     items = sample_tasks(played.tasks(played.env.train_tasks), limit)
     try:
         oracle_policy(items[0], played.live, played.new_agent())
-    except ConfigError:
-        return None
+    except ConfigError as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            return None
+        raise  # the environment has one, and refuses this task
     found, around = OracleLengths([], [], [], []), template_tokens(tokenizer)
 
     async def play_them() -> str:

@@ -14,10 +14,12 @@ from verl_agent.envs.settings import AUTO
 from verl_agent.envs.tasks import check_disjoint
 from verl_agent.errors import ConfigError
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.runs.folder import check_resume
 from verl_agent.training.preflight.computation import check_computation
 from verl_agent.training.preflight.condition_table import CONDITIONS
 from verl_agent.training.preflight.conditions import check_conditions
 from verl_agent.training.preflight.lengths import check_critic, check_micro_batches, check_places, check_shares
+from verl_agent.training.preflight.loggers import check_loggers
 from verl_agent.training.preflight.machine import check_installation, check_machine
 from verl_agent.training.preflight.megatron import MEGATRON_CONDITIONS, check_megatron
 from verl_agent.training.preflight.prompts import check_lengths, check_prompts
@@ -33,10 +35,13 @@ logger = logging.getLogger(__name__)
 def check_plan(plan: RunPlan, report: Callable[[str], None] = logger.info) -> RunPlan:
     """Check a plan, and return it with the folders of its models.
 
+    A new check belongs into `check_settings` or `check_models`, which `verl-agent plan` runs, too; here are only those
+    of the machine that trains.
+
     Raises:
         ConfigError: a setting would make the run fail later.
     """
-    on_cpu, batch, estimation = use_cpu_device(), plan.batch, plan.estimation
+    on_cpu = use_cpu_device()
     if plan.on_cpu != on_cpu:
         raise ConfigError(
             "this recipe is for a GPU, and the machine has none. Choose a recipe whose name ends with _cpu."
@@ -44,13 +49,55 @@ def check_plan(plan: RunPlan, report: Callable[[str], None] = logger.info) -> Ru
             else "this recipe is for the CPU, and the machine has an accelerator. To train on the CPU anyway, set "
             "VERL_PLATFORM=cpu and use the packages of `make setup DEVICE=cpu`."
         )
+    check_settings(plan)
+    check_installation(plan.trained, plan.layout, plan.engine.name)
+    plan = plan.located()
+    check_lengths(plan, report)
+    check_machine(plan, report)
+    check_models(plan, report)
+    return plan
+
+
+def check_elsewhere(plan: RunPlan, has_models: bool) -> None:
+    """Check all of a plan that does not depend on the machine that trains, as the start of its run does.
+
+    Args:
+        has_models: the files of the policy are on this machine; otherwise the other models are only looked for.
+
+    Raises:
+        ConfigError: the run would not start.
+    """
+
+    def ignore(line: str) -> None:
+        """Drop a line, which the start of the run prints."""
+
+    check_loggers(plan.schedule.loggers)
+    check_resume(plan.schedule, plan.actor.model_key)
+    plan = choose_dev_tasks(plan, {}, ignore)
+    check_settings(plan)
+    if not has_models:
+        for other in (plan.critic, plan.teacher):
+            if other and other.path != plan.actor.path:
+                other.located()
+        return
+    plan = plan.located()
+    check_lengths(plan, ignore)
+    check_models(plan, ignore)
+
+
+def check_settings(plan: RunPlan) -> None:
+    """Check settings, environments and tasks, for which neither models nor the machine that trains are needed.
+
+    Raises:
+        ConfigError: a setting would make the run fail later.
+    """
+    batch, estimation = plan.batch, plan.estimation
     check_conditions(plan.values, (*CONDITIONS, *MEGATRON_CONDITIONS))
     if plan.schedule.test_best and all(validates_on_test(one.env) for one in plan.envs):
         raise ConfigError(
             "trainer.test_best=True has no effect: validation plays env.eval_tasks already. Set env.dev_tasks to other "
             "tasks, or trainer.test_best=false."
         )
-    check_installation(plan.trained, plan.layout, plan.engine.name)
     for run_env in plan.envs:
         check_environment(run_env, plan.envs)
         check_comparison(estimation.name, batch.samples, batch.val_samples, run_env, estimation.filters)
@@ -63,9 +110,14 @@ def check_plan(plan: RunPlan, report: Callable[[str], None] = logger.info) -> Ru
             schedule.limit(step, item)
     check_micro_batches(plan)
     check_shares(plan.envs, batch.tasks, batch.most)
-    plan = plan.located()
-    check_lengths(plan, report)
-    check_machine(plan, report)
+
+
+def check_models(plan: RunPlan, report: Callable[[str], None]) -> None:
+    """Check the models of a located plan, and that prompts and solved episodes suit the policy.
+
+    Raises:
+        ConfigError: a model does not suit the run.
+    """
     for model in () if plan.actor.on_megatron else plan.trained:
         section, may_be_random = {**model.model, "path": model.path}, model is plan.critic
         check_computation(model.model_key, section, plan.lengths.episode, may_be_random=may_be_random)
@@ -77,8 +129,7 @@ def check_plan(plan: RunPlan, report: Callable[[str], None] = logger.info) -> Ru
     if plan.teacher:
         check_teacher(plan.teacher.path, plan.actor, plan.lengths)
     if plan.actor.on_megatron:
-        check_megatron(plan.trained)
-    return plan
+        check_megatron(plan.trained, plan.on_cpu)
 
 
 def choose_dev_tasks(plan: RunPlan, earlier: Mapping[str, Any], report: Callable[[str], None]) -> RunPlan:

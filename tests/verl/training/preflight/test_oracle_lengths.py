@@ -1,12 +1,16 @@
 """Tests of the expected episode of a run, which the oracles of its environments play."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests import ROOT
 from tests.support.composing import recipe
 from verl_agent.config.plan import RunPlan
+from verl_agent.errors import ConfigError
 from verl_agent.models.resolve import SMOLLM2, resolve_model
-from verl_agent.training.preflight.oracle_lengths import mean_episode
+from verl_agent.training.preflight.oracle_lengths import mean_episode, measure_oracle
 
 GUESS = ROOT / "recipes/guess_number/grpo_cpu.yaml"
 ENTRY = "{{name: {name}, weight: {weight}, label: {label}, train_tasks: {tasks}, eval_tasks: {tasks}}}"
@@ -47,3 +51,13 @@ def test_the_expected_episode_of_a_limit_by_task_ends_at_the_lowest_one():
 
 def test_an_environment_without_an_oracle_has_no_expected_episode():
     assert expected(entry("gymnasium", "train", 1)) is None
+
+
+def test_a_solution_that_its_environment_refuses_is_no_missing_oracle(tmp_path: Path):
+    call = {"name": "set_number", "arguments": {"name": "apples", "number": "many"}}
+    task = {"id": "a", "split": "train", "prompt": "Set apples.", "check": "true", "solution": [call]}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
+    options = ("actor_rollout_ref.model.path=smollm2-135m", f"env.options.tasks={tmp_path}/tasks.jsonl")
+    plan = RunPlan.read(recipe(ROOT / "recipes/mcp/grpo_cpu.yaml", *options, "env.train_tasks=train"))
+    with pytest.raises(ConfigError, match=r"call 1 of the solution of the task 'a' .* number = .many. is not allowed"):
+        measure_oracle(plan.envs[0], None, 1, 5.0)
