@@ -87,8 +87,8 @@ def measure_oracle(played: AgentEnv, tokenizer: Any, limit: int, limit_s: float)
     items = sample_tasks(played.tasks(played.env.train_tasks), limit)
     try:
         oracle_policy(items[0], played.live, played.new_agent())
-    except ConfigError as error:
-        if isinstance(error.__cause__, NotImplementedError):
+    except ConfigError as refused:
+        if isinstance(refused.__cause__, NotImplementedError):
             return None
         raise  # the environment has one, and refuses this task
     found, around = OracleLengths([], [], [], []), template_tokens(tokenizer)
