@@ -287,7 +287,7 @@ class Episode:
 
     @property
     def operated(self) -> bool:
-        """True if a person intervened, so that the episode does not measure the policy alone."""
+        """True if somebody intervened, so that the episode does not measure the policy alone."""
         return self.stop is StopReason.OPERATOR or any(turn.operated for turn in self.turns)
 
     @property

@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, wraps
+from dataclasses import field
+from functools import cache, partial, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -61,12 +62,20 @@ def _options(constructor: Callable[..., None]) -> type[Any]:
     parameters = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     try:
         hints = get_type_hints(constructor, include_extras=True)
-    except NameError:  # a type that is imported for type checkers only
+    except (NameError, AttributeError):  # a type that is imported for type checkers only
         hints = {}
     types = {one.name: hint if _is_plain(hint := hints.get(one.name, Any)) else Any for one in parameters}
-    defaults = {one.name: one.default for one in parameters if one.default is not one.empty}
+    defaults = {
+        one.name: field(default_factory=partial(_the, one.default))  # a list is no default of a dataclass
+        for one in parameters
+        if one.default is not one.empty
+    }
     kind = type("Options", (), {"__annotations__": types, **defaults})
     return dataclass(frozen=True, kw_only=True, config=STRICT)(kind)
+
+
+def _the(value: Any) -> Any:
+    return value
 
 
 def _is_plain(hint: Any) -> bool:

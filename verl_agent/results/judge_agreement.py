@@ -20,7 +20,7 @@ from verl_agent.results.results import final_records
 from verl_agent.results.statistics import Estimate, clustered_wilson_interval
 from verl_agent.sections import STRICT, section
 from verl_agent.trace.record import EpisodeRecord
-from verl_agent.trace.record_files import read_records
+from verl_agent.trace.record_files import read_records, record_files
 from verl_agent.values import read_text
 
 DRAWS = 2000
@@ -163,7 +163,8 @@ def compare_labels(
         ConfigError: no episode was judged, no label fits one, two labels of one judgement differ, or the folder has
             several evaluations, whose episodes would be mixed.
     """
-    if len(played := sorted(str(file.parent) for file in run.rglob(PLAY))) > 1:
+    nearest = (next((one for one in file.parents if (one / PLAY).is_file()), None) for file in record_files(run))
+    if len(played := sorted({str(folder) for folder in nearest if folder})) > 1:
         raise ConfigError(f"{run} has {len(played)} evaluations or runs, such as {played[0]}. Name one of them.")
     records = [record for record in final_records(read_records(run)) if record.get("judgements")]
     if not records:

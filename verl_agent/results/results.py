@@ -35,7 +35,7 @@ class CategoryResult:
         episodes: number of valid episodes.
         env_errors: number of episodes whose environment failed at the last attempt; excluded from all rates.
         overlong_prompts: number of episodes whose prompt was longer than its limit; excluded from all rates.
-        operated: number of episodes in which a person intervened; excluded from all rates unless asked for.
+        operated: number of episodes in which somebody intervened; excluded from all rates unless asked for.
         refused: number of episodes of which a server refused a request, by the kind of refusal; in no rate.
         success: success rate; each task has the same weight.
         pass_at: by k, probability that at least one of k samples solves a task, over tasks with k valid episodes.
@@ -134,7 +134,7 @@ def summarize(records: Iterable[EpisodeRecord], count_operated: bool = False) ->
 
     Args:
         records: records of episodes; of the attempts of an episode the last one counts.
-        count_operated: count episodes in which a person intervened, unless the person ended them.
+        count_operated: count episodes in which somebody intervened, unless they were ended.
     """
     return category_results(counted_episodes(records, count_operated))
 

@@ -58,9 +58,9 @@ def run_ending_all_children(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine as `asyncio.run` does, and end all descendants that it started and left.
 
     SIGTERM cancels the coroutine, as Ctrl-C does, but also if this process was started to ignore SIGINT. A second one
-    soon after does not interrupt its cleanup: some senders signal the process and then its group. In a long call
-    without await, such as the start of an engine, which Ctrl-C ends, too, both raise at once; `asyncio.run` alone would
-    wait for the end of the call.
+    does not interrupt its cleanup: some senders signal the process and then its group. In a long call without await,
+    such as the start of an engine, which Ctrl-C ends, too, both raise at once, and so does a later SIGTERM, since a
+    library may have lost the first; `asyncio.run` alone would wait for the end of the call.
 
     Raises:
         Terminated: SIGTERM arrived.
@@ -75,15 +75,14 @@ def run_ending_all_children(main: Coroutine[Any, Any, T]) -> T:
 
         def stop(number: int, frame: FrameType | None) -> None:
             nonlocal stopped_at
-            blocks, first = asyncio.current_task(loop) is task, stopped_at is None
+            blocks = asyncio.current_task(loop) is task
             if stopped_at is not None and not (blocks and time.monotonic() > stopped_at + SETTLE_S):
                 return
             stopped_at = time.monotonic()
             if blocks:
                 raise Terminated
-            if first:
-                task.cancel()
-                loop.call_soon_threadsafe(lambda: None)  # wakes the loop
+            task.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # wakes the loop
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             if asyncio.current_task(loop) is task:

@@ -207,6 +207,8 @@ def test_the_observation_of_a_failed_tool_of_inspect_is_the_error_that_its_model
         "all of it",
     ]
     assert found.left_out == {"content of a failed tool": 1}
+    file = log(tmp_path / "logs" / "b.json", "notes", messages=[*messages[:3], TOLD[4]])
+    assert not imported(file, "inspect")[1].left_out
 
 
 def test_the_task_of_a_sample_is_that_of_its_log_and_its_index_counts_in_that_task(tmp_path):

@@ -64,7 +64,7 @@ class Own(va.Overseer):
         return moods[self.mood]
 
 class Waiting(va.Overseer):
-    def __init__(self, **anything):
+    def __init__(self, names: list[str] = [], kind: "asyncio.Missing" = None, **anything):
         pass
 
     def decide(self, proposal):

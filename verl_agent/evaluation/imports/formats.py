@@ -103,7 +103,8 @@ def read_inspect(value: Json, beside: Json, settings: ImportSettings) -> Read:
         message["sampled"] = source.get("source") != "input"
         if source.get("role") == "tool" and (failure := optional(source, "error", dict)):
             # Inspect shows the model the error in place of the content (`openai_chat_message` of model/_openai.py).
-            unread["content of a failed tool"] += bool(message["content"])
+            if message["content"]:
+                unread["content of a failed tool"] += 1
             message["content"] = f"Error: {_attached(optional(failure, 'message', str), attached)}"
         messages.append(message)
     output, limit = optional(value, "output", dict), optional(value, "limit", dict).get("type")
