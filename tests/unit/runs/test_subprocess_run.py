@@ -92,3 +92,18 @@ def test_a_command_that_fails_by_itself_gives_its_status(program, status):
 def test_the_status_after_ctrl_c_interrupts():
     with pytest.raises(KeyboardInterrupt):
         run_command(python("import sys; sys.exit(130)"))
+
+
+def test_a_command_that_does_not_end_is_ended_by_force():
+    inner = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); "
+    inner += "time.sleep(60)"
+    outer = f"""
+import sys
+from verl_agent.runs import subprocess_run
+subprocess_run.GRACE_S = 0.2
+subprocess_run.run_command([sys.executable, "-c", {inner!r}])
+"""
+    process = subprocess.Popen(python(outer), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in process.communicate(timeout=30)[1]
