@@ -286,6 +286,8 @@ WITHOUT_EFFECT = [
     ("algorithm.adv_estimator=turn_returns", "credit.step_weight=2"),
     ("credit.anchor=history",),
     ("credit.place=turn",),
+    ("algorithm.adv_estimator=rae", "credit.place=turn"),
+    ("algorithm.adv_estimator=rae", "credit.turn_gamma=0.9"),
     ("algorithm.gamma=0.99",),
     ("algorithm.adv_estimator=reinforce_plus_plus", "algorithm.lam=0.9"),
     (f"{CORRECTION}.loss_type=reinforce",),
