@@ -137,6 +137,8 @@ def _add_recipe_command(name: str, module: str, example: str, help_text: str) ->
             require_modules("verl")  # before the modules of training import its packages
         from verl_agent.runs.subprocess_run import recipe_command
 
+        if not any(argument.startswith("-") for argument in context.args):  # --cfg job prints YAML alone
+            print_line(f"checking {recipe}, its tasks and the machine ...")  # before seconds of imports
         sys.stdout.flush()
         os.execv(sys.executable, recipe_command(module, recipe, context.args))
 

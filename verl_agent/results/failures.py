@@ -129,8 +129,10 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> l
 
     failed = [record for record in valid_records(records) if not record["success"]]
     items = {task_key(one): TaskItem(one["env"], one["task"], one["data"], one["category"]) for one in failed}
-    return [
-        FailedEpisode(
+
+    def describe(record: EpisodeRecord) -> FailedEpisode:
+        played = None if begun(record) else carried_out(record)
+        return FailedEpisode(
             env_label=env_label(record),
             task=record["task"],
             sample=record["sample"],
@@ -139,8 +141,8 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> l
             reward=record["reward"],
             turns=len(record["turns"]),
             behaviors=shown_behaviors(record),
-            divergence=None if begun(record) else leaves_plan(carried_out(record).turns, plan_of(task_key(record))),
-            sub_goals=list(env.sub_goals(carried_out(record))) if env and not begun(record) else [],
+            divergence=leaves_plan(played.turns, plan_of(task_key(record))) if played else None,
+            sub_goals=list(env.sub_goals(played)) if env and played else [],
             max_turns=record["max_turns"],
             plan_turns=len(plan_of(task_key(record))) or None,
             error_action=action_text(failing_action(record["turns"][-1]))
@@ -149,8 +151,8 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> l
             finishes=dict(Counter(filter(None, map(turn_finish, record["turns"]))).most_common()),
             call_errors=_call_errors(record),
         )
-        for record in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))
-    ]
+
+    return [describe(one) for one in sorted(failed, key=lambda one: (one["category"], one["task"], one["sample"]))]
 
 
 def begun(record: EpisodeRecord) -> bool:
@@ -174,12 +176,14 @@ def carried_out(record: EpisodeRecord) -> Episode:
 
 def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[FailedEpisode]) -> list[CategoryFailures]:
     """Return one summary for each category with a failed episode."""
-    valid, by_category = valid_records(records), defaultdict[str, list[FailedEpisode]](list)
+    by_category, records_of = defaultdict[str, list[FailedEpisode]](list), defaultdict[str, list[EpisodeRecord]](list)
     for failure in failures:
         by_category[failure.category].append(failure)
+    for record in valid_records(records):
+        records_of[record["category"]].append(record)
     summaries = []
     for category, failed in by_category.items():
-        of_category = [record for record in valid if record["category"] == category]
+        of_category = records_of[category]
         solved = [shown_behaviors(record) for record in of_category if record["success"]]
         shown = {behavior.name: (_share(behavior.name, [f.behaviors for f in failed]), _share(behavior.name, solved))
                  for behavior in BEHAVIORS}  # fmt: skip

@@ -11,8 +11,9 @@ from verl_agent.results.results import final_records
 from verl_agent.results.spending import turn_cost, turn_tokens
 from verl_agent.results.statistics import Estimate, clustered_wilson_interval, mean_return, pass_at_k, pass_hat_k
 from verl_agent.returns import reaches, sum_rewards
-from verl_agent.trace.record import EpisodeRecord, TaskKey, task_key, to_episode
+from verl_agent.trace.record import EpisodeRecord, TaskKey, is_operated, task_key
 from verl_agent.trace.turn_record import TurnRecord
+from verl_agent.types import StopReason
 
 
 def rates_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, tuple[Estimate, Estimate]]:
@@ -101,8 +102,8 @@ def _apart(points: Mapping[float, tuple[Estimate, Estimate]]) -> tuple[dict[floa
 
 def valid_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
     """Return the last attempts of the episodes that measure the policy."""
-    ended = [(record, to_episode(record)) for record in final_records(records)]
-    return [record for record, episode in ended if episode.valid and not episode.operated]
+    ended = final_records(records)
+    return [record for record in ended if StopReason(record["stop"]).valid and not is_operated(record)]
 
 
 def success_by_task(valid: Sequence[EpisodeRecord]) -> dict[TaskKey, list[float]]:

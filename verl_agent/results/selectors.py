@@ -18,6 +18,8 @@ from verl_agent.trace.turn_record import turn_text
 
 MOST_SUBSETS = 200
 """Subsets of k samples of a task that are averaged; more are drawn at random."""
+ALL_SIZES = 16
+"""Largest number of samples up to which each number is a point; beyond it, powers of two and all samples are."""
 LOGPROBS = "inference_logprobs"
 
 Selector: TypeAlias = Callable[[Sequence[EpisodeRecord]], Sequence[float]]
@@ -44,9 +46,9 @@ class Selection:
 
 
 def best_of_n(records: Sequence[EpisodeRecord], folder: Path, seed: int = 0) -> list[Selection]:
-    """Return success and mean return of all selectors for 1 to n samples; empty with one sample per task.
+    """Return success and mean return of all selectors by number of samples; empty with one sample per task.
 
-    The value at k is the mean over subsets of k samples of a task, and over tasks.
+    The numbers are those of `sizes`. The value at k is the mean over subsets of k samples of a task, and over tasks.
 
     Args:
         seed: seed of the subsets where there are more than `MOST_SUBSETS`.
@@ -102,10 +104,10 @@ def mean_log_probs(folder: Path) -> dict[tuple[str, int], float]:
 def _points(
     whole: Mapping[TaskKey, Sequence[EpisodeRecord]], most: int, select: Selector, seed: int
 ) -> tuple[dict[int, Estimate], dict[int, Estimate]]:
-    """Return success and mean return of the chosen episode for 1 to `most` samples."""
+    """Return success and mean return of the chosen episode by number of samples."""
     solved, earned = dict[int, Estimate](), dict[int, Estimate]()
     largest = max(one["success_reward"] for samples in whole.values() for one in samples)
-    for k in range(1, most + 1):
+    for k in sizes(most):
         shares, returns = dict[TaskKey, float](), dict[TaskKey, list[float]]()
         for task, samples in whole.items():
             chosen = [(part, select(part)) for part in _subsets(samples, k, f"{seed}/{task[1]}/{k}")]
@@ -113,6 +115,16 @@ def _points(
             returns[task] = [fmean(_mean(weights, [one["reward"] for one in part]) for part, weights in chosen)]
         solved[k], earned[k] = interval_of_shares(shares), mean_return(returns, largest)
     return solved, earned
+
+
+def sizes(most: int) -> list[int]:
+    """Return the numbers of samples with a point.
+
+    Example:
+        >>> sizes(3), sizes(91)[-4:]
+        ([1, 2, 3], [16, 32, 64, 91])
+    """
+    return [k for k in range(1, most + 1) if k <= ALL_SIZES or k.bit_count() == 1 or k == most]
 
 
 def _subsets(samples: Sequence[EpisodeRecord], k: int, seed: str) -> list[tuple[EpisodeRecord, ...]]:
@@ -124,8 +136,9 @@ def _subsets(samples: Sequence[EpisodeRecord], k: int, seed: str) -> list[tuple[
 
 def _best(values: Sequence[float]) -> list[float]:
     """Return equal weights for the samples with the highest value."""
-    highest = [value == max(values) for value in values]
-    return [one / sum(highest) for one in highest]
+    highest = max(values)
+    share = 1 / sum(value == highest for value in values)
+    return [share if value == highest else 0.0 for value in values]
 
 
 def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
@@ -133,5 +146,5 @@ def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _last_action(record: EpisodeRecord) -> str | None:
-    actions = [text for turn in record["turns"] if (text := turn_text(turn)) is not None]
-    return " ".join(actions[-1].split()).lower() if actions else None
+    action = next((text for turn in reversed(record["turns"]) if (text := turn_text(turn)) is not None), None)
+    return None if action is None else " ".join(action.split()).lower()

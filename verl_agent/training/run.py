@@ -41,7 +41,6 @@ class ReinforcementLearning(TrainingJob):
 
     @override
     def check(self) -> None:
-        self.tell(f"{self.schedule.name}: checking the recipe, the tasks and the machine ...")
         super().check()
         resumes = self.folder.last_step and self.schedule.resume != "disable"
         earlier = read_settings(self.folder.root) if resumes else {}

@@ -130,6 +130,14 @@ def test_selectors_choose_among_samples_and_the_oracle_is_an_upper_bound(tmp_pat
     assert "evaluation.logprobs=1" in found["log-prob"].missing
 
 
+def test_many_samples_have_points_at_powers_of_two_with_the_expected_bound(tmp_path):
+    records = [sample(number, "a" if number == 0 else f"other {number}", number == 0) for number in range(20)]
+    oracle = next(one for one in best_of_n(records, tmp_path) if one.name == "oracle")
+    assert list(oracle.points) == [*range(1, 17), 20]
+    assert {k: oracle.points[k].mean for k in (1, 20)} == pytest.approx({1: 1 / 20, 20: 1.0})
+    assert oracle.points[16].mean == pytest.approx(pass_at_k(20, 1, 16), abs=0.1)  # 200 subsets at random
+
+
 def test_the_log_prob_selector_reads_the_recorded_tokens(tmp_path):
     records = [sample(0, "a", False), sample(1, "b", True)]
     rows = [
