@@ -49,6 +49,21 @@ CLAIMS = {
         ("... a short limit (5), within which only half of the tasks can be solved", "control", "fixed_short"),
         ("... success of the short limit in the end", "control", "fixed_short", "final"),
     ],
+    **{
+        f"by_task_{study}": [
+            (f"{text}, {tasks}", "ours", "deepen"),
+            ("... the limit with the most signal per turn, by task", "ours", "signal"),
+            ("... a ladder of limits by task", "ours", "ladder"),
+            ("... a growing limit", HORIZON, "staged"),
+            ("... the short limit alone", "control", "fixed_short"),
+            ("... 1.5 times the turns that the oracle needs", "control", "oracle"),
+        ]
+        for study, text, tasks in (
+            ("textcraft", "Groups that go on until a success beat the long limit (16)", "TextCraft of 4 and 8 turns"),
+            ("babyai", "Groups that go on until a success beat the long limit (32)", "BabyAI of 4 to 20 turns"),
+            ("guess_number", "Groups that go on until a success beat the long limit", "GuessNumber to 40"),
+        )
+    },
     "horizon_smollm2": [("Growing (4, 6, 8) beats the long limit (8), SmolLM2-135M on TextCraft", HORIZON, "staged")],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
