@@ -7,7 +7,7 @@ python docs/publish_studies.py             # writes the pages again, from the re
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,10 +188,15 @@ def write_pages() -> None:
     lines = [before + MARKS[0], *table(), MARKS[1] + rest.split(MARKS[1])[1]]
     index.write_text("\n".join(lines), encoding="utf-8")
     site = RESULTS.parent / "mkdocs.yml"
-    nav = [line for line in site.read_text(encoding="utf-8").splitlines() if "results/studies/" not in line]
-    place = nav.index("      - Measurements: results/measured.md") + 1
-    nav[place:place] = [f"      - Study {name}: results/studies/{name}/index.md" for name in names]
-    site.write_text("\n".join(nav) + "\n", encoding="utf-8")
+    site.write_text(navigation(site.read_text(encoding="utf-8"), names), encoding="utf-8")
+
+
+def navigation(site: str, names: Iterable[str]) -> str:
+    """Return the settings of the site, with the pages of these studies and no others."""
+    lines = [line for line in site.splitlines() if "results/studies/" not in line]
+    place = lines.index("      - Studies:") + 1
+    lines[place:place] = [f"          - {name}: results/studies/{name}/index.md" for name in names]
+    return "\n".join(lines) + "\n"
 
 
 def page(folder: Path) -> Iterator[str]:

@@ -30,6 +30,11 @@ def test_table_of_claims_is_made_from_the_published_points(writer):
     assert "\n".join(["", *writer.table(), ""]) in index
 
 
+def test_the_navigation_lists_the_published_studies_in_their_place(writer):
+    site = (ROOT / "docs/mkdocs.yml").read_text(encoding="utf-8")
+    assert site == writer.navigation(site, [page.parent.name for page in PAGES])
+
+
 @EACH
 def test_every_column_of_a_study_has_a_place_for_each_evaluation(page):
     runs = json.loads((page.parent / "points.json").read_text(encoding="utf-8"))["points"]
