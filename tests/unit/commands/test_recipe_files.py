@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from verl_agent.commands.recipes import check_recipe, copy_recipes, recipes_folder
 from verl_agent.config.composing import compose_recipe, read_yaml
@@ -70,6 +71,15 @@ def test_a_linked_recipe_is_that_of_its_file(folder: Path, tmp_path: Path):
     command = [str(Path(sys.executable).with_name("verl-agent")), "eval", str(link), "--cfg", "job"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "name: guess_number" in done.stdout, done.stderr
+
+
+def test_a_recipe_command_says_what_it_does_before_it_fails_and_nothing_beside_a_printed_config(folder: Path):
+    command = [str(Path(sys.executable).with_name("verl-agent")), "eval", str(folder / "eval_cpu.yaml")]
+    failed = subprocess.run([*command, "nothing=1"], capture_output=True, text=True, check=False)
+    assert failed.returncode == 2 and failed.stderr.startswith("error: nothing is not a setting")
+    assert failed.stdout == f"checking {folder / 'eval_cpu.yaml'}, its tasks and the machine ...\n"
+    printed = subprocess.run([*command, "--cfg", "job"], capture_output=True, text=True, check=True)
+    assert yaml.safe_load(printed.stdout)["env"]["name"] == "guess_number"
 
 
 def test_a_recipe_of_another_suffix_is_refused_with_the_allowed_one(tmp_path: Path):
