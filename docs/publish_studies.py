@@ -62,6 +62,7 @@ CLAIMS = {
             ("textcraft", "Groups that go on until a success beat the long limit (16)", "TextCraft of 4 and 8 turns"),
             ("babyai", "Groups that go on until a success beat the long limit (32)", "BabyAI of 4 to 20 turns"),
             ("guess_number", "Groups that go on until a success beat the long limit", "GuessNumber to 40"),
+            ("guess_number_small", "Groups that go on until a success beat the long limit (12)", "GuessNumber to 12"),
         )
     },
     "horizon_smollm2": [("Growing (4, 6, 8) beats the long limit (8), SmolLM2-135M on TextCraft", HORIZON, "staged")],
