@@ -2,8 +2,9 @@
 
 The steps of `verl-agent train RECIPE KEY=VALUE` to the first line of the training:
 
-1. `commands/cli.py` replaces its process by `python -m verl_agent.commands.train`, because Hydra reads the command line
-   of its process. Torchrun, a cluster's scheduler and AgentEvol start the same modules, without step 1.
+1. `commands/cli.py` says what follows, and replaces its process by `python -m verl_agent.commands.train`, because
+   Hydra reads the command line of its process. Torchrun, a cluster's scheduler and AgentEvol start the same modules,
+   without step 1.
 2. `run_recipe` lets Hydra compose recipe and overrides. It explains what does not compose, in a block of its own since
    Hydra would print its errors.
 3. `exiting` encloses all that follows. It turns errors of this package into a message and an exit status, in the parent

@@ -16,7 +16,7 @@ from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.cli import app
 from verl_agent.envs.registry import make_env
 from verl_agent.results.results import summarize
-from verl_agent.results.scaling import ScalingCurve, rates_within_turns, scaling_curves
+from verl_agent.results.scaling import ScalingCurve, rates_within_turns, scaling_curves, valid_records
 from verl_agent.results.scaling_report import describe_ends, describe_selection
 from verl_agent.results.selectors import best_of_n, majority
 from verl_agent.results.statistics import pass_at_k, wilson_interval
@@ -115,6 +115,21 @@ def test_majority_chooses_the_most_frequent_answer_and_breaks_ties_evenly():
     assert majority([right, wrong, sample(3, "niger", False)]) == [0.0, 0.5, 0.5]
     assert majority([right, wrong]) == [0.5, 0.5]
     assert majority([right, wrong, other]) == pytest.approx([1 / 3] * 3)
+
+
+def test_majority_reads_the_last_action_of_an_episode():
+    ends_alike = [sample(number, "Mali", True, turns=2) for number in range(2)]
+    for number, one in enumerate(ends_alike):
+        one["turns"][0] = {**one["turns"][0], "action": f"look {number}"}
+    begins_alike = [sample(number, f"look {number}", False) for number in range(2)]
+    assert majority([*begins_alike, *ends_alike]) == [0.0, 0.0, 0.5, 0.5]
+
+
+def test_only_episodes_of_the_policy_alone_are_valid():
+    kept, broken, ended, taken_over = (sample(number, "a", True) for number in range(4))
+    broken["stop"], ended["stop"] = "env_error", "operator"
+    taken_over["turns"][0]["author"] = "person"
+    assert valid_records([kept, broken, ended, taken_over]) == [kept]
 
 
 def test_selectors_choose_among_samples_and_the_oracle_is_an_upper_bound(tmp_path):
