@@ -123,12 +123,14 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> l
     @cache
     def plan_of(task: TaskKey) -> tuple[Action, ...]:
         try:
-            return tuple(_plain(demo.action) for demo in env.demonstration(items[task])) if env else ()
+            one = of_task[task]
+            item = TaskItem(one["env"], one["task"], one["data"], one["category"])
+            return tuple(_plain(demo.action) for demo in env.demonstration(item)) if env else ()
         except (NotImplementedError, EnvError):
             return ()
 
     failed = [record for record in valid_records(records) if not record["success"]]
-    items = {task_key(one): TaskItem(one["env"], one["task"], one["data"], one["category"]) for one in failed}
+    of_task = {task_key(one): one for one in failed}
 
     def describe(record: EpisodeRecord) -> FailedEpisode:
         played = None if begun(record) else carried_out(record)

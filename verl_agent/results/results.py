@@ -3,7 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
 from verl_agent.results.spending import episode_cost, episode_tokens
@@ -14,8 +14,7 @@ from verl_agent.results.statistics import (
     pass_at_k,
     pass_hat_k,
 )
-from verl_agent.trace.episode_summary import EpisodeSummary, summarize_episode
-from verl_agent.trace.record import EpisodeRecord, TaskKey, task_key, to_episode
+from verl_agent.trace.record import EpisodeRecord, TaskKey, is_operated, task_key
 from verl_agent.types import PEOPLE, StopReason
 
 ALL = "all"
@@ -98,10 +97,26 @@ class CategoryResult:
 
 @dataclass(frozen=True, slots=True)
 class CountedEpisode:
-    """Last attempt at an episode, converted once from its record."""
+    """What results need of the last attempt at an episode.
+
+    Attributes:
+        valid: True if the episode measures the policy, alone unless operated episodes count.
+        operated: True if somebody intervened and such episodes do not count.
+        reward: return, in the environment's own units.
+        invalid_actions: number of replies without a valid action.
+        by_person: number of decisions of people, by kind; `by_rule`: those of rules.
+    """
 
     task: TaskKey
-    summary: EpisodeSummary
+    category: str
+    stop: StopReason
+    valid: bool
+    operated: bool
+    success: bool
+    reward: float
+    turns: int
+    invalid_actions: float
+    attempts: int
     tokens: int | None
     cost_usd: float | None
     by_person: Counter[str]
@@ -148,27 +163,39 @@ def category_results(played: Sequence[CountedEpisode]) -> list[CategoryResult]:
 
 def counted_episodes(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[CountedEpisode]:
     """Convert the last attempts at episodes; see `summarize`."""
-    played = []
-    for record in final_records(records):
-        episode = to_episode(record)
-        summary = summarize_episode(episode, record["attempt"])
-        if count_operated:
-            summary = replace(summary, operated=False)
-        spent = episode_tokens(record), episode_cost(record)
-        reviews = [turn.reply.review for turn in episode.turns if turn.reply.review is not None]
-        by_rule = Counter[str](review.decision for review in reviews if review.by not in PEOPLE)
-        by_person = Counter[str](review.decision for review in reviews if review.by in PEOPLE)
-        facts = (*spent, by_person, by_rule, episode.success_reward, episode.error)
-        played.append(CountedEpisode(task_key(record), summary, *facts))
-    return played
+    return [_counted(record, count_operated) for record in final_records(records)]
+
+
+def _counted(record: EpisodeRecord, count_operated: bool) -> CountedEpisode:
+    stop, turns = StopReason(record["stop"]), record["turns"]
+    operated = is_operated(record) and not count_operated
+    reviews = [turn["review"] for turn in turns if "review" in turn]
+    return CountedEpisode(
+        task=task_key(record),
+        category=record["category"],
+        stop=stop,
+        valid=stop.valid and not operated,
+        operated=operated,
+        success=record["success"],
+        reward=record["reward"],
+        turns=len(turns),
+        invalid_actions=sum(turn["info"].get(INVALID_ACTION, 0.0) for turn in turns),
+        attempts=record["attempt"],
+        tokens=episode_tokens(record),
+        cost_usd=episode_cost(record),
+        by_person=Counter(review["decision"] for review in reviews if review["by"] in PEOPLE),
+        by_rule=Counter(review["decision"] for review in reviews if review["by"] not in PEOPLE),
+        success_reward=record["success_reward"],
+        error=record["error"],
+    )
 
 
 def by_category(played: Sequence[CountedEpisode]) -> dict[str, list[CountedEpisode]]:
     """Return the episodes of each category, in natural order; those without one are left out."""
     categories: dict[str, list[CountedEpisode]] = defaultdict(list)
     for episode in played:
-        if episode.summary.category:
-            categories[episode.summary.category].append(episode)
+        if episode.category:
+            categories[episode.category].append(episode)
     return {name: categories[name] for name in sorted(categories, key=_natural)}
 
 
@@ -181,8 +208,8 @@ def solved_by_task(played: Iterable[CountedEpisode]) -> dict[TaskKey, list[float
     """Return 1.0 or 0.0 for each valid episode of each task."""
     solved: dict[TaskKey, list[float]] = defaultdict(list)
     for episode in played:
-        if episode.summary.valid:
-            solved[episode.task].append(float(episode.summary.success))
+        if episode.valid:
+            solved[episode.task].append(float(episode.success))
     return dict(solved)
 
 
@@ -190,26 +217,25 @@ def returns_by_task(played: Iterable[CountedEpisode]) -> dict[TaskKey, list[floa
     """Return the return of each valid episode of each task."""
     earned: dict[TaskKey, list[float]] = defaultdict(list)
     for episode in played:
-        if episode.summary.valid:
-            earned[episode.task].append(episode.summary.reward)
+        if episode.valid:
+            earned[episode.task].append(episode.reward)
     return dict(earned)
 
 
 def _result(category: str, played: Sequence[CountedEpisode]) -> CategoryResult:
-    counting = [one for one in played if one.summary.valid]
-    valid = [one.summary for one in counting]
+    counting = [one for one in played if one.valid]
     solved, earned = solved_by_task(counting), returns_by_task(counting)
-    turns = sum(summary.turns for summary in valid)
-    overlong = sum(one.summary.stop is StopReason.OVERLONG_PROMPT for one in played)
-    operated = sum(one.summary.operated or one.summary.stop is StopReason.OPERATOR for one in played)
-    refused = Counter(one.error.partition(":")[0] for one in played if one.summary.stop is StopReason.REQUEST_REFUSED)
+    turns = sum(one.turns for one in counting)
+    overlong = sum(one.stop is StopReason.OVERLONG_PROMPT for one in played)
+    operated = sum(one.operated or one.stop is StopReason.OPERATOR for one in played)
+    refused = Counter(one.error.partition(":")[0] for one in played if one.stop is StopReason.REQUEST_REFUSED)
     known = [one.cost_usd for one in counting if one.cost_usd is not None]
     counted = [one.tokens for one in counting if one.tokens is not None]
     return CategoryResult(
         category=category,
         tasks=len(solved),
-        episodes=len(valid),
-        env_errors=len(played) - len(valid) - overlong - operated - refused.total(),
+        episodes=len(counting),
+        env_errors=len(played) - len(counting) - overlong - operated - refused.total(),
         overlong_prompts=overlong,
         operated=operated,
         refused=dict(refused.most_common()),
@@ -217,17 +243,17 @@ def _result(category: str, played: Sequence[CountedEpisode]) -> CategoryResult:
         pass_at=_over_tasks(pass_at_k, solved),
         pass_hat=_over_tasks(pass_hat_k, solved),
         mean_return=mean_return(earned, max(one.success_reward for one in counting)) if earned else None,
-        turns_mean=turns / len(valid) if valid else None,
-        tokens_mean=fmean(counted) if counted and len(counted) == len(valid) else None,
-        invalid_rate=sum(one.info.get(INVALID_ACTION, 0.0) for one in valid) / turns if turns else None,
-        stops=dict(Counter(str(one.summary.stop) for one in played).most_common()),
-        cost_usd=sum(known) if known and len(known) == len(valid) else None,
+        turns_mean=turns / len(counting) if counting else None,
+        tokens_mean=fmean(counted) if counted and len(counted) == len(counting) else None,
+        invalid_rate=sum(one.invalid_actions for one in counting) / turns if turns else None,
+        stops=dict(Counter(str(one.stop) for one in played).most_common()),
+        cost_usd=sum(known) if known and len(known) == len(counting) else None,
         approved=sum(one.by_person.keys() == {"approved"} for one in counting),
         rejected=sum("rejected" in one.by_person for one in played),
         rule_approved=sum(one.by_rule["approved"] for one in counting),
         rule_rejected=sum(one.by_rule["rejected"] for one in counting),
         rule_rejected_episodes=sum(one.by_rule["rejected"] > 0 for one in counting),
-        begun_anew=sum(one.summary.attempts > 1 for one in counting),
+        begun_anew=sum(one.attempts > 1 for one in counting),
     )
 
 
