@@ -88,12 +88,13 @@ class Verdict:
         """Find policies that earn far more than random and idle ones, or a constant share of a solution."""
         base_name = max(RIVALS, key=lambda name: means[name])
         base, base_totals, top = means[base_name], self.totals(base_name), self.report.solution
+        highest = {task: max(values) for task, values in self.totals("random").items()}
         above = set()
         for name in means:
             if not name.startswith("always") and name not in EXPLORERS:
                 continue
             totals = {task: values[0] for task, values in self.totals(name).items()}
-            above |= {task for task, value in totals.items() if value > max(self.totals("random")[task]) + TOLERANCE}
+            above |= {task for task, value in totals.items() if value > highest[task] + TOLERANCE}
             gain = (means[name] - base) / (top - base) if top > base + TOLERANCE else 0.0
             legal = name in self._trying
             earns = f"{name} earns {means[name]:.3f} of {top:.3f}, {base_name} {base:.3f}"
