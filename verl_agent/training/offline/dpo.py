@@ -8,7 +8,7 @@ from verl_agent.sections import section
 from verl_agent.training.offline.plan import Rows, check_files
 from verl_agent.training.offline.preferences import PreferenceSettings, make_pairs, pairable_records, split_pairs
 from verl_agent.training.offline.run import Method
-from verl_agent.training.offline.selection import content_hash
+from verl_agent.training.offline.selection import check_agent, content_hash
 
 
 def pair_rows(plan: OfflinePlan) -> Rows:
@@ -32,6 +32,7 @@ def pair_rows(plan: OfflinePlan) -> Rows:
         train = train[:most]
     if (most := batch.most_val) > 0:
         validation = validation[:most]
+    remark = check_agent(played, [pair.better for pair in [*train, *validation]], "preference.records")
     if played.new_agent().context.edits:
         raise ConfigError(
             f"agent.context.keep={played.agent.context.get('keep')!r} splits an episode into several samples, and a "
@@ -59,7 +60,7 @@ def pair_rows(plan: OfflinePlan) -> Rows:
         datasets=datasets,
         facts={"pairs": content_hash([pair.fingerprint for pair in train])},
         summary=f"{len(train)} pairs of {len({pair.task for pair in train})} tasks of {', '.join(sorted(recorded))}, "
-        f"{len(validation)} to validate on",
+        f"{len(validation)} to validate on" + (f"; {remark}" if remark else ""),
         recorded=frozenset((pair.better["env"], pair.better["task"]) for pair in train),
     )
 

@@ -9,6 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from verl_agent.agents.base import first_action
+from verl_agent.config.settings import AgentEnv
+from verl_agent.envs.parsing import shorten
 from verl_agent.errors import ConfigError
 from verl_agent.returns import reaches
 from verl_agent.sections import Needs, OnResume, settings
@@ -190,6 +193,34 @@ def learned_turns(turns: Sequence[TurnRecord], authors: Sequence[Author]) -> lis
         and ("review" not in turn or turn["review"]["decision"] not in ("rejected", "ended"))
         for turn in turns
     ]
+
+
+def check_agent(played: AgentEnv, records: Sequence[EpisodeRecord], key: str) -> str:
+    """Check that the agent reads the replies that a model would learn to write, in episodes of its own environment.
+
+    Args:
+        key: setting that names the records, for messages.
+
+    Returns:
+        A remark if the agent would give the model another prompt than the episodes have; else "".
+
+    Raises:
+        ConfigError: the agent finds an action in fewer than half of the replies in which the player's agent found one.
+    """
+    own, agent, name = [one for one in records if one["env"] == played.env.name], played.new_agent(), played.agent.name
+    acted = [turn["reply"] for record in own for turn in record["turns"] if turn["action"] is not None]
+    read = [reply for reply in acted if first_action(agent.read_reply(reply)) is not None]
+    if len(read) < len(acted) / 2:
+        lost = next(reply for reply in acted if first_action(agent.read_reply(reply)) is None)
+        raise ConfigError(
+            f"agent.name={name!r} finds an action in {len(read)} of {len(acted)} replies of {key}, and none in "
+            f"{shorten(lost, 80)!r}, so another agent played them. Set agent to that one, or play episodes with "
+            "this one."
+        )
+    instruction = agent.instruction() if agent.instructions else ""
+    if instruction and not any(instruction in message["content"] for one in own for message in prompt(one)):
+        return f"their prompts lack the instructions of agent.name={name}, so another agent played them" * bool(own)
+    return ""
 
 
 def count_by_environment(episodes: Iterable[ChosenEpisode]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from verl_agent.training.offline.run import Method
 from verl_agent.training.offline.selection import (
     ChosenEpisode,
     EpisodeSource,
+    check_agent,
     content_hash,
     conversation,
     count_by_environment,
@@ -46,6 +47,7 @@ def episode_rows(plan: OfflinePlan) -> Rows:
             f"episodes.records={list(source.records)} has no episode to train on: none solved its task, or none "
             "reached episodes.min_reward. Play more tasks or more samples, or lower episodes.min_reward."
         )
+    remark = check_agent(played, [one.record for one in chosen], "episodes.records")
     counts = ", ".join(f"{count} recorded of {name}" for name, count in count_by_environment(chosen).items())
     learned = [learned_turns(episode.record["turns"], source.authors) for episode in chosen]
     content = [
@@ -68,7 +70,9 @@ def episode_rows(plan: OfflinePlan) -> Rows:
         val_count=oracle_rows(played, agent, validated),
         datasets=datasets,
         facts={TASK_IDS: task_ids(tasks), "recorded episodes": content_hash(content)},
-        summary=f"{len(demonstrated)} episodes of the oracle" + (f", {counts}" if counts else ""),
+        summary=f"{len(demonstrated)} episodes of the oracle"
+        + (f", {counts}" if counts else "")
+        + (f"; {remark}" if remark else ""),
         recorded=frozenset((one.record["env"], one.record["task"]) for one in chosen),
     )
 

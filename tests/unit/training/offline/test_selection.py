@@ -2,16 +2,23 @@
 
 import json
 import random
+from datetime import UTC, datetime
 
 import pytest
 
 from tests.support.episodes import talk
+from verl_agent.agents.settings import AgentSettings
+from verl_agent.config.settings import AgentEnv
+from verl_agent.envs.settings import EnvSettings
+from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError
+from verl_agent.rollout.oracle import demonstrate
 from verl_agent.sections import section
-from verl_agent.trace.record import EpisodeRecord
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
 from verl_agent.trace.record_files import EpisodeWriter
 from verl_agent.training.offline.selection import (
     EpisodeSource,
+    check_agent,
     conversation,
     count_by_environment,
     select_episodes,
@@ -160,3 +167,28 @@ def test_invalid_settings_raise_config_error_naming_the_key(settings, message):
 
 def test_one_path_may_be_given_without_a_list():
     assert section("episodes", EpisodeSource, {"records": "runs/explore"}).records == ["runs/explore"]
+
+
+def shown_by(agent: str) -> list[EpisodeRecord]:
+    """Return an oracle's episode of TextCraft as one agent plays it."""
+    played = crafting(agent)
+    (item,) = sample_tasks(played.tasks("easy_train"), 1)
+    episode = demonstrate(item, played.live.new_session(), played.new_agent(), 1)
+    return [to_record(episode, EpisodeMeta("collection", "easy_train", 0, "g", 0, datetime.now(UTC), seconds=1.0))]
+
+
+def crafting(agent: str) -> AgentEnv:
+    return AgentEnv(env=EnvSettings("textcraft"), agent=AgentSettings(agent))
+
+
+def test_replies_that_the_agent_does_not_read_are_refused():
+    with pytest.raises(ConfigError) as caught:
+        check_agent(crafting("tools"), shown_by("react"), "episodes.records")
+    assert str(caught.value).startswith("agent.name='tools' finds an action in 0 of 3 replies of episodes.records, ")
+    assert check_agent(crafting("react"), shown_by("react"), "episodes.records") == ""
+
+
+def test_episodes_with_the_prompt_of_another_agent_have_a_remark():
+    remark = check_agent(crafting("react"), shown_by("act"), "episodes.records")
+    assert remark == "their prompts lack the instructions of agent.name=react, so another agent played them"
+    assert check_agent(crafting("act"), [talk("a")], "episodes.records") == "", "episodes of another environment"

@@ -62,7 +62,7 @@ def test_the_settings_that_decide_on_the_results_identify_the_run(folder):
             "trainer.play=README.md",
             r"trainer\.play='README\.md' is no recipe\. Allowed: a \.yaml file for .*agent eval",
         ),
-        ("agent.name=act", r"it has agent\.name=raw, and this recipe agent\.name=act\."),
+        ("agent.name=act episodes.records=[]", r"it has agent\.name=raw, and this recipe agent\.name=act\."),
         (
             "++agent.options.turns_left=false",
             r"it has agent\.options\.turns_left unset, .* agent\.options\.turns_left=false",
@@ -73,7 +73,7 @@ def test_the_settings_that_decide_on_the_results_identify_the_run(folder):
 )
 def test_a_recipe_that_cannot_play_is_refused_before_the_start(folder, change, message):
     with pytest.raises(ConfigError, match=message):
-        checked(folder, "trainer.play=eval.yaml", SAVED, change)
+        checked(folder, "trainer.play=eval.yaml", SAVED, *change.split())
 
 
 @pytest.mark.parametrize(
