@@ -132,8 +132,8 @@ def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
         filters: `algorithm.filter_groups.enable`.
 
     Raises:
-        ConfigError: groups have one episode or several seats, the filter hides outcomes, a session would be closed
-            while its episode waits, or the model reads how many turns are left.
+        ConfigError: groups have one episode or several seats, the filter hides outcomes, or the model reads how many
+            turns are left.
     """
     horizon, env, seats = run_env.horizon, run_env.env, getattr(run_env.live, "policy_seats", ())
     key = "horizon.deepen=true" if horizon.deepen else "horizon.per_task"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from math import ceil, floor
 
 from verl_agent.config.mixture import tasks_per_batch
@@ -89,23 +90,34 @@ SECTIONS = {PARTIAL: "colocate_async", SEPARATE: "separate_async"}
 
 
 def check_places(plan: RunPlan, run_env: RunEnv) -> None:
-    """Check that the hosts have a session for each episode in flight, in an asynchronous run.
+    """Check that the hosts have a session for each episode that may wait in one.
 
-    An episode that waits for a session during an update gets none, because those in flight wait for the engine. With
-    hosts in Ray actors and without `env.hosts.count`, the number of hosts is known to the cluster only. Otherwise each
-    agent-loop worker has hosts of its own, and gets whole groups in turn (`verl_agent.training.dispatch`). After some
-    steps a worker may have more groups in flight than another, and then its episodes wait for each other.
+    In an asynchronous run, episodes in flight wait for the engine during an update, and one that waits for a session
+    meanwhile gets none. With `horizon.deepen`, episodes at the limit wait for the others of their group.
+
+    With hosts in Ray actors and without `env.hosts.count`, the number of hosts is known to the cluster only. Otherwise
+    each agent-loop worker has hosts of its own, and gets whole groups in turn (`verl_agent.training.dispatch`). After
+    some steps of an asynchronous run a worker may have more groups in flight than another, and then its episodes wait
+    for each other.
+
+    Raises:
+        ConfigError: there are fewer sessions than episodes, or a session would be closed while its episode waits.
     """
-    hosts, engine, samples = run_env.env.hosts, plan.engine, plan.batch.samples
-    if engine.mode == SYNC:
+    hosts, engine, samples, horizon = run_env.env.hosts, plan.engine, plan.batch.samples, run_env.horizon
+    if engine.mode == SYNC and not horizon.deepen:
         return
     machines = plan.layout.nodes + (engine.nodes if engine.mode == SEPARATE else 0)
     in_ray = hosts.where == "ray" or (hosts.where == "auto" and machines > 1)
+    if in_ray and horizon.deepen:
+        _check_idle(run_env)
     if in_ray and hosts.count is None:
         return
-    batch, warmup = plan.batch.tasks, f"trainer.v1.{SECTIONS[engine.mode]}.num_warmup_batches"
-    groups = batch + floor(batch * plan.value(warmup))
-    recent = batch * (plan.value("trainer.v1.sampler.max_off_policy_threshold") + 1)
+    batch, cause = plan.batch.tasks, "horizon.deepen=true, whose groups wait"
+    groups, recent = batch, batch
+    if engine.mode != SYNC:
+        cause = f"num_warmup_batches of trainer.v1.{SECTIONS[engine.mode]}"
+        groups += floor(batch * plan.value(f"trainer.v1.{SECTIONS[engine.mode]}.num_warmup_batches"))
+        recent *= plan.value("trainer.v1.sampler.max_off_policy_threshold") + 1
     share = run_env.weight / sum(other.weight for other in plan.envs)
     workers = 1 if in_ray else int(engine.workers)
     episodes = min(ceil(groups / workers), ceil(recent * share)) * samples
@@ -116,7 +128,18 @@ def check_places(plan: RunPlan, run_env: RunEnv) -> None:
         raise ConfigError(
             f"env.hosts.count={hosts.count!r} and env.hosts.sessions={hosts.sessions!r} give {run_env.label!r} places "
             f"for {places} episodes{each}, but up to {episodes} are in flight (groups of "
-            f"actor_rollout_ref.rollout.n={samples}, data.train_batch_size={batch} and num_warmup_batches of "
-            f"trainer.v1.{SECTIONS[engine.mode]}). Set env.hosts.count={ceil(episodes / sessions)} or more, or lower "
-            "the others."
+            f"actor_rollout_ref.rollout.n={samples}, data.train_batch_size={batch} and {cause}). "
+            f"Set env.hosts.count={ceil(episodes / sessions)} or more, or lower the others."
+        )
+
+
+def _check_idle(run_env: RunEnv) -> None:
+    """Refuse sessions that Ray's hosts would close while their episodes wait for the slowest one of the group."""
+    stages, env = run_env.horizon.stages, run_env.env
+    most = max(high - low for low, high in pairwise([0, *stages])) * env.timeout_s
+    if env.hosts.idle_s < most:
+        raise ConfigError(
+            f"env.hosts.idle_s={env.hosts.idle_s:g} with horizon.deepen=true: an episode waits in its session while "
+            f"others play up to {most:g} s (the turns between two limits of horizon.max_turns={list(stages)}, of "
+            f"env.timeout_s={env.timeout_s:g} each). Set env.hosts.idle_s to that or more."
         )
