@@ -214,8 +214,8 @@ def check_agent(played: AgentEnv, records: Sequence[EpisodeRecord], key: str) ->
         lost = next(reply for reply in acted if first_action(agent.read_reply(reply)) is None)
         raise ConfigError(
             f"agent.name={name!r} finds an action in {len(read)} of {len(acted)} replies of {key}, and none in "
-            f"{shorten(lost, 80)!r}, so another agent played them. Set agent to that one, or play episodes with "
-            "this one."
+            f"{shorten(lost, 80)!r}, so another agent played them. Set agent to that one, or to raw, which reads any "
+            "reply; or play episodes with this one."
         )
     instruction = agent.instruction() if agent.instructions else ""
     if instruction and not any(instruction in message["content"] for one in own for message in prompt(one)):
