@@ -260,6 +260,10 @@ quickstart: setup ## Train a small model on this machine and compare it before a
 bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in the temporary folder)
 	python -m tests.bench.viewer
 
+.PHONY: bench-reports
+bench-reports: setup ## Measure leaderboard and failures on 100,000 episodes (two minutes)
+	python -m tests.bench.reports
+
 .PHONY: screenshots
 screenshots: setup ## Take pictures of the viewer's pages: RUN=runs/textcraft_quickstart
 	python -m tests.support.screenshots $(RUN) docs/pictures/viewer

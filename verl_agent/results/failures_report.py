@@ -1,7 +1,6 @@
 """Files of an error analysis: JSON and Markdown, in the folder of the evaluation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from verl_agent.trace.record_files import read_records
 FAILURES_VERSION = 2
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
 JSON = "failures.json"
+_CATEGORIES, _EPISODES = TypeAdapter(list[CategoryFailures]), TypeAdapter(list[FailedEpisode])
 EPISODE_COLUMNS = ("task", "sample", "stop", "return", "turns", "first divergence", "sub-goals", "missed")
 
 
@@ -54,7 +54,7 @@ def write_failures(
     summaries: Sequence[CategoryFailures], failures: Sequence[FailedEpisode], folder: Path
 ) -> list[Path]:
     """Write both files and return their paths."""
-    facts = {"categories": list(map(asdict, summaries)), "episodes": list(map(asdict, failures))}
+    facts = {"categories": _CATEGORIES.dump_python(list(summaries)), "episodes": _EPISODES.dump_python(list(failures))}
     return write_report(folder, "failures", FAILURES_VERSION, facts, failures_markdown(summaries, failures))
 
 
@@ -145,6 +145,6 @@ def read_failures(folder: Path) -> tuple[list[CategoryFailures], list[FailedEpis
     if value.get("version") != FAILURES_VERSION:
         raise ConfigError(f"{path} is of another version. Write it again: verl-agent failures {folder}")
     return (
-        TypeAdapter(list[CategoryFailures]).validate_python(value["categories"]),
-        TypeAdapter(list[FailedEpisode]).validate_python(value["episodes"]),
+        _CATEGORIES.validate_python(value["categories"]),
+        _EPISODES.validate_python(value["episodes"]),
     )
