@@ -22,6 +22,7 @@ from verl_agent.results.failures_report import analyze_failures, write_failures
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord
 from verl_agent.trace.token_files import TokenRow, training_file, write_tokens
 from verl_agent.viewer.export.write import export_episodes
+from verl_agent.viewer.layout import MOST_LINKS
 
 pytestmark = needs_chromium
 
@@ -106,6 +107,7 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
     [
         ("/", "took"),
         ("/run/run?x=turns&smooth=5", "running mean"),
+        ("/run/run", "No problem was found."),
         ("/run/run/episodes?step=1", "2 episodes"),
         ("/run/run/episodes?step=one", "Allowed: 3, 3..7, 3.. and ..7."),
         ("/run/run/episode/1?turn=2", "The environment ended the task."),
@@ -137,6 +139,25 @@ def pages(url: str, browser: Browser) -> Iterator[Callable[..., Page]]:
 def test_a_deep_link_shows_its_page_without_an_error(pages, path: str, text: str) -> None:
     page = pages(path)
     page.get_by_text(text).first.wait_for(timeout=20_000)
+
+
+def test_a_header_with_more_runs_than_it_links_leads_to_all(browser, tmp_path):
+    for number in range(MOST_LINKS + 1):
+        (tmp_path / f"runs/run_{number}/metrics").mkdir(parents=True)
+        (tmp_path / f"runs/run_{number}/episodes").mkdir()
+        append(tmp_path / f"runs/run_{number}/episodes/a.jsonl", record(1, 0, 1.0))
+        (tmp_path / f"runs/run_{number}/metrics/a.jsonl").write_text(json.dumps({"step": 1, "data": {}}) + "\n")
+    with viewing(tmp_path / "runs", tmp_path / "config") as url:
+        page = browser.contexts[0].new_page()
+        page.goto(at(url, "/leaderboard"), timeout=60_000)
+        header = page.locator("header")
+        header.get_by_text(f"all {MOST_LINKS + 1} runs").wait_for(timeout=20_000)
+        assert [link for link in header.get_by_role("link").all_inner_texts() if link.startswith("run_")] == [
+            f"run_{number}" for number in range(MOST_LINKS)
+        ]
+        header.get_by_text(f"all {MOST_LINKS + 1} runs").click()
+        page.get_by_text(f"run_{MOST_LINKS}").first.wait_for(timeout=20_000)
+        page.close()
 
 
 def test_the_keyboard_alone_reads_labels_and_filters_episodes(pages, run: Path) -> None:
