@@ -24,7 +24,8 @@ def run(*arguments: str) -> float:
     """Run a command of verl-agent and return its CPU seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     program = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()"]
-    subprocess.run([*program, *arguments], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    ended = subprocess.run([*program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
@@ -46,7 +47,7 @@ def widen(played: Path, folder: Path, episodes: int) -> int:
                 file.write(json.dumps(line | {"sample": line["sample"] + SAMPLES * copy}) + "\n")
     report = json.loads((played / "evaluation.json").read_text())
     report["config"]["evaluation"]["samples"] = SAMPLES * times
-    report |= {"planned": len(lines) * times, "played": len(lines) * times}
+    report |= {key: report[key] * times for key in ("planned", "played")}
     (folder / "evaluation.json").write_text(json.dumps(report))
     return len(lines) * times
 
@@ -61,13 +62,13 @@ def main(
         play(root / "played", turns)
         counts = [widen(root / "played", root / str(size), size) for size in sizes]
         few, many = (f"{count:,}" for count in counts)
-        typer.echo(
-            f"| command | {few} episodes | {many} episodes | ratio of the seconds of an episode |\n|---|---|---|---|"
-        )
+        heads = ("command", f"{few} episodes", f"{many} episodes", "growth by episode, without the start")
+        typer.echo(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+        start = run("failures", "--help")
         for command in COMMANDS:
             into = ["--into", str(root / "boards")] if command == "leaderboard" else []
             spent = [run(command, str(root / str(size)), *into) for size in sizes]
-            ratio = spent[1] / counts[1] / (spent[0] / counts[0])
+            ratio = (spent[1] - start) / counts[1] / ((spent[0] - start) / counts[0])
             typer.echo(f"| `{command}` | {spent[0]:.1f} s | {spent[1]:.1f} s | {ratio:.2f} |")
 
 

@@ -16,12 +16,14 @@ from verl_agent.system.resources import make_folder
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Look for no unreachable cycles: all records are held, and each search walks them; it took half of the time."""
+    """Pause Python's garbage collector, which walks all records again and again; a report makes few cycles."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()
 
 
 @_without_collection()

@@ -97,14 +97,15 @@ class CategoryResult:
 
 @dataclass(frozen=True, slots=True)
 class CountedEpisode:
-    """What results need of the last attempt at an episode.
+    """Last attempt at an episode, with the values that results are computed from.
 
     Attributes:
-        valid: True if the episode measures the policy, alone unless operated episodes count.
+        valid: True if its stop reason is valid and `operated` is False.
         operated: True if somebody intervened and such episodes do not count.
         reward: return, in the environment's own units.
         invalid_actions: number of replies without a valid action.
-        by_person: number of decisions of people, by kind; `by_rule`: those of rules.
+        by_person: number of decisions of people, by kind.
+        by_rule: number of decisions of rules, by kind.
     """
 
     task: TaskKey

@@ -195,32 +195,39 @@ def learned_turns(turns: Sequence[TurnRecord], authors: Sequence[Author]) -> lis
     ]
 
 
-def check_agent(played: AgentEnv, records: Sequence[EpisodeRecord], key: str) -> str:
-    """Check that the agent reads the replies that a model would learn to write, in episodes of its own environment.
+def check_agent(played: AgentEnv, records: Iterable[EpisodeRecord], key: str) -> str:
+    """Check that the agent of a recipe reads the replies of recorded episodes of its environment.
+
+    Imported episodes are not compared: their actions come from the source.
 
     Args:
         key: setting that names the records, for messages.
 
     Returns:
-        A remark if the agent would give the model another prompt than the episodes have; else "".
+        A remark if prompts lack the instructions of the agent; else "".
 
     Raises:
-        ConfigError: the agent finds an action in fewer than half of the replies in which the player's agent found one.
+        ConfigError: the agent finds no action in more than half of the replies that have one.
     """
-    own, agent, name = [one for one in records if one["env"] == played.env.name], played.new_agent(), played.agent.name
-    acted = [turn["reply"] for record in own for turn in record["turns"] if turn["action"] is not None]
-    read = [reply for reply in acted if first_action(agent.read_reply(reply)) is not None]
-    if len(read) < len(acted) / 2:
-        lost = next(reply for reply in acted if first_action(agent.read_reply(reply)) is None)
+    own = [one for one in records if one["env"] == played.env.name and "unknown" not in one]
+    name, acted, refused = played.agent.name, 0, list[tuple[str, str]]()
+    for record in own:
+        agent = played.new_agent()  # it may have a state
+        for reply in (turn["reply"] for turn in record["turns"] if turn["action"] is not None):
+            results, acted = agent.read_reply(reply), acted + 1
+            if first_action(results) is None:
+                refused.append((reply, next((one.step.observation for one in results if one.step), "")))
+    if len(refused) > acted / 2:
+        reply, answer = refused[0]
         raise ConfigError(
-            f"agent.name={name!r} finds an action in {len(read)} of {len(acted)} replies of {key}, and none in "
-            f"{shorten(lost, 80)!r}, so another agent played them. Set agent to that one, or to raw, which reads any "
-            "reply; or play episodes with this one."
+            f"agent.name={name!r} finds no action in {len(refused)} of {acted} replies of {key}. It answers "
+            f"{shorten(answer, 200)!r} to {shorten(reply)!r}. Set sections agent and env to those that played the "
+            "episodes, or play others with these."
         )
+    agent = played.new_agent()
     instruction = agent.instruction() if agent.instructions else ""
-    if instruction and not any(instruction in message["content"] for one in own for message in prompt(one)):
-        return f"their prompts lack the instructions of agent.name={name}, so another agent played them" * bool(own)
-    return ""
+    without = sum(all(instruction not in message["content"] for message in prompt(one)) for one in own)
+    return f"{without} of {len(own)} prompts of {key} lack the instructions of agent.name={name}" if without else ""
 
 
 def count_by_environment(episodes: Iterable[ChosenEpisode]) -> dict[str, int]:

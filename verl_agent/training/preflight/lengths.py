@@ -97,11 +97,11 @@ def check_places(plan: RunPlan, run_env: RunEnv) -> None:
 
     With hosts in Ray actors and without `env.hosts.count`, the number of hosts is known to the cluster only. Otherwise
     each agent-loop worker has hosts of its own, and gets whole groups in turn (`verl_agent.training.dispatch`). After
-    some steps of an asynchronous run a worker may have more groups in flight than another, and then its episodes wait
-    for each other.
+    some steps of an asynchronous run, or where groups are replaced, a worker may have more groups in flight than
+    another. Some of its groups then begin when others have ended.
 
     Raises:
-        ConfigError: there are fewer sessions than episodes, or a session would be closed while its episode waits.
+        ConfigError: there are fewer sessions than episodes, or a session may be closed while its episode waits.
     """
     hosts, engine, samples, horizon = run_env.env.hosts, plan.engine, plan.batch.samples, run_env.horizon
     if engine.mode == SYNC and not horizon.deepen:
@@ -112,7 +112,7 @@ def check_places(plan: RunPlan, run_env: RunEnv) -> None:
         _check_idle(run_env)
     if in_ray and hosts.count is None:
         return
-    batch, cause = plan.batch.tasks, "horizon.deepen=true, whose groups wait"
+    batch, cause = plan.batch.tasks, "horizon.deepen=true"
     groups, recent = batch, batch
     if engine.mode != SYNC:
         cause = f"num_warmup_batches of trainer.v1.{SECTIONS[engine.mode]}"
@@ -139,7 +139,8 @@ def _check_idle(run_env: RunEnv) -> None:
     most = max(high - low for low, high in pairwise([0, *stages])) * env.timeout_s
     if env.hosts.idle_s < most:
         raise ConfigError(
-            f"env.hosts.idle_s={env.hosts.idle_s:g} with horizon.deepen=true: an episode waits in its session while "
-            f"others play up to {most:g} s (the turns between two limits of horizon.max_turns={list(stages)}, of "
-            f"env.timeout_s={env.timeout_s:g} each). Set env.hosts.idle_s to that or more."
+            f"env.hosts.idle_s={env.hosts.idle_s:g} with horizon.deepen=true: an episode waits in its session for "
+            f"others of its group, in which the environment alone may take {most:g} s from one limit of "
+            f"horizon.max_turns={list(stages)} to the next (env.timeout_s={env.timeout_s:g} a turn). Set "
+            "env.hosts.idle_s to more than that, or a lower env.timeout_s."
         )

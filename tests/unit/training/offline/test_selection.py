@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -182,13 +183,18 @@ def crafting(agent: str) -> AgentEnv:
 
 
 def test_replies_that_the_agent_does_not_read_are_refused():
-    with pytest.raises(ConfigError) as caught:
-        check_agent(crafting("tools"), shown_by("react"), "episodes.records")
-    assert str(caught.value).startswith("agent.name='tools' finds an action in 0 of 3 replies of episodes.records, ")
-    assert check_agent(crafting("react"), shown_by("react"), "episodes.records") == ""
+    records = shown_by("react")
+    message = "agent.name='tools' finds no action in 3 of 3 replies of episodes.records. It answers "
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        check_agent(crafting("tools"), records, "episodes.records")
+    assert "Action: get 2 wheat" in str(caught.value)
+    assert check_agent(crafting("react"), records, "episodes.records") == ""
+    imported = [one | {"unknown": ["model"]} for one in records]
+    assert check_agent(crafting("tools"), imported, "episodes.records") == ""
 
 
 def test_episodes_with_the_prompt_of_another_agent_have_a_remark():
-    remark = check_agent(crafting("react"), shown_by("act"), "episodes.records")
-    assert remark == "their prompts lack the instructions of agent.name=react, so another agent played them"
+    records = [*shown_by("act"), *shown_by("react"), talk("a")]
+    remark = check_agent(crafting("react"), records, "episodes.records")
+    assert remark == "1 of 2 prompts of episodes.records lack the instructions of agent.name=react"
     assert check_agent(crafting("act"), [talk("a")], "episodes.records") == "", "episodes of another environment"
