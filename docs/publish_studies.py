@@ -65,6 +65,14 @@ CLAIMS = {
             ("guess_number_small", "Groups that go on until a success beat the long limit (12)", "GuessNumber to 12"),
         )
     },
+    "by_task_equal": [
+        ("Groups that go on until a success beat the short limit (5), TextCraft of 4 turns", "ours", "deepen"),
+        ("... the limit with the most signal per turn, by task", "ours", "signal"),
+        ("... a ladder of limits by task", "ours", "ladder"),
+        ("... a growing limit (5, 10, 16)", HORIZON, "staged"),
+        ("... the long limit (16)", "control", "fixed_long"),
+        ("... 1.5 times the turns that the oracle needs", "control", "oracle"),
+    ],
     "horizon_smollm2": [("Growing (4, 6, 8) beats the long limit (8), SmolLM2-135M on TextCraft", HORIZON, "staged")],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
