@@ -261,7 +261,7 @@ bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in 
 	python -m tests.bench.viewer
 
 .PHONY: bench-reports
-bench-reports: setup ## Measure leaderboard and failures on 100,000 episodes (two minutes)
+bench-reports: setup ## Measure leaderboard and failures on 100,000 episodes (a minute)
 	python -m tests.bench.reports
 
 .PHONY: screenshots

@@ -232,6 +232,12 @@ def test_rates_over_approved_episodes_say_how_many_a_person_approved_and_rejecte
     assert "in 1 counted episode a person approved actions" in only_approved and "rejected" not in only_approved
 
 
+def test_refused_requests_are_counted_by_kind_and_in_no_rate():
+    refused = record("a", stop=StopReason.REQUEST_REFUSED) | {"error": "content_filter: not allowed"}
+    overall = summarize([refused, record("b", True)])[-1]
+    assert (overall.refused, overall.episodes, overall.env_errors) == ({"content_filter": 1}, 1, 0)
+
+
 def test_actions_that_rules_rejected_are_counted_and_their_policy_is_named():
     records = [reviewed("a", "rejected", "rule"), reviewed("b", "rejected", "rule"), reviewed("c", "approved", "rule")]
     records[0]["turns"][1]["review"] = records[0]["turns"][0]["review"]

@@ -260,6 +260,12 @@ def test_the_report_says_what_was_not_tried():
     assert untried.startswith("Not tried: ") and "after turn 30" in untried
 
 
+def test_the_tasks_on_which_a_policy_earns_more_than_random_actions_are_counted():
+    report = attack_env(NotAvailable(), TASKS, turns=6, limit_s=90)
+    assert report.above == sum(number % 2 == 0 for number in range(TASKS))
+    assert attack_env(Vault(), TASKS, turns=6, limit_s=90).above == 0
+
+
 def test_the_upper_limit_is_that_of_clopper_and_pearson():
     assert upper_limit(0, 50) == pytest.approx(1 - 0.05 ** (1 / 50))
     assert upper_limit(3, 20) == pytest.approx(0.34366, abs=1e-4)

@@ -142,3 +142,10 @@ def test_supervised_training_plays_its_checkpoints_and_keeps_the_best(folder):
     log.write_text(first)  # as if the run had been killed while it played its last checkpoint
     finished(start(folder, "sft", *keys), timeout_s=300)
     assert log.read_text() == first + last
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo"])
+def test_records_of_another_agent_are_refused_before_the_start(folder, name):
+    key = {"sft": "episodes", "dpo": "preference"}[name]
+    with pytest.raises(ConfigError, match=rf"agent\.name='act' finds no action in .* replies of {key}\.records"):
+        checked(folder, "agent.name=act", name=name)
