@@ -26,7 +26,7 @@ def plan_study(file: File) -> None:
 def start_study(
     file: File,
     out: Out = None,
-    jobs: Annotated[int, typer.Option(help="Concurrent runs, one core each.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Concurrent runs, an equal share of the cores each.", min=1)] = 1,
     new_code: Annotated[bool, typer.Option("--new-code", help="Continue although the code has changed.")] = False,
 ) -> None:
     """Play the missing runs of a study, and write its report."""

@@ -16,9 +16,10 @@ from tests.support.episodes import talk
 from verl_agent.commands.cli import app
 from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
-from verl_agent.study.execution import Execution, claim_study, train_command, turns_by_step, validations
+from verl_agent.study.execution import Execution, claim_study
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import write_study_report
+from verl_agent.study.verl_runs import end_when_spent, train_command, turns_by_step, validations
 
 SMALL = [
     *("env.train_tasks=small_train", "env.eval_tasks=small_test", "env.options.ranges=null", "horizon.max_turns=[5]"),
@@ -135,6 +136,23 @@ def test_turns_of_a_step_are_those_of_all_workers_of_its_last_start(tmp_path):
         file = tmp_path / ("episodes" if records else "metrics") / f"{name}.jsonl"
         file.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
     assert turns_by_step(tmp_path) == {1: 5, 2: 7, 3: 1}
+
+
+@pytest.mark.parametrize(("budget", "ends"), [(3, True), (4, False)])
+def test_a_training_run_ends_after_the_validation_that_follows_its_last_turn(budget, ends, tmp_path):
+    """The run is a process that logs a validation after three turns and sleeps."""
+    for folder in ("metrics", "episodes"):
+        (tmp_path / folder).mkdir()
+    record = talk("a b c", purpose="train") | {"step": 1}
+    (tmp_path / "episodes/20261101T100100-host-1.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
+    logged = {"step": 1, "data": {"val-aux/textcraft/success/mean@1": 0.5}}
+    code = (
+        "import pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text(sys.argv[2]); time.sleep(float(sys.argv[3]))"
+    )
+    arguments = [str(tmp_path / "metrics/20261101T100000.jsonl"), json.dumps(logged) + "\n", "600" if ends else "6"]
+    with Popen([sys.executable, "-c", code, *arguments]) as run:
+        end_when_spent(run, tmp_path, budget)
+        assert run.returncode == (-signal.SIGTERM if ends else 0)
 
 
 def test_a_validation_has_the_means_of_training_since_the_one_before(tmp_path):

@@ -1,0 +1,34 @@
+"""Test how the worker processes of a study share a machine."""
+
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from verl_agent.study.execution import begin_worker
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process chooses its cores on Linux only")
+def test_each_worker_has_its_own_cores():
+    whole, context = os.sched_getaffinity(0), get_context("spawn")
+    for jobs in {1, min(2, len(whole))}:
+        barrier = context.Manager().Barrier(jobs)  # so that each worker has one of the calls
+        with ProcessPoolExecutor(jobs, context, begin_worker, (context.Value("i", 0), jobs)) as pool:
+            shares = [future.result() for future in [pool.submit(_cores, barrier) for _ in range(jobs)]]
+        assert set().union(*shares) == whole
+        assert sum(map(len, shares)) == len(whole)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process chooses its cores on Linux only")
+def test_a_worker_beyond_the_number_of_cores_has_all_of_them():
+    whole, context = os.sched_getaffinity(0), get_context("spawn")
+    jobs = len(whole) + 1
+    with ProcessPoolExecutor(1, context, begin_worker, (context.Value("i", jobs - 1), jobs)) as pool:
+        assert pool.submit(os.sched_getaffinity, 0).result() == whole
+
+
+def _cores(barrier) -> set[int]:
+    barrier.wait(60)
+    return os.sched_getaffinity(0)
