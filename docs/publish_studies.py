@@ -73,6 +73,11 @@ CLAIMS = {
         ("... the long limit (16)", "control", "fixed_long"),
         ("... 1.5 times the turns that the oracle needs", "control", "oracle"),
     ],
+    "by_task_smollm2": [
+        ("The limit with the most signal per turn, by task, beats the long limit (10), SmolLM2-135M", "ours", "signal"),
+        ("... a growing limit (3, 6, 10)", HORIZON, "staged"),
+        ("... the short limit (3) alone", "control", "fixed_short"),
+    ],
     "horizon_smollm2": [("Growing (4, 6, 8) beats the long limit (8), SmolLM2-135M on TextCraft", HORIZON, "staged")],
     "fresh_optimizer_guess_number": [
         ("A new optimizer at each stage helps, GuessNumber to 12", "[ProRL](https://arxiv.org/abs/2507.17512)", "fresh")
