@@ -103,11 +103,11 @@ class PerTask:
     """`signal`: the limit with the most learning signal per turn. `ladder`: a higher limit after groups without a
     success that the limit ended, a lower one when the task is solved in fewer turns."""
     window: Count = 32
-    """Latest episodes of a task from which its limit follows."""
+    """Latest episodes of a task from which its limit follows; with `ladder` the latest solved ones."""
     explore: Annotated[Share, Needs("horizon.per_task.rule", "signal")] = 0.1
-    """Share of the groups of a task that play at the next higher limit."""
+    """Share of the groups that play the next higher limit, or any higher one while no episode has solved the task."""
     prior: Annotated[float, Field(ge=0), Needs("horizon.per_task.rule", "signal")] = 4.0
-    """Episodes that the other tasks of the category count together, where the task has few of its own, >= 0."""
+    """Episodes that those of the whole category count at each turn, >= 0; 0 to leave the category out."""
     patience: Annotated[Count, Needs("horizon.per_task.rule", "ladder")] = 2
     """Groups in a row without a success that the limit ended, after which the limit grows."""
     slack: Annotated[float, Field(ge=1), Needs("horizon.per_task.rule", "ladder")] = 1.5

@@ -2,14 +2,15 @@
 
 import json
 from random import Random
-from typing import get_type_hints
 
 import pytest
 
+from tests import ROOT
 from tests.support.packages import write_metadata
+from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import SCHEDULE_GROUP, Adaptive, Horizon, Outcome, PerTask, Replay, Schedule
-from verl_agent.sections import Needs, section
+from verl_agent.sections import section
 from verl_agent.training.task_limits import hazards, luby, signal_per_turn
 from verl_agent.training.turn_limits import new_schedule
 from verl_agent.types import TaskItem
@@ -278,12 +279,25 @@ def test_a_choice_between_one_limit_raises_config_error(chosen):
         Horizon([4], **chosen)
 
 
-@pytest.mark.parametrize(("rule", "key"), [("ladder", "explore"), ("ladder", "prior"), ("signal", "patience")])
-def test_settings_of_the_other_rule_are_refused(rule, key):
-    needs = next(
-        one for one in get_type_hints(PerTask, include_extras=True)[key].__metadata__ if isinstance(one, Needs)
-    )
-    assert rule not in needs.values
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ("rule:ladder,explore:0.3", "explore=0.3"),
+        ("rule:ladder,prior:9", "prior=9"),
+        ("rule:signal,patience:9", "patience=9"),
+        ("slack:2", "slack=2"),
+        ("rule:ladder,patience:9,slack:2", ""),
+        ("explore:0.3,prior:9", ""),
+    ],
+)
+def test_settings_of_the_other_rule_are_refused(options, refused):
+    overrides = ["horizon.max_turns=[4,8]", f"horizon.per_task={{{options}}}"]
+    recipe = ROOT / "recipes/textcraft/grpo.yaml"
+    if not refused:
+        compose_training(recipe, overrides)
+        return
+    with pytest.raises(ConfigError, match=rf"horizon\.per_task\.{refused} has no effect: it is read only with"):
+        compose_training(recipe, overrides)
 
 
 # Limits by task
@@ -351,6 +365,31 @@ def test_a_share_of_the_groups_plays_one_limit_higher():
     schedule.observe(played("task", [3, 3, -4, -4], 8))
     higher = sum(schedule.limit(step, TASK) == 8 for step in range(1, 2001)) / 2000
     assert abs(higher - 0.25) < 0.04
+
+
+def test_an_unsolved_task_explores_all_higher_limits_where_its_category_is_easy():
+    """The easy task of the category is solved in 3 turns, the hard one needs more than 8."""
+    schedule, hard = without_luck("signal", [4, 8, 16], explore=0.25), TaskItem("env", "hard")
+    schedule.observe(played("easy", [3, 3, -4, -4], 4) + played("hard", [-4] * 4, 4))
+    limits = [schedule.limit(step, hard) for step in range(1, 2001)]
+    assert [abs(limits.count(limit) / 2000 - 0.125) < 0.03 for limit in (8, 16)] == [True, True]
+    schedule.observe(played("hard", [12, 12, -16, -16] * 4, 16))
+    assert schedule.limit(next(step for step, limit in enumerate(limits, start=1) if limit == 4), hard) == 16
+
+
+def test_a_category_that_does_not_count_leaves_an_unsolved_task_to_lubys_sequence():
+    schedule = without_luck("signal", [2, 4], explore=0.0, prior=0.0)
+    schedule.observe(played("easy", [1, 1, -2, -2], 2) + played("hard", [-2] * 4, 2))
+    schedule.observe(played("hard", [-2] * 4, 2))
+    assert schedule.limit(3, TaskItem("env", "hard")) == 4
+
+
+def test_the_ladder_does_not_count_groups_that_began_under_a_lower_limit():
+    """With asynchronous rollout they return after the task has climbed."""
+    schedule = without_luck("ladder", [4, 8, 16], patience=1)
+    schedule.observe(played("task", [-4] * 4, 4))
+    schedule.observe(played("task", [-4] * 4, 4))
+    assert schedule.limit(3, TASK) == 8
 
 
 def test_the_ladder_climbs_after_groups_that_the_limit_ended_and_descends_to_what_is_needed():

@@ -140,7 +140,7 @@ def compose_plannable(recipe: Path, overrides: Sequence[str], gpus: int) -> "tup
     if not run.on_cpu and int(run.engine.ranks) > gpus:
         raise ConfigError(f"{PARALLEL} exceeds --gpus={gpus}. Add {PARALLEL}=1 to the command, or raise --gpus.")
     horizon = run.values["horizon"]
-    shaped = [key for key in ("grow_by", "adaptive", "schedule", "replay") if horizon.get(key)]
+    shaped = [key for key in ("grow_by", "adaptive", "per_task", "deepen", "schedule", "replay") if horizon.get(key)]
     shaped += ["order"] if horizon.get("order", "growing") != "growing" else []
     shaped += ["steps_per_stage"] if isinstance(horizon.get("steps_per_stage"), list) else []
     if shaped:

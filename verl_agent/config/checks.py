@@ -23,8 +23,9 @@ from verl_agent.config.catalogue import (
     own_type,
     recipe_text,
     rows_of,
+    sections,
 )
-from verl_agent.config.keys import FREE, check_kind, leaves, reference
+from verl_agent.config.keys import FREE, check_kind, leaves, plain_defaults, reference
 from verl_agent.config.mixture import ENTRY_SECTIONS
 from verl_agent.config.overlays import check_overlay_kinds
 from verl_agent.errors import ConfigError, did_you_mean
@@ -84,6 +85,8 @@ def check_effects(config: DictConfig, base: str) -> None:
         config: whole config; its interpolations need not be resolved.
     """
     known, shipped, plain = default_values(config, base), _in_overlays(), environments(OmegaConf.to_container(config))
+    unlisted = unlisted_defaults(base, known)  # of sections that are null in the base YAML
+    known = unlisted | known
     views = {"": config} if "" in plain else {entry: OmegaConf.create(dict(view)) for entry, view in plain.items()}
     found: dict[str, dict[str, str]] = {}
     for entry, view in views.items():
@@ -94,7 +97,7 @@ def check_effects(config: DictConfig, base: str) -> None:
                 continue
             row, *around = rows_of(name, base) or [KeyRow()]
             around = [] if value in shipped.get(key, ()) else around  # set by an overlay for all its users
-            reason = next(filter(None, (problem(one, view) for one in (row, *around))), "")
+            reason = next(filter(None, (problem(one, view, unlisted) for one in (row, *around))), "")
             found.setdefault(name, {})[entry] = reason and _message(view, name, reason, known[name], base)
     for messages in found.values():
         if all(messages.values()):
@@ -179,14 +182,21 @@ def environments(plain: Any) -> Mapping[str, Mapping[str, Any]]:
     return views or {"": plain}
 
 
-def problem(row: KeyRow, config: DictConfig) -> str:
-    """Return the reason why a key has no effect in a run, and what to do; empty if it has one."""
+def problem(row: KeyRow, config: DictConfig, unlisted: Mapping[str, Any] | None = None) -> str:
+    """Return the reason why a key has no effect in a run, and what to do; empty if it has one.
+
+    Args:
+        unlisted: defaults of keys that the config need not list.
+    """
     if row.unread:
         return f"nothing reads it. {row.instead}".strip()
     if row.effect == "none":
         return row.instead
     for condition in row.conditions:
         values = {key: OmegaConf.select(config, key) for key in condition}
+        for key, default in (unlisted or {}).items():
+            if key in values and values[key] is None and OmegaConf.select(config, key.rpartition(".")[0]) is not None:
+                values[key] = default
         if not any(is_met(values[key], allowed) for key, allowed in condition.items()):
             present = f", not {recipe_text(*values.values())}" if len(values) == 1 else ""
             return f"it is read only with {condition_text(condition, values.get)}{present}. {row.instead}".strip()
@@ -202,6 +212,12 @@ def default_values(config: DictConfig, base: str = TRAINING) -> dict[str, Any]:
         return dict(leaves(reference(base, *engine)))
     values = dict(leaves(reference(base, "agent_device=cpu", *engine)))
     return values | dict(leaves(OmegaConf.to_container(OmegaConf.load(CPU))))
+
+
+def unlisted_defaults(base: str, listed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the fields of sections that are null in a base YAML, by key."""
+    null = [one for one in sections(base) if one.key in listed and listed[one.key] is None]
+    return {f"{one.key}.{name}": default for one in null for name, default in plain_defaults(one.kind).items()}
 
 
 @cache

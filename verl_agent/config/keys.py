@@ -101,11 +101,16 @@ def reference(base: str, *choices: str) -> dict[str, Any]:
         node: Any = plain
         for part in section.key.split("."):
             node = node.get(part) if isinstance(node, dict) else None
-        for field in fields(section.kind) if section.base == base and isinstance(node, dict) else ():
-            default = getattr(field.default, "default", field.default)
-            if isinstance(default, PLAIN):
-                node.setdefault(field.name, default)
+        if section.base == base and isinstance(node, dict):
+            for name, default in plain_defaults(section.kind).items():
+                node.setdefault(name, default)
     return plain
+
+
+def plain_defaults(kind: type) -> dict[str, Any]:
+    """Return the defaults of the fields of a settings class that are plain values, by name."""
+    found = {one.name: getattr(one.default, "default", one.default) for one in fields(kind)}
+    return {name: default for name, default in found.items() if isinstance(default, PLAIN)}
 
 
 def add_free_keys(argument: str) -> str:

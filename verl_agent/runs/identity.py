@@ -30,7 +30,14 @@ TASK_IDS = "ids of env.train_tasks"
 VERSION = 2
 MAX_LISTED = 5
 """Number of changed settings in a message."""
-OPEN = (*FREE, "horizon.adaptive.", "optim.override_optimizer_config.", "data.mm_processor_kwargs.")
+OPEN = (
+    *FREE,
+    "horizon.adaptive.",
+    "horizon.per_task.",
+    "horizon.replay.",
+    "optim.override_optimizer_config.",
+    "data.mm_processor_kwargs.",
+)
 """Sections whose keys the recipe chooses. In all others, a key that one side lacks is one of another version."""
 
 _locks: dict[Path, FileLock] = {}

@@ -52,7 +52,7 @@ def least_steps(config: Mapping[str, Any], env: RunEnv, study: Study) -> int:
     """Return the training steps of a budget if each episode lasts until the longest turn limit.
 
     Raises:
-        ConfigError: a step has no episodes, or a run of `verl-agent train` has fewer steps.
+        ConfigError: a step has no episodes, or a run of `verl-agent train` has fewer steps or no evaluation.
     """
     sections = resolved(config, ("data", "actor_rollout_ref", "trainer", "algorithm"))
     episodes = 1
@@ -64,6 +64,12 @@ def least_steps(config: Mapping[str, Any], env: RunEnv, study: Study) -> int:
     least, total = math.ceil(budget / (episodes * longest)), value_at(sections, "trainer.total_training_steps")
     plays_more = value_at(sections, "algorithm.filter_groups.enable")  # it replaces groups of equal returns
     plays_more |= issubclass(load_adapter(env.env.name), Arena)  # the limit is that of each seat
+    frequency = value_at(sections, "trainer.test_freq")
+    if study.runner == "train" and not (isinstance(frequency, int) and frequency >= 1):
+        raise ConfigError(
+            f"trainer.test_freq={frequency} evaluates no step of training. Allowed: a whole number from 1, the steps "
+            "between two evaluations; a run ends at the first one after its budget."
+        )
     if study.runner == "train" and isinstance(total, int) and total < least and not plays_more:
         raise ConfigError(
             f"trainer.total_training_steps={total} cannot spend study.budget_turns={budget}. Allowed: {least} or more, "

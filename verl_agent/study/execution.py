@@ -1,6 +1,7 @@
 """Execution of a study: its runs one or two at a time, resumed where they stopped, with an estimate of the end."""
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verl_agent.config.composing import compose_training, read_yaml
-from verl_agent.config.keys import leaves
+from verl_agent.config.keys import leaves, value_at
 from verl_agent.envs.machine.processes import end_with_parent
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import claim, read_settings
@@ -26,13 +27,14 @@ from verl_agent.study.plan import Plan
 from verl_agent.study.runs import Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
 from verl_agent.study.settings import LOWER_IS_BETTER
 from verl_agent.study.verl_runs import train_with_verl
-from verl_agent.system.resources import make_folder
+from verl_agent.system.resources import make_folder, read_text
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
 
 RECORD = "study.json"
 """File with the hashes of the study, its configs and the code."""
+RANKS = "trainer.n_gpus_per_node"
 FAILED = "failed.txt"
 """File with the runs that have failed, one a line; other starts play them last."""
 ROOM_MB = 300
@@ -73,8 +75,7 @@ def play_run(plan: Plan, run: Run, out: Path) -> float:
 def begin_worker(begun: "Synchronized[int]", jobs: int) -> None:
     """Take a share of this machine's cores, and let a worker process end with its parent, and silently at Ctrl-C.
 
-    Threads that wait for each other on shared cores cost more than they bring. Two runs of SmolLM2 on two cores with
-    one core each took 1.4 times the time of one run alone on both.
+    Runs that share cores wait for each other's threads.
 
     Args:
         begun: number of worker processes that have begun.
@@ -83,10 +84,26 @@ def begin_worker(begun: "Synchronized[int]", jobs: int) -> None:
     with begun.get_lock():
         own, begun.value = begun.value, begun.value + 1
     if sys.platform == "linux":  # elsewhere a process cannot choose its cores
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[own::jobs] or cores)
+        with suppress(OSError):  # nor in some containers
+            os.sched_setaffinity(0, shares_of_cores(jobs)[own])
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def shares_of_cores(jobs: int) -> list[list[int]]:
+    """Return the logical cores of each of several processes: equal numbers of whole cores, or all if there are fewer.
+
+    Logical cores of one physical core stay together.
+    """
+
+    def place(core: int) -> tuple[int, int]:
+        siblings = re.match(r"\d+", read_text(f"/sys/devices/system/cpu/cpu{core}/topology/core_cpus_list"))
+        return int(siblings[0]) if siblings else core, core
+
+    cores = sorted(os.sched_getaffinity(0), key=place)
+    if jobs > len(cores):
+        return [cores] * jobs
+    return [cores[own * len(cores) // jobs : (own + 1) * len(cores) // jobs] for own in range(jobs)]
 
 
 class Execution:
@@ -104,12 +121,21 @@ class Execution:
                 tasks, or a run fails.
         """
         plan, study, out = self._plan, self._plan.study, self._out
+        first = search_runs(plan) or study_runs(plan, study.seeds, self._arms)
         if study.runner == "tiny":
-            first = search_runs(plan) or study_runs(plan, study.seeds, self._arms)
             for run in first:
                 if run.seed == first[0].seed:
                     config = compose_training(plan.recipe, run_overrides(plan, run, out))
                     check_batch(config, study.tiny_of(run.arm).later_tasks)
+        elif sys.platform == "linux":
+            share = min(map(len, shares_of_cores(self._jobs)))
+            for run in (one for one in first if one.seed == first[0].seed):
+                sections = compose_training(plan.recipe, run_overrides(plan, run, out))
+                if share < (ranks := value_at(sections, RANKS)) and value_at(sections, "trainer.device") == "cpu":
+                    raise ConfigError(
+                        f"{run} has {RANKS}={ranks}, and --jobs={self._jobs} gives it {share} of this machine's cores. "
+                        "Lower one of them."
+                    )
         make_folder(out, "--out")
         check_same_file(plan.file, out)
         claim_study(out, plan.facts, new_code)

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +26,8 @@ LOGGED = {
 }
 """Measurements of training in a point of `runner: train`, and the metrics that hold them: the first that is logged."""
 
+PLAYED = "timing_s/step"
+"""Metric of a step that was trained."""
 LOOK_S = 5.0
 """Seconds between two looks at whether a run has spent its turns."""
 
@@ -38,9 +40,15 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
     """
     folder.mkdir(parents=True, exist_ok=True)
     command, root = train_command(recipe, overrides, folder / "train"), folder / "train"
-    with (folder / "output.txt").open("a", encoding="utf-8") as output:
-        run = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=end_with_parent)
-        end_when_spent(run, root, budget)
+    with (
+        (folder / "output.txt").open("a", encoding="utf-8") as output,
+        subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=end_with_parent) as run,
+    ):
+        try:
+            end_when_spent(run, root, budget)
+        except BaseException:
+            run.terminate()
+            raise
     points = validations(root)
     spent = spent_turns(points)
     if spent < budget and run.returncode:
@@ -63,12 +71,15 @@ def end_when_spent(run: subprocess.Popen[bytes], root: Path, budget: int) -> Non
     Its `trainer.total_training_steps` is thus an upper bound: how many steps a budget has depends on how long the
     episodes become.
     """
-    logged = 0
+    seen = -1
     while run.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             run.wait(LOOK_S)
-        before, logged = logged, sum(log.stat().st_size for log in (root / "metrics").glob("*.jsonl"))
-        if run.returncode is None and logged > before and spent_turns(validations(root)) >= budget:
+        before, seen = (
+            seen,
+            max((step for step, values in logged_steps(root).items() if success_of(values) is not None), default=-1),
+        )
+        if run.returncode is None and seen != before and spent_turns(validations(root)) >= budget:
             run.terminate()
             run.wait()
 
@@ -92,20 +103,41 @@ def validations(root: Path) -> list[Point]:
     """
     points, spent, seconds, turns = list[Point](), 0, 0.0, turns_by_step(root)
     since: dict[str, list[float]] = {name: [] for name in LOGGED}
-    for step, values in read_metrics(sorted((root / "metrics").glob("*.jsonl"))).items():
-        spent, seconds = spent + turns.get(step, 0), seconds + values.get("timing_s/step", 0.0)
+    for step, values in logged_steps(root).items():
+        spent, seconds = spent + turns.get(step, 0), seconds + values.get(PLAYED, 0.0)
         for name, metrics in LOGGED.items():
             since[name] += [values[metric] for metric in metrics if metric in values][:1]
-        for score in validation_scores(values):
-            if score.measure == "success":
-                means = {name: sum(found) / len(found) for name, found in since.items() if found}
-                points.append({"step": step, "turns": spent, "seconds": seconds, "success": score.value, **means})
-                since = {name: [] for name in LOGGED}
+        if (success := success_of(values)) is not None:
+            means = {name: sum(found) / len(found) for name, found in since.items() if found}
+            points.append({"step": step, "turns": spent, "seconds": seconds, "success": success, **means})
+            since = {name: [] for name in LOGGED}
     return points
 
 
+def logged_steps(root: Path) -> dict[int, dict[str, float]]:
+    """Return the metrics of a run by step.
+
+    A start that resumed the run replaces all steps of earlier ones from the first that it trained: they led to weights
+    that are lost.
+    """
+    steps: dict[int, dict[str, float]] = {}
+    for log in sorted((root / "metrics").glob("*.jsonl")):
+        found = read_metrics(log)
+        first = min((step for step, values in found.items() if PLAYED in values), default=None)
+        for step in [step for step in steps if first is not None and step >= first]:
+            del steps[step]
+        for step, values in found.items():
+            steps.setdefault(step, {}).update(values)
+    return dict(sorted(steps.items()))
+
+
+def success_of(values: Mapping[str, float]) -> float | None:
+    """Return the success of the validation in the metrics of a step; None without one."""
+    return next((score.value for score in validation_scores(values) if score.measure == "success"), None)
+
+
 def turns_by_step(root: Path) -> dict[int, int]:
-    """Return the environment turns of each training step of a run; the last start that played a step counts.
+    """Return the environment turns of each training step of a run; see `logged_steps` for runs that were resumed.
 
     The records of a start lie in a file of each worker process. Names begin with the time.
     """
@@ -117,6 +149,7 @@ def turns_by_step(root: Path) -> dict[int, int]:
             if record["purpose"] == "train":
                 played[before[-1]][record["step"]] += len(record["turns"])
     turns: dict[int, int] = {}
-    for start in starts:  # a resumed run plays steps again that were not saved
-        turns |= played[start]
+    for start in starts:
+        first = min(played[start], default=None)
+        turns = {step: number for step, number in turns.items() if first is None or step < first} | played[start]
     return turns

@@ -41,7 +41,11 @@ class Ladder(Schedule):
             self._remember(task, solved, self._rule.window)
             self._remember(f"/{group[0].category}", solved, KIND_WINDOW)
             rung = self._rungs.get(task, self.stages.index(group[0].limit))
-            failed = 0 if solved else self._failed.get(task, 0) + any(one.limited for one in group)
+            failed = (
+                0
+                if solved
+                else self._failed.get(task, 0) + any(one.limited and one.limit >= self.stages[rung] for one in group)
+            )  # with asynchronous rollout a group may have begun under a lower limit
             if 2 * len(solved) >= len(group):
                 rung = min(rung, self._covering(task, rung))
             elif failed >= self._rule.patience:
@@ -76,8 +80,9 @@ class Signal(Schedule):
 
     p(L) is the probability to solve the task within L turns, T the turns of an episode. Both follow from the hazards of
     the latest episodes, which a limit censors (Kaplan and Meier 1958; with unsuccessful ends as a competing risk,
-    Aalen and Johansen 1978). While neither the task nor its category has a success, its groups play Luby's sequence of
-    limits (Luby, Sinclair and Zuckerman 1993): 1, 1, 2, 1, 1, 2, 4, ... as powers of two of the number of a limit.
+    Aalen and Johansen 1978). While neither the task nor its category, if that counts, has a success, its groups play
+    Luby's sequence of limits (Luby, Sinclair and Zuckerman 1993): 1, 1, 2, 1, 1, 2, 4, ... as powers of two of the
+    number of a limit.
     """
 
     def __init__(self, horizon: Horizon, rule: PerTask) -> None:
@@ -92,19 +97,16 @@ class Signal(Schedule):
     def limit(self, step: int, item: TaskItem) -> int:
         values = self._values(item)
         best = max(range(len(values)), key=lambda rung: (values[rung], -rung)) if values else 0
-        if not values or values[best] == 0:
-            if any(values):
-                best = 0
-            elif not self._solved(item):
+        own = self._tasks.get(item.id, ())
+        of_kind = self._kinds.get(item.category, ()) if self._rule.prior else ()
+        if not any(values):
+            if not any(solved for _, solved, _ in (*own, *of_kind)):
                 best = luby(self._groups.get(item.id, 0) + 1).bit_length() - 1
-        elif Random(f"{step} {item.id}").random() < self._rule.explore:
+        elif (draw := Random(f"{step} {item.id}")).random() < self._rule.explore:
             best += 1
+            if not any(solved for _, solved, _ in own):  # its category may need far fewer turns
+                best = draw.randrange(best, max(best + 1, len(self.stages)))
         return self.stages[min(best, len(self.stages) - 1)]
-
-    def _solved(self, item: TaskItem) -> bool:
-        """Return True if an episode of the task or of its category has solved it."""
-        known = (*self._tasks.get(item.id, ()), *self._kinds.get(item.category, ()))
-        return any(solved for _, solved, _ in known)
 
     def _values(self, item: TaskItem) -> list[float]:
         """Return the signal per turn of each limit of which something is known."""

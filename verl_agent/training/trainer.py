@@ -44,7 +44,7 @@ from verl_agent.training.turns import BATCH_TURNS, BatchTurns
 from verl_agent.training.verl_config import for_trainer
 
 STATE_FILE, BASELINES_FILE = "horizon.json", "baselines.json"
-"""Files in a checkpoint: the state of adaptive horizons, and the running baselines of roles."""
+"""Files in a checkpoint: the states of schedules of turn limits, and the running baselines of roles."""
 EMPTY_STEPS = 10
 """Most consecutive steps in which `credit.truncated=drop` may leave no episode in the loss."""
 LONGER = "Raise horizon.max_turns or the token budgets, choose easier tasks, or set credit.truncated=as_is."
@@ -267,9 +267,14 @@ class EpisodeTraining(DistilledTraining):
             ConfigError: the checkpoint lacks one.
         """
         super()._load_checkpoint()
-        if self.global_steps and self.turn_limits.saved():
+        if self.global_steps:
+            self._restore_states()
+
+    def _restore_states(self) -> None:
+        file = self.plan.schedule.folder / f"global_step_{self.global_steps}" / STATE_FILE
+        if file.is_file() or self.turn_limits.saved():  # a package's own schedule may begin with an empty state
             self.turn_limits.restore(self._saved_state(STATE_FILE))
-        if self.global_steps and self.plan.estimation.name == "rae":
+        if self.plan.estimation.name == "rae":
             self._baselines.update(self._saved_state(BASELINES_FILE))
 
     def _saved_state(self, name: str) -> Any:

@@ -132,8 +132,8 @@ def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
         filters: `algorithm.filter_groups.enable`.
 
     Raises:
-        ConfigError: groups have one episode or several seats, the filter hides outcomes, or the model reads how many
-            turns are left.
+        ConfigError: groups have one episode or several seats, the filter hides outcomes, a judge decides what is
+            solved, or the model reads how many turns are left.
     """
     horizon, env, seats = run_env.horizon, run_env.env, getattr(run_env.live, "policy_seats", ())
     key = "horizon.deepen=true" if horizon.deepen else "horizon.per_task"
@@ -153,6 +153,11 @@ def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
         raise ConfigError(
             f"horizon.deepen=true with actor_rollout_ref.rollout.n={samples}: a group of one episode stops at its "
             "first success anyway. Set rollout.n to 2 or more, or horizon.deepen=false and one limit."
+        )
+    if horizon.deepen and run_env.judge.rubric is not None:
+        raise ConfigError(
+            "horizon.deepen=true is not allowed with judge.rubric: a group goes on until an episode has solved the "
+            "task, and the judge grades episodes that have ended. Set horizon.deepen=false, or judge.rubric=null."
         )
     if horizon.deepen and run_env.new_agent().turns_left:
         raise ConfigError(

@@ -84,6 +84,8 @@ def test_a_new_or_removed_option_is_a_difference(was, now):
         "learn.env.options",
         "explore.toy.agent.options",
         "horizon.adaptive",
+        "horizon.per_task",
+        "horizon.replay",
         "critic.optim.override_optimizer_config",
     ],
 )

@@ -317,6 +317,12 @@ def test_an_arm_of_verl_whose_steps_cannot_spend_the_budget_raises_config_error(
     assert make_plan(written(strata={"one": BATCH}, arms=arms)).steps["short"] == 16  # played until the budget is spent
 
 
+@pytest.mark.parametrize("frequency", [-1, 0])
+def test_runs_of_verl_without_evaluations_raise_config_error(frequency, written):
+    with pytest.raises(ConfigError, match=rf"trainer\.test_freq={frequency} evaluates no step of training"):
+        make_plan(written(strata={"one": [*BATCH, f"trainer.test_freq={frequency}"]}, runner="train"))
+
+
 def test_each_seat_of_an_arena_spends_the_budget(written):
     recipe = str(ROOT / "recipes/openspiel/rae_cpu.yaml")
     arms = {"one": ["trainer.total_training_steps=1"], "two": ["trainer.total_training_steps=1", f"{RATE}=7e-5"]}

@@ -56,6 +56,11 @@ def test_a_plan_ends_with_the_command_that_fits(tmp_path: Path) -> None:
         ([str(RECIPE), "data.seeed=1"], "data.seeed is not a setting of this recipe. Did you mean 'seed'?"),
         ([str(RECIPE), "horizon.grow_by=4", "horizon.up_to=24"], "sets horizon.grow_by, which fits its own"),
         ([str(RECIPE), "horizon.max_turns=[4,8]", "horizon.order=random"], "sets horizon.order, which fits its own"),
+        ([str(RECIPE), "horizon.max_turns=[4,8]", "horizon.deepen=true"], "sets horizon.deepen, which fits its own"),
+        (
+            [str(RECIPE), "horizon.max_turns=[4,8]", "horizon.per_task={rule: signal}"],
+            "sets horizon.per_task, which fits its own",
+        ),
         ([str(RECIPE.parent)], "is a folder. Choose one of its recipes"),
     ],
 )

@@ -155,6 +155,27 @@ def test_a_training_run_ends_after_the_validation_that_follows_its_last_turn(bud
         assert run.returncode == (-signal.SIGTERM if ends else 0)
 
 
+def test_a_start_that_resumed_a_run_replaces_the_steps_that_it_trains_again(tmp_path):
+    """The first start played four steps and validated two; the second one went on after step 1."""
+    (tmp_path / "metrics").mkdir()
+    (tmp_path / "episodes").mkdir()
+    success, trained = "val-aux/textcraft/success/mean@1", {"timing_s/step": 1.0}
+    starts = {
+        "20261101T100000": {0: {success: 0.1}, 1: trained, 2: trained | {success: 0.2}, 4: trained | {success: 0.9}},
+        "20261101T110000": {1: {success: 0.15}, 2: trained | {success: 0.3}},
+    }
+    for start, steps in starts.items():
+        lines = [json.dumps({"step": step, "data": data}) + "\n" for step, data in steps.items()]
+        (tmp_path / f"metrics/{start}.jsonl").write_text("".join(lines), encoding="utf-8")
+        played = [
+            talk("a b c", purpose="train") | {"step": step} for step, data in steps.items() if "timing_s/step" in data
+        ]
+        file = tmp_path / f"episodes/{start[:-4]}0100-host-1.jsonl"
+        file.write_text("".join(f"{json.dumps(record)}\n" for record in played), encoding="utf-8")
+    found = [(point["step"], point["turns"], point["success"]) for point in validations(tmp_path)]
+    assert found == [(0, 0, 0.1), (1, 3, 0.15), (2, 6, 0.3)]
+
+
 def test_a_validation_has_the_means_of_training_since_the_one_before(tmp_path):
     (tmp_path / "metrics").mkdir()
     success = {"val-aux/textcraft/success/mean@1": 0.5}

@@ -24,6 +24,7 @@ from tests.support.bare_trainers import configure
 from verl_agent.config.plan import RunPlan, running
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
+from verl_agent.horizon import Schedule
 from verl_agent.models.checkpoints import find_damage, is_complete
 from verl_agent.rollout.seeds import TaskDraws
 from verl_agent.runs.hang_watch import PHASE_FILE
@@ -36,7 +37,7 @@ from verl_agent.training.phases import PHASE_OF_METHOD
 from verl_agent.training.saving import FinishingCallback
 from verl_agent.training.trainer import STATE_FILE, EpisodeTrainer
 from verl_agent.training.turn_limits import TurnLimits
-from verl_agent.types import StopReason
+from verl_agent.types import StopReason, TaskItem
 
 MIXTURE = [
     {
@@ -226,6 +227,33 @@ def test_checkpoint_without_the_horizons_state_raises_config_error(tmp_path):
     made.turn_limits.restore(made._saved_state(STATE_FILE))
     task = make_env("guess_number").tasks("small_train")[0]
     assert made.turn_limits.max_turns("guess_number", 4, task) == 5
+
+
+class Counted(Schedule):
+    """Schedule whose state is empty until it has seen episodes."""
+
+    def __init__(self) -> None:
+        super().__init__([4])
+        self.seen: dict[str, int] = {}
+
+    def limit(self, step: int, item: TaskItem) -> int:
+        return 4
+
+    def saved(self) -> dict[str, Any]:
+        return dict(self.seen)
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        self.seen = dict(saved)
+
+
+def test_a_schedule_that_begins_with_an_empty_state_is_restored(tmp_path):
+    made, folder = trainer(step=3, default_local_dir=str(tmp_path)), tmp_path / "global_step_3"
+    folder.mkdir()
+    made.turn_limits._schedules = {"guess_number": (own := Counted())}
+    made._restore_states()  # the checkpoint has no file, and the schedule needs none
+    (folder / STATE_FILE).write_text(json.dumps({"guess_number": {"a": 7}}))
+    made._restore_states()
+    assert own.seen == {"a": 7}
 
 
 def test_text_columns_are_object_arrays_after_collating():
