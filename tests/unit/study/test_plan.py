@@ -309,7 +309,8 @@ def test_a_step_without_episodes_raises_config_error(override, written):
 
 
 def test_an_arm_of_verl_whose_steps_cannot_spend_the_budget_raises_config_error(written):
-    arms = {name: [*own, "trainer.total_training_steps=6"] for name, own in ARMS.items()}
+    own = ["trainer.total_training_steps=6", "trainer.test_freq=2"]
+    arms = {name: [*of_arm, *own] for name, of_arm in ARMS.items()}
     with pytest.raises(ConfigError, match=r"arm short.*=6 cannot spend study\.budget_turns=1000.*16 or more"):
         make_plan(written(strata={"one": BATCH}, arms=arms, runner="train"))
     replaced = {"one": [*BATCH, "algorithm.filter_groups.enable=true", "algorithm.filter_groups.max_num_gen_batches=9"]}
@@ -325,7 +326,8 @@ def test_runs_of_verl_without_evaluations_raise_config_error(frequency, written)
 
 def test_each_seat_of_an_arena_spends_the_budget(written):
     recipe = str(ROOT / "recipes/openspiel/rae_cpu.yaml")
-    arms = {"one": ["trainer.total_training_steps=1"], "two": ["trainer.total_training_steps=1", f"{RATE}=7e-5"]}
+    own = ["trainer.total_training_steps=1", "trainer.test_freq=1"]
+    arms = {"one": own, "two": [*own, f"{RATE}=7e-5"]}
     assert make_plan(written(recipe=recipe, arms=arms, runner="train", budget_turns=100000)).steps["one"] > 1
 
 
