@@ -137,7 +137,7 @@ def success_of(values: Mapping[str, float]) -> float | None:
 
 
 def turns_by_step(root: Path) -> dict[int, int]:
-    """Return the environment turns of each training step of a run; see `logged_steps` for runs that were resumed.
+    """Return the environment turns of each training step of a run; the last start that played a step counts.
 
     The records of a start lie in a file of each worker process. Names begin with the time.
     """
@@ -149,7 +149,6 @@ def turns_by_step(root: Path) -> dict[int, int]:
             if record["purpose"] == "train":
                 played[before[-1]][record["step"]] += len(record["turns"])
     turns: dict[int, int] = {}
-    for start in starts:
-        first = min(played[start], default=None)
-        turns = {step: number for step, number in turns.items() if first is None or step < first} | played[start]
+    for start in starts:  # a resumed run plays steps again that were not saved
+        turns |= played[start]
     return turns
