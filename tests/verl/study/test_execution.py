@@ -120,6 +120,27 @@ def test_a_training_run_is_evaluated_before_its_first_step(tmp_path):
     assert not compose_training(recipe, [])["trainer"]["val_before_train"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a process chooses its cores on Linux only")
+def test_jobs_that_leave_a_run_fewer_cores_than_ranks_raise_config_error(tmp_path):
+    cores, path = len(os.sched_getaffinity(0)), tmp_path / "two.yaml"
+    ranks, share = [f"trainer.n_gpus_per_node={cores + 1}"], max(1, cores // 2)
+    values = {
+        "question": "Is it?",
+        "runner": "train",
+        "recipe": str(ROOT / "recipes/guess_number/grpo_cpu.yaml"),
+        "arms": {"long": [], "short": ["horizon.max_turns=[2]"]},
+        "strata": {
+            "small": [*ranks, "horizon.eval_max_turns=4", "trainer.total_training_steps=9", "trainer.test_freq=1"]
+        },
+        "seeds": [1, 2],
+        "budget_turns": 150,
+    }
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"{ranks[0]}, and --jobs=2 gives it {share} of this machine's cores"):
+        Execution(make_plan(path), tmp_path / "out", 2, print).run()
+    assert not (tmp_path / "out").exists()
+
+
 def test_turns_of_a_step_are_those_of_all_workers_of_its_last_start(tmp_path):
     (tmp_path / "metrics").mkdir()
     (tmp_path / "episodes").mkdir()
