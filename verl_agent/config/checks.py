@@ -192,11 +192,12 @@ def problem(row: KeyRow, config: DictConfig, unlisted: Mapping[str, Any] | None 
         return f"nothing reads it. {row.instead}".strip()
     if row.effect == "none":
         return row.instead
+    defaults = unlisted or {}
     for condition in row.conditions:
         values = {key: OmegaConf.select(config, key) for key in condition}
-        for key, default in (unlisted or {}).items():
-            if key in values and values[key] is None and OmegaConf.select(config, key.rpartition(".")[0]) is not None:
-                values[key] = default
+        for key in condition.keys() & defaults.keys():
+            if values[key] is None and OmegaConf.select(config, key.rpartition(".")[0]) is not None:
+                values[key] = defaults[key]
         if not any(is_met(values[key], allowed) for key, allowed in condition.items()):
             present = f", not {recipe_text(*values.values())}" if len(values) == 1 else ""
             return f"it is read only with {condition_text(condition, values.get)}{present}. {row.instead}".strip()

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -34,9 +34,12 @@ if TYPE_CHECKING:
 
 RECORD = "study.json"
 """File with the hashes of the study, its configs and the code."""
-RANKS = "trainer.n_gpus_per_node"
 FAILED = "failed.txt"
 """File with the runs that have failed, one a line; other starts play them last."""
+RANKS = "trainer.n_gpus_per_node"
+"""Key of the number of training ranks of a run, each of which needs a core on a CPU."""
+TOPOLOGY = Path("/sys/devices/system/cpu")
+"""Folder in which Linux tells which logical cores are one physical core."""
 ROOM_MB = 300
 """Free space that a run needs to start."""
 ADVICE = (
@@ -85,22 +88,26 @@ def begin_worker(begun: "Synchronized[int]", jobs: int) -> None:
         own, begun.value = begun.value, begun.value + 1
     if sys.platform == "linux":  # elsewhere a process cannot choose its cores
         with suppress(OSError):  # nor in some containers
-            os.sched_setaffinity(0, shares_of_cores(jobs)[own])
+            os.sched_setaffinity(0, shares_of_cores(jobs, os.sched_getaffinity(0))[own])
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def shares_of_cores(jobs: int) -> list[list[int]]:
-    """Return the logical cores of each of several processes: equal numbers of whole cores, or all if there are fewer.
+def shares_of_cores(jobs: int, given: Iterable[int], topology: Path = TOPOLOGY) -> list[list[int]]:
+    """Return the logical cores of each of several processes: about equal numbers, or all if there are fewer than jobs.
 
-    Logical cores of one physical core stay together.
+    Logical cores of one physical core stay together where the numbers allow it.
+
+    Args:
+        given: logical cores to share out.
+        topology: see `TOPOLOGY`.
     """
 
     def place(core: int) -> tuple[int, int]:
-        siblings = re.match(r"\d+", read_text(f"/sys/devices/system/cpu/cpu{core}/topology/core_cpus_list"))
+        siblings = re.match(r"\d+", read_text(str(topology / f"cpu{core}/topology/core_cpus_list")))
         return int(siblings[0]) if siblings else core, core
 
-    cores = sorted(os.sched_getaffinity(0), key=place)
+    cores = sorted(given, key=place)
     if jobs > len(cores):
         return [cores] * jobs
     return [cores[own * len(cores) // jobs : (own + 1) * len(cores) // jobs] for own in range(jobs)]
@@ -128,7 +135,7 @@ class Execution:
                     config = compose_training(plan.recipe, run_overrides(plan, run, out))
                     check_batch(config, study.tiny_of(run.arm).later_tasks)
         elif sys.platform == "linux":
-            share = min(map(len, shares_of_cores(self._jobs)))
+            share = min(map(len, shares_of_cores(self._jobs, os.sched_getaffinity(0))))
             for run in (one for one in first if one.seed == first[0].seed):
                 sections = compose_training(plan.recipe, run_overrides(plan, run, out))
                 if share < (ranks := value_at(sections, RANKS)) and value_at(sections, "trainer.device") == "cpu":

@@ -39,16 +39,13 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
         ConfigError: the run failed, or ended before its turns were spent.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    command, root = train_command(recipe, overrides, folder / "train"), folder / "train"
+    root = folder / "train"
+    command = train_command(recipe, overrides, root)
     with (
         (folder / "output.txt").open("a", encoding="utf-8") as output,
         subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, preexec_fn=end_with_parent) as run,
     ):
-        try:
-            end_when_spent(run, root, budget)
-        except BaseException:
-            run.terminate()
-            raise
+        end_when_spent(run, root, budget)
     points = validations(root)
     spent = spent_turns(points)
     if spent < budget and run.returncode:
@@ -66,22 +63,24 @@ def train_with_verl(recipe: Path, overrides: Sequence[str], folder: Path, budget
 
 
 def end_when_spent(run: subprocess.Popen[bytes], root: Path, budget: int) -> None:
-    """Wait for a training run, and end it once a validation follows the last turn of the budget.
+    """Wait for a training run, and end it once a validation follows the last turn of the budget, or at an error.
 
     Its `trainer.total_training_steps` is thus an upper bound: how many steps a budget has depends on how long the
     episodes become.
     """
-    seen = -1
-    while run.poll() is None:
-        with suppress(subprocess.TimeoutExpired):
-            run.wait(LOOK_S)
-        before, seen = (
-            seen,
-            max((step for step, values in logged_steps(root).items() if success_of(values) is not None), default=-1),
-        )
-        if run.returncode is None and seen != before and spent_turns(validations(root)) >= budget:
-            run.terminate()
-            run.wait()
+    seen: int | None = None
+    try:
+        while run.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                run.wait(LOOK_S)
+            validated = [step for step, values in logged_steps(root).items() if success_of(values) is not None]
+            if validated and validated[-1] != seen:  # records of episodes are read only then
+                seen = validated[-1]
+                if spent_turns(validations(root)) >= budget:
+                    break
+    finally:
+        run.terminate()  # without effect where it has ended
+        run.wait()
 
 
 def spent_turns(points: Sequence[Point]) -> float:

@@ -41,11 +41,8 @@ class Ladder(Schedule):
             self._remember(task, solved, self._rule.window)
             self._remember(f"/{group[0].category}", solved, KIND_WINDOW)
             rung = self._rungs.get(task, self.stages.index(group[0].limit))
-            failed = (
-                0
-                if solved
-                else self._failed.get(task, 0) + any(one.limited and one.limit >= self.stages[rung] for one in group)
-            )  # with asynchronous rollout a group may have begun under a lower limit
+            limited = any(one.limited and one.limit >= self.stages[rung] for one in group)  # an old group began lower
+            failed = 0 if solved else self._failed.get(task, 0) + limited
             if 2 * len(solved) >= len(group):
                 rung = min(rung, self._covering(task, rung))
             elif failed >= self._rule.patience:

@@ -21,11 +21,26 @@ def test_each_worker_has_its_own_cores():
         assert sum(map(len, shares)) == len(whole)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a process chooses its cores on Linux only")
-def test_more_workers_than_cores_have_all_of_them():
-    whole = os.sched_getaffinity(0)
-    shares = shares_of_cores(len(whole) + 1)
-    assert len(shares) == len(whole) + 1 and all(set(share) == whole for share in shares)
+def test_more_workers_than_cores_have_all_of_them(tmp_path):
+    assert shares_of_cores(3, {0, 1}, tmp_path) == [[0, 1]] * 3
+
+
+@pytest.mark.parametrize(
+    ("siblings", "shares"),
+    [
+        (["0-1", "0-1", "2-3", "2-3"], [[0, 1], [2, 3]]),
+        (["0,2", "1,3", "0,2", "1,3"], [[0, 2], [1, 3]]),
+        (["0", "1", "2", "3"], [[0, 1], [2, 3]]),
+        ([], [[0, 1], [2, 3]]),
+    ],
+    ids=["neighbours", "apart", "one each", "unknown"],
+)
+def test_logical_cores_of_one_core_stay_together(siblings, shares, tmp_path):
+    for core, text in enumerate(siblings):
+        folder = tmp_path / f"cpu{core}/topology"
+        folder.mkdir(parents=True)
+        (folder / "core_cpus_list").write_text(f"{text}\n")
+    assert shares_of_cores(2, range(4), tmp_path) == shares
 
 
 def _cores(barrier) -> set[int]:

@@ -176,6 +176,18 @@ def test_a_training_run_ends_after_the_validation_that_follows_its_last_turn(bud
         assert run.returncode == (-signal.SIGTERM if ends else 0)
 
 
+def test_an_error_of_the_study_ends_the_training_run(tmp_path):
+    for folder in ("metrics", "episodes"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "episodes/20261101T100100-host-1.jsonl").write_text("[]\n", encoding="utf-8")
+    logged = {"step": 1, "data": {"val-aux/textcraft/success/mean@1": 0.5}}
+    (tmp_path / "metrics/20261101T100000.jsonl").write_text(json.dumps(logged) + "\n", encoding="utf-8")
+    with Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as run:
+        with pytest.raises(ConfigError, match=r"host-1\.jsonl:1: "):
+            end_when_spent(run, tmp_path, 3)
+        assert run.returncode == -signal.SIGTERM
+
+
 def test_a_start_that_resumed_a_run_replaces_the_steps_that_it_trains_again(tmp_path):
     """The first start played four steps and validated two; the second one went on after step 1."""
     (tmp_path / "metrics").mkdir()
