@@ -113,6 +113,24 @@ def shares_of_cores(jobs: int, given: Iterable[int], topology: Path = TOPOLOGY) 
     return [cores[own * len(cores) // jobs : (own + 1) * len(cores) // jobs] for own in range(jobs)]
 
 
+def check_cores(plan: Plan, runs: Sequence[Run], out: Path, jobs: int) -> None:
+    """Check that each of several concurrent runs with verl has a core for each rank.
+
+    Raises:
+        ConfigError: one has fewer.
+    """
+    if sys.platform != "linux":
+        return
+    share = min(map(len, shares_of_cores(jobs, os.sched_getaffinity(0))))
+    for run in runs:
+        sections = compose_training(plan.recipe, run_overrides(plan, run, out))
+        if value_at(sections, "trainer.device") == "cpu" and share < (ranks := value_at(sections, RANKS)):
+            raise ConfigError(
+                f"{run} has {RANKS}={ranks}, and --jobs={jobs} gives it {share} of this machine's cores. Lower one of "
+                "them."
+            )
+
+
 class Execution:
     """Plays the missing runs of a study into the folder `out`, `jobs` at a time in worker processes."""
 
@@ -134,15 +152,8 @@ class Execution:
                 if run.seed == first[0].seed:
                     config = compose_training(plan.recipe, run_overrides(plan, run, out))
                     check_batch(config, study.tiny_of(run.arm).later_tasks)
-        elif sys.platform == "linux":
-            share = min(map(len, shares_of_cores(self._jobs, os.sched_getaffinity(0))))
-            for run in (one for one in first if one.seed == first[0].seed):
-                sections = compose_training(plan.recipe, run_overrides(plan, run, out))
-                if share < (ranks := value_at(sections, RANKS)) and value_at(sections, "trainer.device") == "cpu":
-                    raise ConfigError(
-                        f"{run} has {RANKS}={ranks}, and --jobs={self._jobs} gives it {share} of this machine's cores. "
-                        "Lower one of them."
-                    )
+        else:
+            check_cores(plan, [run for run in first if run.seed == first[0].seed], out, self._jobs)
         make_folder(out, "--out")
         check_same_file(plan.file, out)
         claim_study(out, plan.facts, new_code)

@@ -16,9 +16,10 @@ from tests.support.episodes import talk
 from verl_agent.commands.cli import app
 from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
-from verl_agent.study.execution import Execution, claim_study
+from verl_agent.study.execution import Execution, check_cores, claim_study
 from verl_agent.study.plan import make_plan
 from verl_agent.study.report import write_study_report
+from verl_agent.study.runs import study_runs
 from verl_agent.study.verl_runs import end_when_spent, train_command, turns_by_step, validations
 
 SMALL = [
@@ -139,6 +140,10 @@ def test_jobs_that_leave_a_run_fewer_cores_than_ranks_raise_config_error(tmp_pat
     with pytest.raises(ConfigError, match=rf"{ranks[0]}, and --jobs=2 gives it {share} of this machine's cores"):
         Execution(make_plan(path), tmp_path / "out", 2, print).run()
     assert not (tmp_path / "out").exists()
+    values["strata"]["small"][0] = "trainer.n_gpus_per_node=1"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    plan = make_plan(path)
+    check_cores(plan, study_runs(plan, [1], ["long", "short"]), tmp_path / "out", 2)
 
 
 def test_turns_of_a_step_are_those_of_all_workers_of_its_last_start(tmp_path):
