@@ -226,8 +226,8 @@ def _no_result(server: Connected, error: MCPError) -> str:
 def _text(content: Any) -> str:
     """Return a part of a result as text; an image or a sound is named."""
     resource = getattr(content, "resource", None)
-    found = getattr(content, "text", None) or getattr(resource, "text", None) or getattr(content, "uri", None)
-    return str(found) if found is not None else f"({content.type} left out)"
+    found = (getattr(content, "text", None), getattr(resource, "text", None), getattr(content, "uri", None))
+    return next((str(one) for one in found if one is not None), f"({content.type} left out)")
 
 
 def _first(error: ValidationError) -> str:

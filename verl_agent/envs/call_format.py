@@ -110,6 +110,7 @@ class CallFormat(ABC):
         """Return the calls of a reply, and the places of their texts."""
         calls: list[FoundCall] = []
         spans: list[tuple[int, int]] = []
+        begin, ends_somewhere = len(reply) - len(reply.lstrip()), True
         at, hidden, thought, call = 0, False, THINK.search(reply), self.opening.search(reply)
         while True:  # each search begins where the last one ended, so the time is linear in the text
             if thought and thought.start() < at:
@@ -120,7 +121,11 @@ class CallFormat(ABC):
                 if thought[1]:  # the prompt opened the block
                     calls, spans, hidden, at = [], [], hidden or bool(calls), thought.end()
                     continue
-                ends = END_OF_THOUGHT.search(reply, thought.end())
+                ends = END_OF_THOUGHT.search(reply, thought.end()) if ends_somewhere else None
+                ends_somewhere = ends is not None
+                if ends is None and thought.start() > begin:  # text mentions the mark
+                    at = thought.end()
+                    continue
                 at = ends.end() if ends else len(reply)
                 hidden = hidden or self.opening.search(reply, thought.end(), at) is not None
             elif call:

@@ -12,6 +12,7 @@ from verl_agent.envs.model_api.client import ApiClient, ContextLimitError
 from verl_agent.envs.model_api.prices import check_prices
 from verl_agent.envs.model_api.settings import ApiSettings, read_key
 from verl_agent.errors import ConfigError, OverlongPromptError
+from verl_agent.messages import limits_on
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.seeds import EpisodeSeed
 from verl_agent.rollout.settings import TokenBudget
@@ -51,14 +52,15 @@ class ApiPolicy(Policy):
             ReplyUnavailableError: there is no reply, also after retries.
             ConfigError: every other request would fail, too, or the budget is spent.
         """
-        limit = min(self.budget.turn, self._tokens_left())
+        limit, limits = min(self.budget.turn, self._tokens_left()), limits_on(messages)
         if limit < 1:
             return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
+        asked = min(limit, limits.get("max_tokens", limit))
         position = self.seed.at(len(self._answers))
         seed = {"seed": position} if self.send_seed else {}
         request = ChatRequest(
             with_originals(messages, self._answers),
-            limit,
+            asked,
             {**self.sampling, **seed},
             self.tools,
             self.options,
@@ -70,7 +72,10 @@ class ApiPolicy(Policy):
             if self._answers:
                 return Reply("", truncated_by=StopReason.EPISODE_TOKENS)
             raise OverlongPromptError(str(error)) from error
+        answer = _to_stop(answer, limits.get("stop", ()))
         self._answers.append(answer)
+        if answer.truncated and asked < limit:
+            return replace(self._to_reply(answer, asked), truncated_by=None, force_closed=True)
         return self._to_reply(answer, limit)
 
     def _tokens_left(self) -> int:
@@ -95,6 +100,15 @@ class ApiPolicy(Policy):
         return Reply(answer.text, truncated_by, tokens, force_closed, answer.usage)
 
 
+def _to_stop(answer: ApiReply, stops: Sequence[str]) -> ApiReply:
+    """Return an answer up to the first text that ends it; the server's own form of the whole one is dropped.
+
+    Not all servers take such texts, so they are not sent.
+    """
+    ends = [at + len(stop) for stop in stops if (at := answer.text.find(stop)) >= 0]
+    return replace(answer, text=answer.text[: min(ends)], original={}, truncated=False) if ends else answer
+
+
 def with_originals(messages: Sequence[Message], answers: Sequence[ApiReply]) -> list[ChatMessage]:
     """Return the messages of a request, in which the episode's own replies are as the server sent them.
 
@@ -108,7 +122,7 @@ def with_originals(messages: Sequence[Message], answers: Sequence[ApiReply]) -> 
     for first, newest, length in matcher.get_matching_blocks():
         for offset in range(length):
             index, answer = own[first + offset], answers[len(answers) - 1 - newest - offset]
-            rendered[index] = replace(rendered[index], original=answer.original)
+            rendered[index] = replace(rendered[index], original=answer.original or None)
     return rendered
 
 

@@ -36,6 +36,7 @@ def read(body: Any) -> Request:
         kinds=kinds,
         choice=read_choice(choice if choice["type"] == "tool" else choice["type"], tools),
         parallel=not choice.get("disable_parallel_tool_use"),
+        thoughts=(body.get("thinking") or {}).get("type", "disabled") != "disabled",
         schema=read_schema(form),
         limits=read_limits(body.get("max_tokens"), body.get("stop_sequences")),
     )
@@ -56,7 +57,10 @@ def _said(message: Mapping[str, Any]) -> Iterator[Said]:
     calls = [block for block in blocks if block["type"] == "tool_use"]
     others = [block for block in blocks if block["type"] not in ("tool_result", "tool_use")]
     for block in results:
-        yield Said("tool", read_text(block.get("content"), "tool_result"))
+        text = read_text(block.get("content"), "tool_result")
+        if block.get("is_error") and not text.lower().startswith("error"):
+            text = f"Error: {text}" if text else "Error"
+        yield Said("tool", text, call_id=str(block.get("tool_use_id") or ""))
     if others or calls or not results:
         text = "".join(_texts(others, role))
         yield Said(role, text, tuple(Call(call["name"], call["input"], call.get("id") or "") for call in calls))

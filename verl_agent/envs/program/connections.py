@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
@@ -24,6 +24,7 @@ class Asked:
     Attributes:
         messages: conversation as the model reads it, with the limits on the reply.
         place: see `History`.
+        refused: replies that the program could not take, each with its explanation.
         requests: times that it was asked.
         connections: connections that wait for the answer or receive it.
         deliveries: connections that got the whole answer.
@@ -34,6 +35,7 @@ class Asked:
     messages: list[Message]
     place: bytes
     answer: "asyncio.Future[Answer]"
+    refused: list[Message] = field(default_factory=list)
     requests: int = 0
     connections: int = 0
     deliveries: int = 0

@@ -70,10 +70,10 @@ FIELDS: Mapping[str, Mapping[str, Field]] = {
         web_search_options=OWN_TOOLS,
     ),
     "messages": _table(
-        used="messages model stream system tools",
+        used="messages model stream system thinking tools",
         honoured="max_tokens output_config output_format stop_sequences tool_choice",
         ignored="anthropic_beta betas billing_policy cache_control context_management diagnostics fallbacks "
-        "fallback_credit_token inference_geo metadata service_tier speed temperature thinking top_k top_p "
+        "fallback_credit_token inference_geo metadata service_tier speed temperature top_k top_p "
         "user_profile_id workspace_id",
         compaction=OWN_SUMMARY,
         container=OWN_TOOLS,

@@ -73,6 +73,7 @@ class Gateway:
         self._history = History()
         self._asked: defaultdict[bytes, list[Asked]] = defaultdict(list)
         self._said: dict[str, tuple[Said, ...]] = {}
+        self._items: dict[str, Any] = {}
         self._refused, self._refusal = 0, ""
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         # asyncio does so for its own sockets; without it a body waits 40 ms for the acknowledgement of its head.
@@ -127,7 +128,8 @@ class Gateway:
         """Answer a request with the text of the model, a `CountedReply` where the counts are known."""
         counts = reply.counts if isinstance(reply, CountedReply) else Counts()
         answer = to_answer(asked.request, reply, counts)
-        self._history.add(asked.place, str(reply), answer)
+        self._history.add(asked.place, str(reply), answer, asked.refused)
+        self._items |= {item["id"]: item for item in openai_responses.write(answer)["output"]}
         self._said[f"resp_{answer.id}"] = (*asked.request.said, Said("assistant", answer.text, answer.calls))
         if not asked.answer.done():
             asked.answer.set_result(answer)
@@ -135,7 +137,11 @@ class Gateway:
     def refused(self, asked: Asked, reply: str) -> StepResult | None:
         """Return the answer to a reply that the program cannot take; None if it can."""
         error = asked.request.refused(reply)
-        return None if error is None else replace(error.step, observation=tool_result(error.text))
+        if error is None:
+            return None
+        text = tool_result(error.text)
+        asked.refused += [{"role": "assistant", "content": str(reply)}, {"role": "user", "content": text}]
+        return replace(error.step, observation=text)
 
     async def _models(self, request: HttpRequest) -> Response:
         if refusal := self._unauthorized(request):
@@ -155,7 +161,10 @@ class Gateway:
             return refusal
         dialect = DIALECTS[request.url.path]
         try:
-            wanted = dialect.read(json.loads(await _body(request)))
+            body = json.loads(await _body(request))
+            if dialect.name == "responses":
+                body = openai_responses.with_items(body, self._items)
+            wanted = dialect.read(body)
             asked = await self._find(wanted, request.headers)
         except RequestRefused as error:
             return self._refuse(error.status, str(error), error.field)

@@ -17,22 +17,30 @@ from typing import Any
 
 from verl_agent.envs.program.conversation import NEW_SEGMENTS, first_difference, kept_messages, to_observation
 from verl_agent.envs.program.fields import warn_once
-from verl_agent.envs.program.requests import CALLS, Answer, Call, Request, Said, call_text, tool_result
+from verl_agent.envs.program.requests import CALLS, Answer, Call, Request, Said, call_text, own_id, tool_result
 from verl_agent.types import Message, StepResult
 
 NOT_CALLED = "{} was not called: the program takes one call in each reply."
 SYSTEM = "<system>\n{}\n</system>"
 """System message within a conversation, as a user message: many chat templates have one system message alone."""
+COPY = re.compile(r"^\S{0,20}\s*Calling tools:")
+"""Copy of a reply's calls behind its stop text."""
 OWN_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{24}(?![0-9a-f])")
 """Id of a call of this gateway, within other text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Reply of the policy, the answer that the program got, and the ids of its calls."""
+    """Reply of the policy, and the answer that the program got.
+
+    Attributes:
+        refused: replies before it that the program could not take, each with its explanation.
+        ids: ids of its calls.
+    """
 
     reply: str
     answer: Answer
+    refused: Sequence[Message]
     ids: frozenset[str]
 
 
@@ -56,47 +64,47 @@ class History:
         messages: list[Message] = [{"role": "system", "content": system}] if system else []
         place, last, left_out = b"", len(every) - 1, ""
         for at, said in enumerate(every):
-            text = self._text(place, said, request)
+            written, behind = self._find(place, said, request) if said.role == "assistant" else (None, "")
+            text = written.reply if written else _text(said)
             is_result, joins = said.role == "tool", at > 0 and said.role == every[at - 1].role == "tool"
-            place = hashlib.sha256(place + json.dumps([said.role, text]).encode()).digest()
+            place = hashlib.sha256(place + json.dumps([said.role, text, behind]).encode()).digest()
             if is_result and not joins:
                 text += left_out
             if at == last:
                 self._directives[place] = request.directive
-            text += self._directives.get(place, "")
+            if behind:
+                behind += self._directives.get(place, "")
+            else:
+                text += self._directives.get(place, "")
+            messages += written.refused if written else ()
             if joins:
                 messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\n{text}"}
             else:
                 messages.append({"role": "assistant" if said.role == "assistant" else "user", "content": text})
+            messages += [{"role": "user", "content": behind}] if behind else []
             left_out = self._left_out(text, len(said.calls)) if said.calls else ""
         return messages, place
 
-    def add(self, place: bytes, reply: str, answer: Answer) -> None:
-        """Keep a reply, and the answer that the program got."""
+    def add(self, place: bytes, reply: str, answer: Answer, refused: Sequence[Message] = ()) -> None:
+        """Keep a reply, the answer that the program got, and what was said between its request and the reply."""
         key = _key(answer.text, answer.calls)
-        written = Written(reply, answer, frozenset(_own_id(call.id) for call in answer.calls))
+        written = Written(reply, answer, refused, frozenset(own_id(call.id) for call in answer.calls))
         self._at[place, key].append(written)
         self._anywhere[key].append(written)
         self._with_id |= dict.fromkeys(written.ids, written)
 
-    def _text(self, place: bytes, said: Said, request: Request) -> str:
-        if said.role == "tool":
-            return tool_result(said.text)
-        if said.role == "system":
-            return SYSTEM.format(said.text)
-        if said.role == "user":
-            return said.text
-        ids = {_own_id(call.id) for call in said.calls}
+    def _find(self, place: bytes, said: Said, request: Request) -> tuple[Written | None, str]:
+        """Return the reply that a message repeats, and the program's own text behind it."""
+        ids = {own_id(call.id) for call in said.calls}
         # No reply has text after a stop text; some programs put it back, with more behind it.
         for text in dict.fromkeys((said.text, request.to_stop(said.text)[0])):
             key = _key(text, said.calls)
             if found := self._at.get((place, key)) or self._anywhere.get(key):
-                return next((one for one in reversed(found) if ids & one.ids), found[-1]).reply
-        if reply := self._by_ids(said, ids):
-            return reply
-        return "\n".join(filter(None, [said.text, *map(call_text, said.calls)]))
+                written = next((one for one in reversed(found) if ids & one.ids), found[-1])
+                return written, _behind(said.text[len(text) :], request)
+        return self._by_ids(said, ids), ""
 
-    def _by_ids(self, said: Said, ids: set[str]) -> str | None:
+    def _by_ids(self, said: Said, ids: set[str]) -> Written | None:
         """Return the reply whose calls alone came back, or that came back as text with all ids of its calls.
 
         Some frameworks drop the text beside a call, others write calls into the text.
@@ -106,13 +114,27 @@ class History:
             answer = written.answer
             same_calls = _key("", said.calls) == _key("", answer.calls) and not said.text.strip()
             if same_calls or (written.ids <= mentioned and said.text.strip().startswith(answer.text)):
-                return written.reply
+                return written
         return None
 
 
-def _own_id(given: str) -> str:
-    """Return the part of a call's id that all dialects have."""
-    return given.rpartition("_")[2]
+def _text(said: Said) -> str:
+    """Return a message that is no reply of the policy as the model reads it."""
+    if said.role == "tool":
+        return tool_result(said.text)
+    if said.role == "system":
+        return SYSTEM.format(said.text)
+    return "\n".join(filter(None, [said.text, *map(call_text, said.calls)]))
+
+
+def _behind(text: str, request: Request) -> str:
+    """Return what a program added to a reply; "" for the stop text that it put back, and for a copy of the calls.
+
+    smolagents writes such a copy; CrewAI writes the result of a tool there.
+    """
+    added = text.strip()
+    again = any(added.removeprefix(stop.strip()).strip() == "" for stop in request.limits.get("stop", ()))
+    return "" if again or COPY.search(added) else added
 
 
 def _key(text: str, calls: Sequence[Call]) -> str:

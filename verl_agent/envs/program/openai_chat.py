@@ -46,7 +46,12 @@ def _flat(value: Any) -> Any:
 def _said(message: Any) -> Said:
     role = read_role(message)
     calls = tuple(_call(call) for call in message.get("tool_calls") or () if role == "assistant")
-    return Said(role, read_text(message.get("content") or message.get("refusal"), role), calls)
+    text = read_text(message.get("content") or message.get("refusal"), role)
+    if role == "tool":
+        return Said(role, text, call_id=str(message.get("tool_call_id") or ""))
+    if role != "assistant" and (name := message.get("name") or "user") != "user":
+        text = f"{name}: {text}"  # one of several speakers, or of an example
+    return Said(role, text, calls)
 
 
 def _call(call: Mapping[str, Any]) -> Call:
@@ -101,8 +106,7 @@ def _deltas(answer: Answer) -> Iterator[tuple[dict[str, Any], str | None]]:
 
 def _call_of(answer: Answer, call: Call) -> dict[str, Any]:
     if answer.kinds.get(call.name, Kind()).custom:
-        custom = {"name": call.name, "input": str(call.arguments.get("input", ""))}
-        return {"id": call.id, "type": "custom", "custom": custom}
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments["input"]}}
     function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
     return {"id": call.id, "type": "function", "function": function}
 

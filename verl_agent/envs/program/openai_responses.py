@@ -49,6 +49,28 @@ def read(body: Any) -> Request:
     )
 
 
+def with_items(body: Any, known: Mapping[str, Any]) -> Any:
+    """Return the body of a request in which each reference to an item of an earlier answer is that item.
+
+    Args:
+        known: items of the answers of the episode by id.
+
+    Raises:
+        RequestRefused: there is no such item.
+    """
+    if not isinstance(body, Mapping) or not isinstance(body.get("input"), list):
+        return body
+    return {**body, "input": [_referred(item, known) for item in body["input"]]}
+
+
+def _referred(item: Any, known: Mapping[str, Any]) -> Any:
+    if not isinstance(item, Mapping) or item.get("type") != "item_reference":
+        return item
+    if item["id"] not in known:
+        raise RequestRefused(f"the item {item['id']!r:.99} is part of no answer of this episode. Send it whole.")
+    return known[item["id"]]
+
+
 def _said(item: Mapping[str, Any]) -> Iterator[Said]:
     kind = item.get("type") or "message"
     if kind == "message":
@@ -63,7 +85,8 @@ def _said(item: Mapping[str, Any]) -> Iterator[Said]:
         )
     elif kind in ("function_call_output", "custom_tool_call_output"):
         output = item["output"]
-        yield Said("tool", read_text(output if isinstance(output, str | list) else json.dumps(output), kind))
+        text = read_text(output if isinstance(output, str | list) else json.dumps(output), kind)
+        yield Said("tool", text, call_id=str(item.get("call_id") or ""))
     elif kind not in PASSED_OVER:
         raise RequestRefused(
             f"the input has an item of the type {kind!r:.100}, which is not supported. Send messages, "
@@ -150,7 +173,7 @@ def _call(answer: Answer, call: Call) -> dict[str, Any]:
     own = {"call_id": call.id, "name": call.name, "status": "completed"}
     own |= {"namespace": kind.namespace} if kind.namespace else {}
     if kind.custom:
-        text = str(call.arguments.get("input", ""))
+        text = call.arguments["input"]
         return {"type": "custom_tool_call", "id": call.id.replace("call_", "ctc_"), **own, "input": text}
     arguments = json.dumps(call.arguments, ensure_ascii=False)
     return {"type": "function_call", "id": call.id.replace("call_", "fc_"), **own, "arguments": arguments}

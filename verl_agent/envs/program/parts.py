@@ -21,6 +21,8 @@ ROLES: Mapping[str, Literal["system", "user", "assistant", "tool"]] = {
 """Roles of messages, and what they are to the model."""
 TEXTS = {"text", "input_text", "output_text", "refusal", "summary_text"}
 """Types of content that are text."""
+ON_THE_CLIENT = ("apply_patch", "bash", "computer", "local_shell", "memory", "shell", "text_editor")
+"""Begins of the types of a vendor's tools that the program itself runs, whose parameters it does not send."""
 INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 """Parameters of a custom tool."""
 
@@ -37,7 +39,7 @@ def read_tools(tools: Any, namespace: str = "") -> tuple[dict[str, Any], dict[st
     """Return functions and their forms by name. Tools that a vendor's server runs are left out with a warning.
 
     Raises:
-        RequestRefused: two have the same name.
+        RequestRefused: two have the same name, or one has parameters that only a vendor's model knows.
     """
     found: dict[str, Any] = {}
     kinds: dict[str, Kind] = {}
@@ -47,11 +49,16 @@ def read_tools(tools: Any, namespace: str = "") -> tuple[dict[str, Any], dict[st
             more, more_kinds = read_tools(tool["tools"], tool["name"])
         elif kind in ("function", "custom"):
             name, parameters = str(tool["name"]), INPUT if kind == "custom" else tool.get("parameters") or {}
-            function = {"name": name, "description": tool.get("description"), "parameters": parameters}
+            function = {"name": name, "description": _description(tool), "parameters": parameters}
             listed = {key: value for key, value in function.items() if value is not None}
             more, more_kinds = (
                 {name: {"type": "function", "function": listed}},
                 {name: Kind(kind == "custom", namespace)},
+            )
+        elif kind.startswith(ON_THE_CLIENT):
+            raise RequestRefused(
+                f"the tool {kind!r:.100} has parameters that the request does not list, so the policy cannot call it. "
+                "Give the policy a function with a schema for it."
             )
         else:
             warn_once(f"the tool {kind!r:.100} is run by the vendor's server; it is not offered to the policy.")
@@ -61,6 +68,16 @@ def read_tools(tools: Any, namespace: str = "") -> tuple[dict[str, Any], dict[st
         found |= more
         kinds |= more_kinds
     return found, kinds
+
+
+def _description(tool: Mapping[str, Any]) -> str | None:
+    """Return the description of a tool, and the grammar of the input of a custom one."""
+    form = tool.get("format") or {}
+    grammar = form.get("grammar") or form  # chat completions keep it in an object of its own
+    if form.get("type") != "grammar":
+        return tool.get("description")
+    text = f"The input has this grammar ({grammar.get('syntax')}):\n{grammar.get('definition')}"
+    return f"{description}\n\n{text}" if (description := tool.get("description")) else text
 
 
 def read_choice(choice: Any, tools: Mapping[str, Any]) -> str:

@@ -6,9 +6,10 @@ Hermes and Qwen, calls are read from `<tool_call>` in the reply, and results of 
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
@@ -70,11 +71,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One message of a request; a result of a function has the role `tool`."""
+    """One message of a request; a result of a function has the role `tool`, and the id of its call.
+
+    Attributes:
+        call_id: "" for all other messages, and where the program sends none.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     text: str
     calls: tuple[Call, ...] = ()
+    call_id: str = ""
 
 
 class Kind(NamedTuple):
@@ -95,6 +101,7 @@ class Request:
         kinds: their forms by name.
         choice: `auto`, `required`, `none`, or the name of the function that the reply must call.
         parallel: the program takes several calls of a reply.
+        thoughts: the program takes the thought of a reply.
         schema: JSON Schema of the reply; `{}` for any JSON object; None for any text.
         limits: limits on the reply.
         previous: id of the answer that the request continues; "" without one.
@@ -106,6 +113,7 @@ class Request:
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     choice: str = "auto"
     parallel: bool = True
+    thoughts: bool = True
     schema: Mapping[str, Any] | None = None
     limits: ReplyLimits = field(default_factory=ReplyLimits)
     model: str = ""
@@ -116,7 +124,7 @@ class Request:
     def split(self) -> tuple[str, tuple[Said, ...]]:
         """Return the first system message, with the functions, and the messages after those of the system."""
         first = [Said("system", self.instructions), *takewhile(lambda one: one.role == "system", self.said)]
-        others = self.said[len(first) - 1 :] or (Said("user", first.pop().text),)
+        others = _in_order(self.said[len(first) - 1 :]) or (Said("user", first.pop().text),)
         system = "\n\n".join(one.text for one in first if one.text)
         if not self.tools:
             return system, others
@@ -155,7 +163,7 @@ class Request:
         reply, _ = self.to_stop(reply)
         found = self.calls_of(reply)
         thought = any(call.error is IN_THOUGHTS for call in found)
-        error = None if thought else next(filter(None, map(self._refused_call, found)), None)
+        error = None if thought else next(filter(None, map(self.refused_call, found)), None)
         if error is not None:
             return error
         if self.must_call and (thought or not self._has_choice(found)):
@@ -164,7 +172,8 @@ class Request:
             return self._refused_text(split_thought(reply)[1])
         return None
 
-    def _refused_call(self, call: FoundCall) -> CallError | None:
+    def refused_call(self, call: FoundCall) -> CallError | None:
+        """Return the answer to a call that the program cannot take; None if it can."""
         if call.error is not None:
             return call.error
         if call.name not in self.tools:
@@ -172,6 +181,9 @@ class Request:
             return CallError((UNKNOWN_FUNCTION,), text, call.name)
         if not isinstance(call.arguments, Mapping | None):
             return CallError((WRONG,), f"{call.name} was not called: its arguments are no JSON object.", call.name)
+        if self.kinds.get(call.name, Kind()).custom and not is_custom(call.arguments):
+            text = f'{call.name} was not called: its arguments must be {{"input": <text>}} and nothing else.'
+            return CallError((WRONG,), text, call.name)
         return None
 
     def _has_choice(self, found: list[FoundCall]) -> bool:
@@ -224,6 +236,27 @@ class Answer:
         return self.counts.cut and not self.calls and self.stopped is None
 
 
+def own_id(given: str) -> str:
+    """Return the part of a call's id that all dialects have."""
+    return given.rpartition("_")[2]
+
+
+def _in_order(said: Sequence[Said]) -> tuple[Said, ...]:
+    """Return the messages with the results of each reply in the order of its calls, in which the model reads them.
+
+    Programs send results by id, some in the order in which their functions ended.
+    """
+    ordered: list[Said] = []
+    places: dict[str, int] = {}
+    for is_result, group in groupby(said, lambda one: one.role == "tool"):
+        messages = list(group)
+        if is_result and all(own_id(one.call_id) in places for one in messages):
+            messages.sort(key=lambda one: places[own_id(one.call_id)])
+        places = {own_id(call.id): at for at, call in enumerate(messages[-1].calls)}
+        ordered += messages
+    return tuple(ordered)
+
+
 def split_thought(reply: str) -> tuple[str, str]:
     """Return the thought that begins a reply, and the rest; the prompt may have opened the block."""
     head, closed, rest = reply.partition("</think>")
@@ -237,17 +270,27 @@ def to_answer(request: Request, reply: str, counts: Counts) -> Answer:
     """Return the answer to a request; of several calls the first one, if the program takes no more."""
     reply, stopped = request.to_stop(reply)
     found = request.calls_of(reply)
-    if any(call.error is not None or not isinstance(call.arguments, Mapping | None) for call in found):
+    if any(map(request.refused_call, found)):
         found = []
     passed = found if request.parallel else found[:1]
     calls = tuple(Call(call.name, dict(call.arguments or {}), f"call_{uuid4().hex[:24]}") for call in passed)
     thought, text = split_thought(CALLS.without_calls(reply) if calls else reply)
+    thought = thought if request.thoughts else ""
     return Answer(text.strip() if calls else text, thought, calls, stopped, counts, request.model, request.kinds)
+
+
+def is_custom(arguments: Any) -> bool:
+    """Return True for the arguments of a custom tool, which takes one text."""
+    return isinstance(arguments, Mapping) and [*arguments] == ["input"] and isinstance(arguments["input"], str)
 
 
 def call_text(call: Call) -> str:
     """Return the text of a call that another author wrote."""
-    content = {"name": call.name, "arguments": call.arguments}
+    arguments = call.arguments or {}
+    if isinstance(arguments, str):
+        with suppress(ValueError, RecursionError):
+            arguments = json.loads(arguments)
+    content = {"name": call.name, "arguments": arguments}
     return f"<tool_call>\n{json.dumps(content, ensure_ascii=False)}\n</tool_call>"
 
 

@@ -28,6 +28,10 @@ def heard_by_policy(*requests: dict[str, Any]) -> list[tuple[str, str]]:
     return asyncio.run(play())
 
 
+CALL = '<tool_call>\n{"name": "go", "arguments": {}}\n</tool_call>'
+TOOLS = [{"type": "function", "name": "go", "parameters": {}}]
+
+
 def developer(text: str) -> dict[str, str]:
     return {"role": "developer", "content": text}
 
@@ -52,6 +56,27 @@ def test_a_developers_message_of_the_input_stays():
 def test_a_later_developers_message_stays_in_its_place():
     heard = heard_by_policy({"input": "a"}, {"input": [developer("later")]}, {"input": "c"})
     assert [text for _, text in heard] == ["a", "one", "<system>\nlater\n</system>", "two", "c"]
+
+
+def test_a_reference_to_an_item_of_an_answer_is_that_item():
+    """Vercel's AI SDK sends replies that the server has stored in this way."""
+    replies = ["<think>hm</think>one", CALL, "three"]
+
+    async def play() -> list[str]:
+        async with serving(replying(replies)) as heard, openai.AsyncOpenAI(**heard.openai, max_retries=0) as client:
+            given: list[Any] = [{"role": "user", "content": "a"}]
+            for more in ({"role": "user", "content": "b"}, {"type": "function_call_output", "output": "ok"}):
+                answer = await client.responses.create(model="m", input=given, tools=TOOLS)
+                given += [{"type": "item_reference", "id": item.id} for item in answer.output]
+                own = {"call_id": answer.output[-1].call_id} if "output" in more else {}
+                given.append({**more, **own})
+            await client.responses.create(model="m", input=given, tools=TOOLS)
+            unknown = {"type": "item_reference", "id": "msg_x"}
+            with pytest.raises(openai.BadRequestError, match="'msg_x' is part of no answer of this episode. Send"):
+                await client.responses.create(model="m", input=[*given, unknown], tools=TOOLS)
+            return [message["content"] for message in heard.conversations[-1] if message["role"] == "assistant"]
+
+    assert asyncio.run(play()) == replies[:2]
 
 
 def test_anthropics_runner_of_tools_sends_the_whole_conversation():

@@ -128,6 +128,42 @@ def test_tools_of_the_vendors_servers_are_left_out_with_a_warning(caplog):
     assert list(request.tools) == ["f"] and "'web_search'" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("dialect", "kind"),
+    [("messages", "bash_20250124"), ("messages", "text_editor_20250728"), ("responses", "local_shell")],
+)
+def test_a_vendors_tool_that_the_program_runs_is_refused(dialect, kind):
+    read, body = READS[dialect]
+    with pytest.raises(RequestRefused, match=rf"the tool '{kind}' has parameters .* Give the policy a function"):
+        read({**body, "tools": [{"type": kind, "name": "run"}]})
+
+
+@pytest.mark.parametrize("dialect", ["chat completions", "responses"])
+def test_the_policy_reads_the_grammar_of_a_custom_tool(dialect):
+    read, body = READS[dialect]
+    grammar = {"syntax": "lark", "definition": "start: /a+/"}
+    form = {"type": "grammar", "grammar": grammar} if dialect == "chat completions" else {"type": "grammar", **grammar}
+    own = {"name": "patch", "description": "Patches.", "format": form}
+    tool = {"type": "custom", "custom": own} if dialect == "chat completions" else {"type": "custom", **own}
+    function = read({**body, "tools": [tool]}).tools["patch"]["function"]
+    assert function["description"] == "Patches.\n\nThe input has this grammar (lark):\nstart: /a+/"
+
+
+@pytest.mark.parametrize(("thinking", "shown"), [(None, False), ("disabled", False), ("enabled", True)])
+def test_a_program_gets_thoughts_where_it_asks_for_them(thinking, shown):
+    request = read_messages({**MESSAGES, "thinking": thinking and {"type": thinking}})
+    answer = DIALECTS["/v1/messages"].write(to_answer(request, "<think>hm</think>yes", Counts()))
+    assert [block["type"] for block in answer["content"]] == ["thinking"] * shown + ["text"]
+
+
+def test_the_policy_reads_who_spoke_and_that_a_tool_failed():
+    said = [{"role": "user", "name": name, "content": "Bad."} for name in ("Critic", "user")]
+    assert [one.text for one in read_chat({"messages": said}).said] == ["Critic: Bad.", "Bad."]
+    for content, text in (("no file", "Error: no file"), ("Error: no", "Error: no"), ([], "Error")):
+        result = {"type": "tool_result", "tool_use_id": "a", "is_error": True, "content": content}
+        assert read_messages({"messages": [{"role": "user", "content": [result]}]}).said[0].text == text
+
+
 def test_every_field_of_the_vendors_clients_is_in_the_table():
     openai = pytest.importorskip("openai", reason="openai is not installed: pip install openai")
     anthropic = pytest.importorskip("anthropic", reason="anthropic is not installed: pip install anthropic")

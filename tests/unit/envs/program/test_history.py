@@ -71,6 +71,40 @@ def test_text_behind_a_stop_text_is_not_the_policys(behind):
     assert told.reads(GO, Said("assistant", "I act. <code>1" + behind), Said("user", "2")) == ["I act. <code>1</code>"]
 
 
+@pytest.mark.parametrize("more", [[], ["Go on."]])
+def test_a_result_that_a_program_writes_behind_a_stop_text_is_its_own_text(more):
+    """CrewAI adds the result of a tool to the reply, and asks on by a message of its own or by none."""
+    told = Told(limits={"stop": ["\nObservation:"]})
+    reply = "Action: search\nObservation:"
+    told.answer(reply)
+    added = Said("assistant", "Action: search\nObservation: 2.8 million people")
+    request = Request((GO, added, *(Said("user", text) for text in more)), tools=TOOLS, schema={}, **told.fields)
+    *messages, last = told.history.read(request)[0][2:]
+    assert last["content"].endswith(request.directive)
+    read = [*messages, {**last, "content": last["content"].removesuffix(request.directive)}]
+    assert read[0] == {"role": "assistant", "content": reply}
+    assert read[1:] == [{"role": "user", "content": text} for text in ("Observation: 2.8 million people", *more)]
+
+
+def test_results_are_read_in_the_order_of_the_calls():
+    told, other = Told(), CALL.replace("Käse", "Brot")
+    first, second = (call.id for call in told.answer(f"{CALL}\n{other}").calls)
+    made = Said("assistant", "", (Call("f", ARGUMENTS, first), Call("f", {"a": "Brot", "b": 1.0}, second)))
+    late = Said("tool", "cheese", call_id=first.replace("call_", "toolu_"))
+    for results in ([Said("tool", "bread", call_id=second), late], [Said("tool", "cheese"), Said("tool", "bread")]):
+        messages, _ = told.history.read(Request((GO, made, *results), tools=TOOLS))
+        text = messages[-1]["content"]
+        assert text.index("cheese") < text.index("bread")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"), [('{"a": 1}', '{"a": 1}'), ("", "{}"), (None, "{}"), ("{a", '"{a"'), ({"a": 1}, '{"a": 1}')]
+)
+def test_a_call_of_another_author_has_its_arguments_as_an_object(arguments, written):
+    (read,) = Told().reads(GO, Said("assistant", "", (Call("f", arguments, "x"),)), Said("tool", "ok"))
+    assert read == f'<tool_call>\n{{"name": "f", "arguments": {written}}}\n</tool_call>'
+
+
 def test_a_framework_that_writes_calls_into_its_text_is_understood_by_their_ids():
     told, reply = Told(), f"I look.\n{CALL}"
     answer = told.answer(reply)
@@ -124,6 +158,7 @@ def test_a_changed_conversation_is_counted_and_its_first_difference_recorded():
         "<TOOL_CALL> a",
         "<tool_call>{}",
         "<think>",
+        "a <think>",
         "</think>",
         "<tool_call>{",
         "<stop",

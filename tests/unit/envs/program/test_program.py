@@ -191,7 +191,10 @@ print(json.dumps({"reward": 1}))
         {"role": "user", "content": policy.heard[1][-1]["content"]},
     ]
     assert part in policy.heard[1][-1]["content"] and policy.heard[1][-1]["content"].startswith("<tool_response>")
-    assert [one["role"] for one in policy.heard[2]] == ["system", "user", "assistant", "user"]
+    # the program's next request is read with what was said here, so the episode stays one sample
+    accepted, result = {"role": "assistant", "content": LOOK}, "<tool_response>\na lake\n</tool_response>"
+    assert policy.heard[2] == [*policy.heard[1], accepted, {"role": "user", "content": result}]
+    assert episode.turns[1].step.info[NEW_SEGMENTS] == 0
 
 
 def test_a_call_inside_of_thinking_is_not_passed_on(program):

@@ -3,7 +3,7 @@
 import pytest
 
 from verl_agent.envs.program.conversation import Counts
-from verl_agent.envs.program.requests import Request, Said, to_answer
+from verl_agent.envs.program.requests import Kind, Request, Said, to_answer
 
 TOOLS = {"go": {"type": "function", "function": {"name": "go", "parameters": {}}}}
 REQUEST = Request((Said("user", "Go."),), tools=TOOLS)
@@ -23,6 +23,20 @@ def test_a_call_whose_arguments_are_no_object_stays_text(arguments):
 def test_a_call_is_read_with_its_arguments():
     (read,) = to_answer(REQUEST, call('{"to": "north"}'), Counts()).calls
     assert (read.name, read.arguments) == ("go", {"to": "north"})
+
+
+def test_the_mention_of_a_thought_hides_no_call():
+    answer = to_answer(REQUEST, f"I look for <think> in the code.\n{call('{}')}", Counts())
+    assert (answer.text, len(answer.calls), answer.thought) == ("I look for <think> in the code.", 1, "")
+
+
+@pytest.mark.parametrize("arguments", ['{"patch": "a"}', '{"input": {"a": 1}}', '{"input": "a", "why": "b"}', "{}"])
+def test_a_custom_tool_takes_one_text_and_nothing_else(arguments):
+    request = Request((Said("user", "Go."),), tools=TOOLS, kinds={"go": Kind(custom=True)})
+    refused = request.refused(call(arguments))
+    assert refused is not None and refused.step.info["call_error_wrong_argument"] == 1
+    assert to_answer(request, call(arguments), Counts()).calls == ()
+    assert request.refused(call('{"input": "a"}')) is None
 
 
 ENDLESS = {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}}}
