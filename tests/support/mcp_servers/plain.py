@@ -25,6 +25,7 @@ RESULTS = {
     "text": {"content": "no list"},
     "unknown_part": {"content": [{"type": "text", "text": "stored"}, {"type": "smell", "of": "roses"}]},
     "no_object": {"content": [3]},
+    "empty": {"content": [{"type": "text", "text": ""}]},
 }
 ANSWERS = {
     "string": {"result": "stored"},

@@ -24,6 +24,7 @@ NO_ANSWERS = ("string", "number", "list", "null", "bare", "text_error")
         ("own_timeout", 30.0, "put failed: no room", {"server_error": 1.0}),
         ("large", 30.0, "[999000 characters left out]", {}),
         ("image", 30.0, "(image left out)", {}),
+        ("empty", 30.0, "(no result)", {}),
     ],
 )
 def test_what_a_server_does_badly_is_an_answer_or_is_counted(make, variant, call_s, observation, info):
