@@ -33,7 +33,7 @@ def policy_of(server: Any, **budget: Any) -> ApiPolicy:
 
 
 @pytest.mark.parametrize("truncated", [False, True])
-def test_a_text_that_ends_a_reply_ends_it_and_the_server_never_reads_what_was_behind(truncated):
+def test_a_text_that_ends_a_reply_ends_it_and_the_server_never_reads_what_was_behind(truncated: bool) -> None:
     server = Server(truncated)
     policy = policy_of(server)
     limited = LimitedMessages.of([USER], ReplyLimits(stop=["lake", "\nObservation:"]))
@@ -45,7 +45,7 @@ def test_a_text_that_ends_a_reply_ends_it_and_the_server_never_reads_what_was_be
 
 
 @pytest.mark.parametrize(("wanted", "asked"), [(16, 16), (80, 50)])
-def test_the_most_tokens_of_a_request_hold_below_those_of_the_run(wanted, asked):
+def test_the_most_tokens_of_a_request_hold_below_those_of_the_run(wanted: int, asked: int) -> None:
     server = Server(truncated=True)
     reply = asyncio.run(policy_of(server).reply(LimitedMessages.of([USER], ReplyLimits(max_tokens=wanted))))
     assert server.asked[0].max_tokens == asked

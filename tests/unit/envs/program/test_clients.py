@@ -196,7 +196,7 @@ class Messages:
 
     async def ask(self) -> Read:
         asked: dict[str, Any] = {"model": "any/name", "messages": self.talk.said, "max_tokens": 4096}
-        asked["thinking"] = {"type": "disabled"}
+        asked["thinking"] = {"type": "enabled", "budget_tokens": 1024}
         if self.talk.tools:
             asked["tools"] = [{"name": name, "input_schema": {"type": "object"}} for name in NAMES]
             asked["tool_choice"] = {"type": "auto"}

@@ -72,7 +72,7 @@ def test_a_reference_to_an_item_of_an_answer_is_that_item():
                 given.append({**more, **own})
             await client.responses.create(model="m", input=given, tools=TOOLS)
             unknown = {"type": "item_reference", "id": "msg_x"}
-            with pytest.raises(openai.BadRequestError, match="'msg_x' is part of no answer of this episode. Send"):
+            with pytest.raises(openai.BadRequestError, match=r"'msg_x' is part of no answer of this episode\. Send"):
                 await client.responses.create(model="m", input=[*given, unknown], tools=TOOLS)
             return [message["content"] for message in heard.conversations[-1] if message["role"] == "assistant"]
 

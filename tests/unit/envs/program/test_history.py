@@ -98,7 +98,8 @@ def test_results_are_read_in_the_order_of_the_calls():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "written"), [('{"a": 1}', '{"a": 1}'), ("", "{}"), (None, "{}"), ("{a", '"{a"'), ({"a": 1}, '{"a": 1}')]
+    ("arguments", "written"),
+    [('{"a": 1}', '{"a": 1}'), ("", "{}"), (None, "{}"), ("{a", '"{a"'), ({"a": 1}, '{"a": 1}')],
 )
 def test_a_call_of_another_author_has_its_arguments_as_an_object(arguments, written):
     (read,) = Told().reads(GO, Said("assistant", "", (Call("f", arguments, "x"),)), Said("tool", "ok"))
