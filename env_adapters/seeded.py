@@ -152,7 +152,12 @@ def _replays(adapter: type[SeededEnv], arguments: _Arguments) -> bool:
             messages, probes = list(texts[0]), list(session.probes)
             while len(texts) <= TURNS and (len(texts) == 1 or not texts[-1].terminated):
                 action = probes.pop(0) if probes and not seed % 2 else random_action(session, draws, messages)
-                texts.append(await session.step(action))
+                try:
+                    texts.append(await session.step(action))
+                except ConfigError:
+                    raise
+                except Exception as error:  # boundary: a game may raise an exception at an illegal move
+                    return [*texts, type(error)]
                 messages.append({"role": "user", "content": texts[-1].observation})
         finally:
             await session.close()

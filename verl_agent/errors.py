@@ -134,15 +134,20 @@ class PoolFullError(EnvError):
     """No slot for another session became free in time."""
 
 
-TIMEOUTS = ("Timeout", "TimeoutError", "TimeoutExpired")
-"""Last words of the names of libraries' exceptions for a time limit, such as Playwright's."""
+MACHINE_FAILURES = (
+    *("Timeout", "TimeoutError", "TimeoutExpired", "TimeoutException", "ConnectionError", "ConnectError"),
+    *("ConnectionClosed", "ConnectionFailure", "NetworkError", "DisconnectedError", "RemoteProtocolError"),
+    *("ProxyError", "PayloadError", "IncompleteRead", "MaxRetryError", "RateLimitError", "ServiceUnavailable"),
+)
+"""Ends of the names that libraries give to exceptions for a time limit, the network and a service."""
+SQLITE_FAILURES = (5, 6, 7, 10, 13)
+"""Codes of SQLite for a database that is busy or locked, no memory, a failed read or write, and a full disk."""
 
 
 def env_failure(call: str, error: BaseException) -> EnvError:
     """Return the error of a call in which the environment's code raised `error`.
 
-    An `OSError`, a `MemoryError` or a timeout of a library among its causes concerns the network or the machine, so
-    it is no `EnvCrashError`.
+    It is no `EnvCrashError` if the exception or one of its causes is a failure of the machine.
 
     Args:
         call: name of the call, such as `step`.
@@ -153,9 +158,33 @@ def env_failure(call: str, error: BaseException) -> EnvError:
     while cause is not None and cause not in causes:  # an exception that is raised again may be its own context
         causes.append(cause)
         cause = cause.__cause__ or cause.__context__
-    of_machine = any(isinstance(one, OSError | MemoryError) or type(one).__name__.endswith(TIMEOUTS) for one in causes)
-    kind = EnvError if of_machine else EnvCrashError
+    kind = EnvError if any(machine_failed(one) for one in causes) else EnvCrashError
     return kind(f"{call} failed: {describe_exception(error)}")
+
+
+def machine_failed(error: BaseException) -> bool:
+    """Return True if an exception, or one of its group, reports a failure of the machine, the network or a service.
+
+    Libraries are not imported: the status of an HTTP answer decides, then SQLite's code, then names of classes.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return any(machine_failed(one) for one in error.exceptions)
+    if status := http_status(error):
+        return status in (408, 429) or status >= 500
+    if isinstance(code := getattr(error, "sqlite_errorcode", None), int):
+        return code & 0xFF in SQLITE_FAILURES
+    named = any(kind.__name__.endswith(MACHINE_FAILURES) for kind in type(error).__mro__)
+    return named or isinstance(error, OSError | MemoryError)
+
+
+def http_status(error: BaseException) -> int | None:
+    """Return the status, 400 to 599, of the HTTP answer that a library's exception reports; None without one."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and 400 <= value < 600:
+                return value
+    return None
 
 
 def did_you_mean(name: str, known: Iterable[str], most_chars: int | None = None) -> str:
@@ -192,6 +221,14 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}s"
 
 
+def exception_text(error: BaseException) -> str:
+    """Return the text of an exception, whose `__str__` may be someone else's code."""
+    try:
+        return str(error)
+    except Exception:  # boundary: the exception is the author's code, too
+        return "(its text cannot be made)"
+
+
 def describe_exception(error: BaseException) -> str:
     """Return type, message and source line of an exception that someone else's code raised.
 
@@ -200,7 +237,7 @@ def describe_exception(error: BaseException) -> str:
     Example:
         `KeyError: 'observation' (/home/me/my_env/adapter.py:42)`
     """
-    message = str(error)
+    message = exception_text(error)
     if len(message) > MAX_MESSAGE_CHARS:
         message = f"{message[:MAX_MESSAGE_CHARS]}…"
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import EnumType
 from functools import cache
 from typing import Any
 
@@ -104,14 +105,19 @@ class Gymnasium(SeededEnv):
         with self._random():
             self._env = _make(name, self.kwargs, "ansi" if self._found.ansi else None)
             try:
-                observation, _ = self._env.reset(seed=seed)
+                returned = self._env.reset(seed=seed)
             except self.library().error.DependencyNotInstalled as error:
                 raise ConfigError(f"env.options.names={name!r} does not begin: {error}.") from error
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+            raise ConfigError(
+                f"env.options.names={name!r}: reset() returned {shorten(repr(returned), 100)}. Allowed: a tuple of "
+                "observation and info, as Gymnasium has it. An environment of Gym needs a wrapper."
+            )
         self._ended, rules = False, self._found.known.rules or f"You play {name}."
         self._allowed = described(self._env.action_space, self._found.names)
         return [
             {"role": "system", "content": f"{rules} Actions: {self._allowed}."},
-            {"role": "user", "content": self._text(observation)},
+            {"role": "user", "content": self._text(returned[0])},
         ]
 
     @override
@@ -126,7 +132,8 @@ class Gymnasium(SeededEnv):
         with self._random():
             observation, reward, terminated, truncated, _ = self._env.step(chosen)
         self._ended = bool(terminated or truncated)
-        reward += self._found.known.end_reward if self._ended else 0.0
+        if self._ended and (end_reward := self._found.known.end_reward):
+            reward = float(reward) + end_reward
         info = {"time_limit": 1.0} if truncated and not terminated else {}
         return StepResult(self._text(observation), reward, self._ended, info)
 
@@ -175,10 +182,10 @@ def _probe(name: str, kwargs: str) -> Probe:
                 f"at most {MAX_NUMBERS} numbers, and discrete actions. Or wrap it, register the wrapper in a module of "
                 "yours, and set env.options.names=my_module:MyEnv-v0."
             )
-        known = GRID if grid else KNOWN.get(re.sub(r"^.*/|-v\d+$", "", name), KnownEnv())
+        known = GRID if grid else KNOWN.get(re.sub(r"^seeded/|-v\d+$", "", name), KnownEnv())
         found: Sequence[str] = known.actions
-        if isinstance(getattr(core, "actions", None), type) and hasattr(core.actions, "__members__"):
-            found = tuple(core.actions.__members__)
+        if isinstance(getattr(core, "actions", None), EnumType) and hasattr(env.action_space, "n"):
+            found = _names_by_value(core.actions, int(getattr(env.action_space, "start", 0)))
         elif hasattr(core, "get_action_meanings"):
             found = tuple(core.get_action_meanings())
         if len(found) != getattr(env.action_space, "n", 0):
@@ -189,6 +196,13 @@ def _probe(name: str, kwargs: str) -> Probe:
         return Probe(ansi, grid, tuple(one.casefold() for one in found), replace(known, success=success))
     finally:
         env.close()
+
+
+def _names_by_value(actions: Any, first: int) -> Sequence[str]:
+    """Return the names of an enum's members in the order of their values, which count up from `first`; else none."""
+    named = {one.value: one.name for one in actions if type(one.value) is int}
+    values = sorted(named)
+    return [named[value] for value in values] if values == list(range(first, first + len(actions))) else ()
 
 
 def _make(name: str, kwargs: Mapping[str, Any], render_mode: str | None) -> Any:

@@ -69,7 +69,7 @@ KNOWN = {
         invalid_reward=-1.0,
     ),
 }
-"""Environments by the name of their id, without namespace and version."""
+"""Environments by the name of their id without version; an id with a namespace is somebody else's."""
 GRID = KnownEnv(
     "You move in a grid and see the cells ahead. Turning left or right keeps your place.",
     success=0.05,  # a success earns at least 0.1, everything else 0

@@ -178,7 +178,10 @@ class OpenEnv(SeededEnv):
             fields = {"result": tool_text(fields.get("result"), fields.get("error"))}
         elif not fields and isinstance(metadata := observation.get("metadata"), Mapping):
             fields = dict(metadata)
-        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in fields.items()}
+        texts = {
+            key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for key, value in fields.items()
+        }
         text = next(iter(texts.values())) if len(texts) == 1 else "\n".join(f"{k}: {v}" for k, v in texts.items())
         return shorten(text, MAX_TEXT) if text.strip() else "(nothing)"
 

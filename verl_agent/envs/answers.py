@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+from verl_agent.actions import CALL_ERROR, CALLS
 from verl_agent.envs.base import EnvAdapter, read_success_reward
+from verl_agent.envs.call_error import CALL_ERRORS
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.session import Session
 from verl_agent.errors import ContractError
@@ -22,6 +24,8 @@ MOST_CHARS = 1_000_000
 """Most characters of an observation, and of the messages of `reset` together: more than the context of any model."""
 TOO_LONG = f"Allowed: at most {MOST_CHARS:,}. No model reads more: cut the text, or give it in parts."
 FLAG = "Allowed: True or False."
+RESERVED = ("failed_attempts", "rejected_action", "perturbed_fault", CALLS)
+"""Measurements that an agent, an overseer or a perturbation adds."""
 
 
 class AnswerError(ContractError):
@@ -136,6 +140,10 @@ async def step(session: EnvAdapter, action: Action, item: TaskItem | None = None
         raise refusal(f"gave info={_show(result.info)}", remedy)
     if wrong := [key for key, value in info.items() if value is None]:
         raise refusal(f"gave info[{wrong[0]!r}]={_show(result.info[wrong[0]])}", NUMBER)
+    kinds = {f"{CALL_ERROR}_{kind}" for kind in CALL_ERRORS}
+    if taken := [key for key in info if key in RESERVED or (key.startswith(f"{CALL_ERROR}_") and key not in kinds)]:
+        got = f"gave info[{taken[0]!r}]={_show(result.info[taken[0]])}"
+        raise refusal(got, "This name has a meaning for agents and tools. Choose another one.")
     if not isinstance(result.media, Sequence) or not all(isinstance(one, Media) for one in result.media):
         raise refusal(f"gave media={_show(result.media)}", "Allowed: a list of Media.")
     media = []

@@ -1,9 +1,10 @@
 """Selection of task items by split or by a file of ids."""
 
 import hashlib
+import json
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from verl_agent.envs.base import EnvAdapter
@@ -16,6 +17,15 @@ from verl_agent.values import read_text
 def task_ids(tasks: Sequence[TaskItem]) -> str:
     """Return a short hash of the ids of tasks: a file of ids may change under the same name."""
     return hashlib.sha256("\n".join(item.id for item in tasks).encode()).hexdigest()[:16]
+
+
+def task_contents(tasks: Iterable[TaskItem]) -> str:
+    """Return a short hash of the ids, categories and data of tasks: a question may change under the same id."""
+    digest = hashlib.sha256()
+    for item in tasks:
+        rows = item.id, item.category, dict(item.data)
+        digest.update(f"{json.dumps(rows, sort_keys=True)}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def stable_hash(text: str) -> str:

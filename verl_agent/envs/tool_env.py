@@ -1,8 +1,10 @@
 """Base class of environments whose actions are calls of typed functions."""
 
 import asyncio
+import errno
 import inspect
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, final
@@ -15,11 +17,18 @@ from verl_agent.envs.call_error import FAILED, CallError
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.tool_check import CheckedCall, check_action
 from verl_agent.envs.tools import MARK, Tool
-from verl_agent.errors import AgentError, ConfigError
+from verl_agent.errors import AgentError, ConfigError, EnvError, describe_exception, exception_text, machine_failed
 from verl_agent.types import StepResult, ToolCall
 
 NO_RESULT = "(no result)"
 """Observation after a function that returns None or an empty text."""
+ANSWERS = (
+    *(FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
+    *(ProcessLookupError, subprocess.TimeoutExpired, ValueError),
+)
+"""Exceptions about what the model asked for, among those of the machine; some libraries' are both, as for a URL."""
+ANSWER_CODES = (errno.ENAMETOOLONG, errno.ENOTEMPTY, errno.ELOOP, errno.EINVAL)
+"""Codes of such an `OSError` that has no class of its own."""
 
 
 class ToolEnv(EnvAdapter):
@@ -27,7 +36,8 @@ class ToolEnv(EnvAdapter):
 
     A method may be asynchronous. It returns the observation as a text, a `StepResult` with reward and end, or any JSON
     value, dataclass, pydantic model, or number and array of NumPy or torch, which the model reads as JSON. An exception
-    becomes an answer to the model and counts as `call_error_function_failed`; only `EnvError` ends the episode.
+    becomes an answer to the model and counts as `call_error_function_failed`. `EnvError` ends the episode, and so does
+    a failure of the machine, the network or a service, see `machine_failed`.
 
     Example:
         >>> class Shop(ToolEnv):
@@ -86,6 +96,8 @@ class ToolEnv(EnvAdapter):
                 raise
             return _failed(checked.call.name, error)
         except (Exception, SystemExit) as error:  # boundary: the function is the author's code
+            if machine_failed(error) and not _is_answer(error):
+                raise EnvError(f"{checked.call.name} failed: {describe_exception(error)}") from error
             return _failed(checked.call.name, error)
         if not checked.info:
             return step
@@ -111,11 +123,12 @@ class ToolEnv(EnvAdapter):
         return step
 
 
+def _is_answer(error: BaseException) -> bool:
+    return isinstance(error, ANSWERS) or (isinstance(error, OSError) and error.errno in ANSWER_CODES)
+
+
 def _failed(name: str, error: BaseException) -> StepResult:
-    try:
-        message = str(error)
-    except Exception:  # boundary: the exception is the author's code, too
-        message = "(its text cannot be made)"
+    message = exception_text(error)
     shown = f": {shorten(message, 300)}" if message else ""
     return CallError((FAILED,), f"{name} failed: {type(error).__name__}{shown}", name).step
 

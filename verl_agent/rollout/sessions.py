@@ -26,6 +26,8 @@ from verl_agent.types import Action, Message, StepResult, TaskItem
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 5.0
 """Most seconds that an episode waits for its session to close."""
+CRASH_WAIT_S, MOST_CRASH_WAIT_S = 0.2, 5.0
+"""Seconds before a call is repeated that raised an `EnvCrashError`: the first ones, doubled each time, and the most."""
 
 
 class WrappedSession:
@@ -128,6 +130,8 @@ class RecoveringSession(WrappedSession):
         while self.deterministic and failures[self._at] <= self._retries_after(error) and len(self.errors) < most:
             self.errors.append(str(error))
             await self.close()
+            if isinstance(error, EnvCrashError):  # it may be an outage that `env_failure` does not recognize
+                await asyncio.sleep(min(CRASH_WAIT_S * 2 ** (failures[self._at] - 1), MOST_CRASH_WAIT_S))
             self._session = checked(self._new_session())
             try:
                 return await self._replay(action, failures)

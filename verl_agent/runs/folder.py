@@ -138,7 +138,7 @@ class RunFolder:
         kept = sorted(step for step in whole if step <= last)[-keep:]
         for step in steps.keys() - set(kept):
             if step <= last or (step not in whole and not running):
-                shutil.rmtree(steps[step], ignore_errors=running)
+                _remove(steps[step], ignore_errors=running)
 
     def require_room(self, checkpoint_gb: float, keep: int | None) -> None:
         """Raise if the disk has no room for the checkpoints that the run still adds; one more exists than are kept.
@@ -239,6 +239,14 @@ class RunFolder:
             tracker.unlink(missing_ok=True)
         for number, text in damage.items():
             folder, aside = self.root / f"global_step_{number}", self._aside(number, text)
-            shutil.rmtree(aside if text != UNFINISHED else folder, ignore_errors=True)
+            _remove(aside if text != UNFINISHED else folder, ignore_errors=True)
             if folder.is_dir():
                 folder.rename(aside)
+
+
+def _remove(folder: Path, ignore_errors: bool) -> None:
+    """Remove a folder; where a user put a link to another disk in its place, only the link."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=ignore_errors)

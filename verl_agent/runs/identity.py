@@ -27,6 +27,8 @@ LOCK_FILE = ".lock"
 PLAN_FILE = ".plan"
 """File with the number of training steps, which the settings leave out, since a resumed run may change it."""
 TASK_IDS = "ids of env.train_tasks"
+TASK_CONTENTS = "contents of env.train_tasks"
+"""Key of `task_contents`, which runs of earlier versions lack."""
 VERSION = 2
 MAX_LISTED = 5
 """Number of changed settings in a message."""

@@ -17,6 +17,8 @@ from verl_agent.trace.provenance import Provenance, read_json, write_json_atomic
 
 NOTE = "verl_agent.json"
 """File in the exported folder with the checkpoint and provenance."""
+DRAFT = ".part"
+"""End of the name of the folder in which an export is written."""
 MERGED_BYTES = 2
 """Bytes of a merged model per parameter."""
 SHARD_BYTES = 4
@@ -39,10 +41,11 @@ def export_model(run: Path, into: Path, step: int | None = None, best: bool = Fa
     Raises:
         ConfigError: the checkpoint does not exist or has no weights, `into` is not empty, or verl cannot merge it.
     """
-    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+    target = into.resolve()  # a link stays, and a mount point cannot be replaced
+    draft = target / DRAFT if target.is_dir() else target.with_name(f".{target.name}{DRAFT}")
+    if target.exists() and (not target.is_dir() or any(path != draft for path in target.iterdir())):
         raise ConfigError(f"--into {into} is not empty. Choose a new folder.")
     checkpoint = find_checkpoint(run, step, best)
-    draft = into.with_name(f".{into.name}.part")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         shards = find_shards(checkpoint)
@@ -57,7 +60,7 @@ def export_model(run: Path, into: Path, step: int | None = None, best: bool = Fa
             merge(shards, draft)
         else:
             size = sum(path.stat().st_size for path in weights.rglob("*") if path.is_file())
-            require_disk(shutil.disk_usage(_existing(into)).free, size / 1e9, into)
+            require_disk(shutil.disk_usage(_existing(target)).free, size / 1e9, into)
             shutil.copytree(weights, draft)
         for weights_file in draft.glob("*.safetensors"):
             weights_file.chmod(0o644)  # transformers makes them readable for their owner only
@@ -72,9 +75,11 @@ def export_model(run: Path, into: Path, step: int | None = None, best: bool = Fa
             "provenance": asdict(Provenance.collect()),
         }
         write_json_atomically(draft / NOTE, note)
-        if into.is_dir():
-            into.rmdir()
-        draft.rename(into)
+        if target.is_dir():
+            for path in draft.iterdir():
+                path.rename(target / path.name)
+        else:
+            draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return into

@@ -5,11 +5,11 @@ import os
 from typing_extensions import override
 
 from verl_agent.config.plan import RunPlan, running
-from verl_agent.envs.tasks import task_ids
+from verl_agent.envs.tasks import task_contents, task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.recorded_play import play_of_training
 from verl_agent.runs.child import Link
-from verl_agent.runs.identity import TASK_IDS, read_settings
+from verl_agent.runs.identity import TASK_CONTENTS, TASK_IDS, read_settings
 from verl_agent.runs.processes import ending_all_children
 from verl_agent.system.compiler import compilation_variables
 from verl_agent.system.gpus import read_gpus
@@ -47,9 +47,10 @@ class ReinforcementLearning(TrainingJob):
         self.plan = plan = check_plan(choose_dev_tasks(self.plan, earlier, self.tell), self.tell)
         given = plan.value("ray_kwargs.ray_init.runtime_env.env_vars") or {}
         self.variables = {**compilation_variables(self.tell), **given} if plan.on_cpu else {}
-        tasks = task_ids([item for splits in split_tasks(plan.envs) for item in splits.train])
+        train = [item for splits in split_tasks(plan.envs) for item in splits.train]
+        tasks = {TASK_IDS: task_ids(train), TASK_CONTENTS: task_contents(train)}
         rubrics = {one.label: one.judge.identity()["rubric"] for one in plan.envs if one.judge.rubric is not None}
-        self.settings = {"command": self.command, **identity(plan), TASK_IDS: tasks}
+        self.settings = {"command": self.command, **identity(plan), **tasks}
         self.settings |= {"rubrics": rubrics} if rubrics else {}
         self.checkpoint_gb = needed_gb(plan)[1]
 

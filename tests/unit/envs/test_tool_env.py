@@ -2,13 +2,17 @@
 
 import asyncio
 import datetime
+import errno
 import json
 import re
+import subprocess
 import sys
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+import requests
 
 import verl_agent as va
 from tests import ROOT
@@ -192,9 +196,58 @@ def test_numbers_and_arrays_of_libraries_are_read_as_json(returned, shown):
     assert as_step(returned).observation == shown
 
 
-def test_only_an_env_error_ends_the_episode():
+def test_an_env_error_ends_the_episode():
     episode = play(Odd(), call("broken"))
     assert (episode.stop, episode.error) == (va.StopReason.ENV_ERROR, "the garden is flooded.")
+
+
+class Reading(Garden):
+    """Function that raises a given exception."""
+
+    error: Exception
+
+    @va.tool
+    def read(self, file: str) -> str:
+        """Read a file."""
+        raise self.error
+
+
+REQUEST = httpx.Request("GET", "http://backend/")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        TimeoutError("backend"),
+        MemoryError(),
+        httpx.ConnectError("All connection attempts failed"),
+        httpx.HTTPStatusError("busy", request=REQUEST, response=httpx.Response(503)),
+        ExceptionGroup("calls", [ConnectionResetError("peer")]),
+    ],
+)
+def test_a_failure_of_the_machine_in_a_function_ends_the_episode(error):
+    env = type("Reading", (Reading,), {"error": error})()
+    episode = play(env, call("read", file="a"))
+    assert episode.stop is va.StopReason.ENV_ERROR
+    assert episode.error.startswith(f"read failed: {type(error).__name__}")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(kind(0, "no") for kind in (FileNotFoundError, FileExistsError, IsADirectoryError)),
+        *(NotADirectoryError("no"), PermissionError("no"), OSError(errno.ENAMETOOLONG, "File name too long")),
+        subprocess.TimeoutExpired("python answer.py", 10),
+        requests.exceptions.MissingSchema("Invalid URL 'a': No scheme supplied."),
+        httpx.HTTPStatusError("missing", request=REQUEST, response=httpx.Response(404)),
+    ],
+)
+def test_an_exception_about_what_the_model_asked_for_is_an_answer(error):
+    env = type("Reading", (Reading,), {"error": error})()
+    (turn,) = play(env, call("read", file="a")).turns
+    assert turn.step.observation.startswith(f"read failed: {type(error).__name__}")
 
 
 def test_an_overridden_tool_and_a_static_one_are_called():

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count, cycle
 from typing import ClassVar
 
+import httpx
 import pytest
 
 from tests.support.attempts import play_until_valid
@@ -185,6 +187,8 @@ def differing() -> Callable[[], None]:
         (raises(HostLostError("the host died")), {}),
         (raises(ConnectionRefusedError("no retriever")), {}),
         (raises(MemoryError()), {}),
+        (raises(ExceptionGroup("calls", [ValueError("x"), ConnectionRefusedError("no retriever")])), {}),
+        (raises(httpx.RemoteProtocolError("the server sent no answer")), {}),
         (differing(), {}),
         (None, {"deterministic": False}),
     ],
@@ -210,6 +214,18 @@ def test_an_error_after_an_outage_that_only_looks_like_it_is_the_environments():
 
     attempts, _ = run(trap_class(fail), ["trap"])
     assert attempts[-1].stop is StopReason.ENV_ERROR
+
+
+def test_a_short_outage_of_an_unknown_kind_is_no_error_of_the_action():
+    first: list[float] = []
+
+    def fail() -> None:
+        first.append(time.monotonic())
+        if first[-1] - first[0] < 0.3:
+            raise KeyError("the service answered without its field")
+
+    (episode,), _ = run(trap_class(fail), ["trap", "a", "b", "c"])
+    assert (episode.stop, len(episode.replays)) == (StopReason.TERMINATED, 2)
 
 
 def test_addresses_of_servers_and_objects_do_not_tell_errors_apart():
@@ -330,12 +346,11 @@ def shares(rate: float, deterministic: bool = True, episodes: int = 400) -> tupl
     env = type("Walk", (Walk,), {"made": [], "luck": random.Random(1), "rate": rate, "deterministic": deterministic})
     limits = EpisodeLimits(20, timeout_s=None, retries=2)
 
+    async def play_until(draws: random.Random) -> Episode:
+        return (await play_until_valid(ITEM, env, plain, lambda: Drawn(draws), limits))[-1]
+
     async def play_all() -> list[Episode]:
-        last = []
-        for number in range(episodes):
-            draws = random.Random(number)
-            last.append((await play_until_valid(ITEM, env, plain, lambda draws=draws: Drawn(draws), limits))[-1])
-        return last
+        return await asyncio.gather(*(play_until(random.Random(number)) for number in range(episodes)))
 
     valid = [episode for episode in asyncio.run(play_all()) if episode.valid]
     ended = [episode for episode in valid if episode.stop is StopReason.TERMINATED]

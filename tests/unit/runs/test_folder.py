@@ -130,6 +130,15 @@ def test_prune_removes_older_checkpoints_of_earlier_starts(tmp_path):
     assert steps_in(tmp_path) == ["3", "of_mine"]
 
 
+def test_prune_removes_the_link_of_a_checkpoint_that_was_moved(tmp_path):
+    folder = saved(tmp_path / "run", 1, 2, 3)
+    moved = shutil.move(folder.root / "global_step_1", tmp_path / "moved")
+    (folder.root / "global_step_1").symlink_to(moved)
+    folder.prune(1)
+    assert steps_in(folder.root) == ["3"]
+    assert any(moved.iterdir())
+
+
 def truncate(checkpoint: Path) -> None:
     (checkpoint / "actor/model_world_size_1_rank_0.pt").write_bytes(b"half")
 

@@ -17,7 +17,7 @@ import verl_agent.training.offline.evolve.rounds  # noqa: F401  # these register
 from tests.support.cluster_files import refusing
 from verl_agent.config.catalogue import may_change
 from verl_agent.envs.machine.locks import has_owner_file
-from verl_agent.envs.tasks import task_ids
+from verl_agent.envs.tasks import task_contents, task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.runs.identity import LOCK_FILE, claim, differences, read_settings
 from verl_agent.trace.provenance import write_json_atomically
@@ -163,6 +163,13 @@ def test_the_hash_of_tasks_depends_on_their_ids():
     assert task_ids(tasks) == task_ids(list(tasks)) != task_ids(tasks[:1])
 
 
+@pytest.mark.parametrize("other", [("b", {"ask": "1"}, "x"), ("a", {"ask": "2"}, "x"), ("a", {"ask": "1"}, "y")])
+def test_the_hash_of_the_contents_of_tasks_depends_on_ids_data_and_categories(other):
+    contents = task_contents([TaskItem("toy", "a", {"ask": "1"}, "x")])
+    assert contents == task_contents([TaskItem("toy", "a", {"ask": "1"}, "x")])
+    assert contents != task_contents([TaskItem("toy", *other)])
+
+
 def test_writing_json_replaces_the_file_and_leaves_no_draft(tmp_path):
     write_json_atomically(tmp_path / "a.json", {"step": 1})
     write_json_atomically(tmp_path / "a.json", {"step": 2})
@@ -188,6 +195,12 @@ def test_a_folder_in_use_raises_config_error_naming_its_process(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate()
     claimed(tmp_path, model="m")
+
+
+def test_a_command_line_that_is_not_utf_8_holds_a_folder(tmp_path):
+    code = "import sys; from pathlib import Path; from verl_agent.runs.identity import lock; lock(Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), b"na\xffme"], check=True)
+    assert r"na\udcffme" in (tmp_path / LOCK_FILE).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])

@@ -47,6 +47,31 @@ def test_an_empty_folder_may_exist(tmp_path):
     assert exported(save(tmp_path / "run", 5), tmp_path / "model") == "weights 5"
 
 
+def test_an_export_into_a_link_fills_the_folder_behind_it(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "model").symlink_to(tmp_path / "disk")
+    run = save(tmp_path / "run", 5)
+    assert exported(run, tmp_path / "model") == "weights 5"
+    assert (tmp_path / "model").is_symlink()
+    plain = export_model(run, tmp_path / "plain")
+    names = [sorted(path.name for path in folder.iterdir()) for folder in (plain, tmp_path / "disk")]
+    assert names[0] == names[1]
+    with pytest.raises(ConfigError, match="is not empty"):
+        export_model(run, tmp_path / "model")
+
+
+def test_a_folder_that_cannot_be_replaced_is_filled(tmp_path):
+    """The folder above a mount point takes no new entries, and a killed export has left its draft."""
+    target = tmp_path / "disks/model"
+    (target / ".part/half").mkdir(parents=True)
+    target.parent.chmod(0o555)
+    try:
+        assert exported(save(tmp_path / "run", 5), target) == "weights 5"
+    finally:
+        target.parent.chmod(0o755)
+    assert not (target / ".part").exists()
+
+
 def test_shards_are_found_where_each_backend_leaves_them(tmp_path):
     run = save(tmp_path / "run", 5, weights=False)
     assert find_shards(run / "global_step_5") == ("fsdp", run / "global_step_5/actor")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from verl_agent.envs import answers
 from verl_agent.envs.base import EnvAdapter, Hosting
 from verl_agent.envs.hosts.loops import Call, EventLoopThread, InlineLoop
-from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError, env_failure
+from verl_agent.errors import AgentError, EnvError, EnvTimeoutError, UnknownSessionError, env_failure, exception_text
 from verl_agent.types import Action, Message, StepResult, TaskItem
 
 T = TypeVar("T")
@@ -238,5 +238,5 @@ class Host:
 def _own(error: AgentError) -> AgentError:
     """Return the error as a class of this package: another process may be unable to unpickle an adapter's subclass."""
     kind = next(kind for kind in type(error).__mro__ if kind.__module__ == AgentError.__module__)
-    own: AgentError = kind(str(error))
+    own: AgentError = kind(exception_text(error))
     return own

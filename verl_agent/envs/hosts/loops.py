@@ -130,10 +130,12 @@ class Call(Generic[T]):
             self._settle(self.answer.set_result, result)
 
     def _finish(self, task: asyncio.Task[None]) -> None:
-        """Mark the call as finished; a task may be cancelled before it starts."""
+        """Mark the call as finished; a task may be cancelled before it starts, and `failed` may raise."""
         self.over = True
         if task.cancelled():
             self._settle(self.answer.cancel)
+        elif (fault := task.exception()) is not None:
+            self._settle(self.answer.set_exception, fault)
 
     def _settle(self, settle: Callable[..., Any], *arguments: Any) -> None:
         """Call a method of `answer` in the caller's loop."""

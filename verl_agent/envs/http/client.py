@@ -176,7 +176,7 @@ def fetch_info(env: str, servers: tuple[str, ...]) -> Mapping[str, Any]:
     """Return the servers' description of their environment; unreachable servers are ignored.
 
     Raises:
-        ConfigError: no server answers, a server has another environment, or the servers offer different tasks.
+        ConfigError: no server answers, a server has another environment, or the servers differ in tasks or properties.
     """
     answers = _get(env, servers, "/info")
     first = next(iter(answers))
@@ -184,7 +184,9 @@ def fetch_info(env: str, servers: tuple[str, ...]) -> Mapping[str, Any]:
         if read_field(info, "env") != env:
             raise ConfigError(f"env.options.env={env!r}, but {url} serves {info['env']!r}. Change env or urls.")
         if read_field(info, "digest") != answers[first]["digest"]:
-            raise ConfigError(f"{first} and {url} offer different tasks. Serve the same version with the same options.")
+            raise ConfigError(
+                f"{first} and {url} offer different tasks or options. Serve the same version with the same options."
+            )
     info = answers[first]
     assert isinstance(info, Mapping)  # read_field() has checked it
     return info

@@ -1,6 +1,5 @@
 """Index of a server's tasks: by number in one split, by name in all splits."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from verl_agent.envs.base import read_success_reward
 from verl_agent.envs.http.requests import RequestError
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.registry import list_tasks, make_env
+from verl_agent.envs.tasks import stable_hash, task_contents
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.types import TaskItem
 
@@ -56,22 +56,19 @@ class TaskIndex:
         return self._by_name[key]
 
     def describe(self) -> dict[str, Any]:
-        """Return the description that `/info` sends. Servers with the same digest offer the same tasks."""
-        digest = hashlib.sha256()
-        digest.update(repr(self.action_format).encode())
-        for name, items in self.splits.items():
-            digest.update(repr((name, [item.id for item in items])).encode())
-        return {
+        """Return the description that `/info` sends; equal digests mean equal tasks and properties."""
+        properties = {
             "env": self.env,
-            "split": self.split,
             "splits": {name: len(items) for name, items in self.splits.items()},
             "success_reward": self.success_reward,
             "deterministic": self.deterministic,
             "seeded": self.seeded,
             "ends_failed_tasks": self.ends_failed_tasks,
             "form": action_format_to_json(self.action_format),
-            "digest": digest.hexdigest(),
         }
+        contents = {name: task_contents(items) for name, items in self.splits.items()}
+        digest = stable_hash(repr((self.action_format, sorted(properties.items()), contents)))
+        return {**properties, "split": self.split, "digest": digest}
 
     def list_split(self, split: str) -> list[dict[str, str]]:
         """Return names and categories of one split. The data is left out because it may hold answers."""

@@ -102,12 +102,15 @@ class FileLock:
         return True
 
     def write(self, text: str) -> None:
-        """Replace the content of the file; closing another descriptor of it would release a lock of `lockf`."""
+        """Replace the content of the file; closing another descriptor of it would release a lock of `lockf`.
+
+        A byte of a command line that is not UTF-8 is written as an escape.
+        """
         if self._descriptor is None:
-            self.path.write_text(text, encoding="utf-8")
+            self.path.write_text(text, encoding="utf-8", errors="backslashreplace")
             return
         os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, text.encode(), 0)
+        os.pwrite(self._descriptor, text.encode(errors="backslashreplace"), 0)
 
 
 @contextmanager

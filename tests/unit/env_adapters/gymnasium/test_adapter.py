@@ -1,10 +1,13 @@
 """Test the texts, actions, rewards and refusals of the adapter of Gymnasium."""
 
 import asyncio
+from decimal import Decimal
+from enum import IntEnum
 
 import pytest
 
 gymnasium = pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'verl-agent[gymnasium]'")
+numpy = pytest.importorskip("numpy", reason="numpy is not installed: pip install 'verl-agent[gymnasium]'")
 
 from env_adapters.gymnasium.adapter import Gymnasium  # noqa: E402
 from env_adapters.gymnasium.lakes import draw_map  # noqa: E402
@@ -14,6 +17,46 @@ from verl_agent.envs.testing.check import check_adapter  # noqa: E402
 from verl_agent.errors import ConfigError  # noqa: E402
 
 spaces = gymnasium.spaces
+
+
+class Pier(gymnasium.Env):
+    """Somebody's own environment: it shows what it was given, and raises an exception at the last action."""
+
+    reward, opening = 1.0, ("pier 3", {})
+
+    def __init__(self):
+        self.action_space, self.observation_space = spaces.Discrete(len(Moves), start=1), spaces.Text(100)
+        self.actions = Moves
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.opening
+
+    def step(self, action):
+        if action == Moves.JUMP:
+            raise ValueError("illegal move")
+        return f"{Moves(action).name}", self.reward, action == Moves.LEFT, False, {}
+
+
+class Moves(IntEnum):
+    """Actions in another order than that of their values."""
+
+    LEFT = 3
+    RIGHT = 1
+    UP = 2
+    JUMP = 4
+
+
+class Ranks(IntEnum):
+    """Values that are no actions of the space."""
+
+    LOW, MIDDLE, HIGH, HIGHEST = 10, 20, 30, 40
+
+
+def registered(name, **attributes):
+    """Register a class of `Pier` with other attributes, and return its id."""
+    gymnasium.register(name, entry_point=type("Pier", (Pier,), attributes))
+    return name
 
 
 def play(names, *actions, seed=0, **options):
@@ -103,6 +146,40 @@ def test_minigrid_describes_its_view_in_words():
     assert prompt[1].startswith("Mission: use the key to open the door")
     assert "You see: yellow key 1 right." in prompt[1]
     assert steps[0].observation != prompt[1]
+
+
+def test_an_id_with_a_namespace_has_no_rules_names_and_rewards_of_the_classic():
+    name = registered("port/Blackjack-v1")
+    prompt, (step,) = play(name, "left")
+    assert prompt[0].startswith(f"You play {name}.") and "stick" not in prompt[0]
+    assert (step.reward, Gymnasium(name).success_reward) == (1.0, 1.0)
+
+
+def test_actions_are_named_by_their_values_in_an_enum():
+    prompt, steps = play(registered("port/Values-v0"), "right", "up", "3")
+    assert "right (1), up (2), left (3), jump (4)" in prompt[0]
+    assert [step.observation for step in steps] == ["RIGHT", "UP", "LEFT"]
+
+
+def test_an_enum_whose_values_are_no_actions_names_none():
+    name = registered("port/Ranks-v0", actions=property(lambda self: Ranks, lambda self, value: None))
+    assert "a number from 1 to 4" in play(name)[0][0]
+
+
+@pytest.mark.parametrize("opening", ["pier 3", numpy.array([0.25, -0.5]), ("pier 3",)])
+def test_a_reset_without_info_raises_config_error(opening):
+    name = registered("port/Reset-v0", opening=opening)
+    with pytest.raises(ConfigError, match=r"reset\(\) returned .* a tuple of observation and info"):
+        play(name)
+
+
+@pytest.mark.parametrize("reward", [numpy.array(1), Decimal(1), numpy.int8(1)])
+def test_rewards_of_any_kind_of_number_reach_the_check(reward):
+    assert play(registered("port/Reward-v0", reward=reward), "left")[1][0].reward == 1
+
+
+def test_an_environment_that_raises_at_an_illegal_move_can_be_compared():
+    assert Gymnasium(registered("port/Illegal-v0")).deterministic
 
 
 def test_a_time_limit_of_gymnasium_ends_the_episode():

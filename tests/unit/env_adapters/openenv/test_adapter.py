@@ -186,6 +186,25 @@ def test_a_reward_that_is_no_number_stops_the_run(reward):
         asyncio.run(play(OpenEnv(running.url)))
 
 
+def test_fields_of_several_values_keep_the_characters_of_other_languages():
+    async def answer(socket):
+        await socket.accept()
+        await socket.receive_text()
+        data = {"observation": {"cities": ["北京", "Köln"], "turn": 1}, "reward": None, "done": False}
+        await socket.send_text(json.dumps({"type": "observation", "data": data}))
+        await socket.receive_text()
+
+    async def begin(env):
+        messages = await env.reset(env.tasks("train")[0])
+        await env.close()
+        return messages[-1]["content"]
+
+    schema = {"action": {"properties": {"number": {"type": "integer"}}}}
+    routes = [Route("/schema", lambda request: JSONResponse(schema)), WebSocketRoute("/ws", answer)]
+    with serving_app(Starlette(routes=routes)) as running:
+        assert 'cities: ["北京", "Köln"]\nturn: 1' in asyncio.run(begin(OpenEnv(running.url)))
+
+
 def test_a_url_without_a_server_raises_config_error():
     env = OpenEnv("http://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"env\.options\.url='http://127\.0\.0\.1:9' is not a server of OpenEnv"):

@@ -13,6 +13,7 @@ from verl_agent.envs.base import Hosting
 from verl_agent.envs.hosts.host import CallLimits, HostHealth
 from verl_agent.envs.hosts.link import InlineLink
 from verl_agent.envs.hosts.local import inline_pool, local_pool
+from verl_agent.envs.hosts.loops import Call, InlineLoop
 from verl_agent.envs.hosts.pool import HostPool
 from verl_agent.envs.hosts.slot import PoolLimits, retirement_reason
 from verl_agent.envs.session import PooledEnv
@@ -199,6 +200,45 @@ def test_deliberate_errors_keep_their_kind_and_can_be_pickled(error, kind, text)
 
     raised = with_pool(begin, adapter=Failing)
     assert (type(raised), str(raised)) == (kind, text)
+
+
+class Mute(Exception):
+    """Exception whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class MuteEnvError(EnvError, Mute):
+    """The same as an error that is raised on purpose."""
+
+    __str__ = Mute.__str__
+
+
+@pytest.mark.parametrize("error", [Mute(), MuteEnvError()])
+def test_an_exception_whose_text_cannot_be_made_ends_its_call(error):
+    class Failing(Obedient):
+        async def reset(self, item):
+            raise error
+
+    with pytest.raises(EnvError, match="its text cannot be made"):
+        with_pool(begun, adapter=Failing)
+
+
+def test_a_call_whose_error_cannot_be_made_raises_the_reason():
+    def failed(name: str, error: BaseException) -> Exception:
+        raise LookupError(name)
+
+    async def fail() -> None:
+        raise KeyError
+
+    async def call() -> None:
+        one: Call[None] = Call(InlineLoop(), "step", 60.0, asyncio.Lock(), failed)
+        one.start(fail)
+        await asyncio.wait_for(one.answer, 30)
+
+    with pytest.raises(LookupError, match="step"):
+        asyncio.run(call())
 
 
 # Sessions and hosts that are given up

@@ -28,6 +28,7 @@ from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
 from verl_agent.envs.http.client import HttpEnv
+from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
@@ -221,10 +222,25 @@ def test_a_server_of_another_environment_raises_config_error():
         make_env("http", options("textcraft", running.url)).tasks("train")
 
 
-def test_servers_with_different_tasks_raise_config_error():
+def smaller(tasks: TaskIndex) -> None:
+    tasks.splits = {"train": GuessNumber().tasks("small_train")}
+
+
+def changed(tasks: TaskIndex) -> None:
+    tasks.splits = {
+        name: [replace(item, data={**item.data, "target": 0}) for item in items] for name, items in tasks.splits.items()
+    }
+
+
+def easier(tasks: TaskIndex) -> None:
+    tasks.success_reward = 0.5
+
+
+@pytest.mark.parametrize("change", [smaller, changed, easier])
+def test_servers_with_different_tasks_or_properties_raise_config_error(change):
     with ExitStack() as stack:
         one, two = (stack.enter_context(serving("guess_number", pool_of(GuessNumber))) for _ in range(2))
-        two.server.tasks.splits = {"train": GuessNumber().tasks("small_train")}
+        change(two.server.tasks)
         with pytest.raises(ConfigError, match="offer different tasks"):
             make_env("http", options("guess_number", one.url, two.url)).tasks("train")
 
