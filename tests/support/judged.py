@@ -32,11 +32,11 @@ def settings(server: ModelServer, api: dict[str, object] | None = None, **values
     return section("judge", JudgeSettings, {"rubric": {"criteria": CRITERIA}, "api": own, **values})
 
 
-def judged(judge: JudgeSettings, folder: Path, *episodes: Episode, processes: int = 1) -> list[Episode]:
+def judged(judge: JudgeSettings, folder: Path, *episodes: Episode, judges: int = 1) -> list[Episode]:
     """Judge episodes at once and return them."""
 
     async def run() -> None:
-        made = Judge(judge, folder, processes=processes, first_wait_s=0.01)
+        made = Judge(judge, folder, judges=judges, first_wait_s=0.01)
         try:
             await asyncio.gather(*map(made.judge, episodes))
         finally:

@@ -17,6 +17,7 @@ FREE = (
     "agent.options.",
     "credit.options.",
     "horizon.options.",
+    "episodes.explored.",
     "data.apply_chat_template_kwargs.",
     "actor_rollout_ref.model.override_config.",
     "critic.model.override_config.",

@@ -137,6 +137,11 @@ class RunPlan(Plan):
         """The policy, and the critic if there is one."""
         return [self.actor, *([self.critic] if self.critic else [])]
 
+    @property
+    def judges(self) -> int:
+        """Number of judges: one in each process that plays for each environment with a rubric."""
+        return int(self.engine.workers or 1) * sum(one.judge.rubric is not None for one in self.envs)
+
     @override
     def located(self) -> Self:
         critic, teacher = self.critic and self.critic.located(), self.teacher and self.teacher.located()

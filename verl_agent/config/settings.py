@@ -74,14 +74,14 @@ class RunEnv(AgentEnv):
     label: str = ""
     weight: float = 1.0
 
-    def new_judge(self, run: Path, processes: int = 1) -> Judge | None:
+    def new_judge(self, run: Path, judges: int = 1) -> Judge | None:
         """Return the judge of the environment's episodes; None if its reward is that of the environment alone.
 
         Args:
             run: folder of the run or the evaluation.
-            processes: number of processes that play, which share the limits.
+            judges: number of judges of the run, which share the limits.
         """
-        return None if self.judge.rubric is None else Judge(self.judge, run, self.label, processes)
+        return None if self.judge.rubric is None else Judge(self.judge, run, self.label, judges)
 
     def limits(self, max_turns: int | None = None) -> EpisodeLimits:
         """Return the limits of an episode in a pool, which limits the time of each call itself.

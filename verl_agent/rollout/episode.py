@@ -18,7 +18,7 @@ from verl_agent.envs.session import Session
 from verl_agent.envs.settings import OnActionError
 from verl_agent.errors import ActionError, EnvError, EpisodeEndError
 from verl_agent.returns import reaches
-from verl_agent.rollout.actions import ReplySession
+from verl_agent.rollout.actions import ReplySession, joined
 from verl_agent.rollout.policy import Policy
 from verl_agent.rollout.retrying import with_retries
 from verl_agent.rollout.sessions import RecoveringSession
@@ -174,6 +174,8 @@ async def _play_turn(episode: Episode, session: ReplySession, agent: Agent, poli
             results += agent.read(reply)
             step = await session.step(results)
     finally:
+        if step is None and any(one.action is not None and one.step is not None for one in results):
+            step = joined(results)  # a later call of the reply failed
         generate_s = replied_at - asked_at - reply.paused_s - reply.held_s
         calls = tuple(results) if len(results) > 1 or any(one.errors for one in results) else ()
         env_s, action = time.monotonic() - replied_at, first_action(results)

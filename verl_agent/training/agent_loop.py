@@ -61,7 +61,7 @@ class EnvRuntime:
         self._tasks: dict[str, dict[str, TaskItem]] = {}
         self._oracle_turns: dict[str, int | None] = {}
         self._seed: int = loop.rollout_config.seed
-        self.judge = run_env.new_judge(plan.schedule.folder, plan.engine.workers or 1)
+        self.judge = run_env.new_judge(plan.schedule.folder, plan.judges)
         self._group_limits = GroupLimits(run_env.horizon.stages, loop.rollout_config.n)
         replay = run_env.horizon.replay
         self._solved = None if replay is None else SolvedEpisodes(run_env, replay)

@@ -51,7 +51,8 @@ class EpisodeSampler(ReplayBuffer):
             val_group_size: episodes of a validation prompt.
             min_group_size: valid episodes that a group needs, 1 to `group_size`; in an arena, each of its seats.
             skip_uniform: drop groups whose episodes all have the same return, as DAPO does (arXiv 2503.14476, section
-                3.2). Unlike there, no other groups replace them: the loss is the mean over the remaining groups.
+                3.2). Unlike there, no other groups replace them: `loss_agg_mode=token-mean` is the mean over the
+                remaining groups, and the modes `seq-mean-*` divide by the rows of a whole mini-batch.
             max_env_error_rate: share of a step's episodes that may not be valid, 0 to 1.
         kwargs: keyword arguments of `ReplayBuffer`.
     """
@@ -65,6 +66,7 @@ class EpisodeSampler(ReplayBuffer):
         self.max_env_error_rate = float(sampler_kwargs["max_env_error_rate"])
         self._max_uniform = self._uniform = self._empty = 0
         self._invalid: list[EpisodeSummary] = []
+        self._validated: tuple[int, Counter[str], list[EpisodeSummary]] = (-1, Counter(), [])
         self._played: list[EpisodeSummary] = []
 
     def take_played(self) -> list[EpisodeSummary]:
@@ -144,11 +146,12 @@ class EpisodeSampler(ReplayBuffer):
         lost = batch_size * size - len({episode_key(key) for key in batch.keys})
         summaries = self._summaries(batch) if batch.keys else {}
         action_errors = sum(summary.stop is StopReason.ACTION_ERROR for summary in summaries.values())
-        check_invalid_rate(lost, batch_size * size, self._invalid, self.max_env_error_rate, action_errors)
+        counts = Counter(lost=lost, total=batch_size * size, action_errors=action_errors)
+        self._check_valid(counts, global_steps if partition_id == "val" else None)
         if partition_id == "val":
             if lost:  # verl does not log the metrics of a validation's batch
-                counts = Counter(str(summary.stop) for summary in self._invalid)
-                stops = ", ".join(f"{count} {stop}" for stop, count in counts.items())
+                by_stop = Counter(str(summary.stop) for summary in self._invalid)
+                stops = ", ".join(f"{count} {stop}" for stop, count in by_stop.items())
                 logger.warning("validation: %d of %d episodes are left out: %s", lost, batch_size * size, stops)
             return batch, metrics
         seats = {key: summary.category for key, summary in summaries.items()}  # of one task, only those of seats differ
@@ -172,6 +175,28 @@ class EpisodeSampler(ReplayBuffer):
         apart = divergence_turns(by_part({key: summary.actions for key, summary in summaries.items()}, seats).values())
         metrics |= episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform), apart)
         return batch, metrics | return_margins((one.env_label, one.task, one.reward) for one in valid)
+
+    def _check_valid(self, counts: Counter[str], validated: int | None = None) -> None:
+        """Check the share of valid episodes of a training batch, or of all batches of a validation so far.
+
+        Args:
+            counts: `lost`, `total` and `action_errors` of the batch, see `check_invalid_rate`.
+            validated: step that the batch validates; None for a training batch.
+
+        Raises:
+            EnvErrorLimitError: too many episodes have an environment error, or no episode of the batch is valid.
+        """
+        invalid, no_rows = self._invalid, counts["lost"] == counts["total"]
+        if validated is not None:
+            step, earlier, reports = self._validated
+            if step == validated:
+                counts, invalid = earlier + counts, reports + invalid
+            self._validated = (validated, counts, invalid)
+        check_invalid_rate(counts["lost"], counts["total"], invalid, self.max_env_error_rate, counts["action_errors"])
+        if no_rows:  # verl reads the rows of each batch
+            raise EnvErrorLimitError(
+                f"no episode of the last batch of this validation is valid. Raise data.val_batch_size. {READ_RECORDS}"
+            )
 
     def _mark(self, batch: KVBatchMeta, episodes: Collection[str]) -> None:
         """Set the tag `UNIFORM` of the rows of these episodes; verl reads tags from the queue again after each pass."""

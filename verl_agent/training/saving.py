@@ -1,4 +1,4 @@
-"""Writes of the trainer around a checkpoint: the metrics of its step before it, and its manifest after it."""
+"""Files of the trainer around a checkpoint: metrics of its step before it, KL coefficient in it, manifest last."""
 
 import time
 from pathlib import Path
@@ -8,8 +8,27 @@ import numpy as np
 import orjson
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+from verl.trainer.ppo.core_algos import AdaptiveKLController
 
 from verl_agent.models.checkpoints import finish_checkpoint
+from verl_agent.trace.provenance import read_json, write_json_atomically
+from verl_agent.training.preflight.ranks import ANOTHER_STEP
+
+KL_FILE = "kl.json"
+"""File in a checkpoint: the coefficient of `algorithm.kl_ctrl.type=adaptive`, which follows from measurements."""
+
+
+def save_kl(trainer: Any, folder: Path) -> None:
+    """Write the adaptive coefficient of the KL penalty into a checkpoint; nothing without one."""
+    if isinstance(kl := getattr(trainer, "kl_ctrl_in_reward", None), AdaptiveKLController):
+        write_json_atomically(folder / KL_FILE, {"coefficient": float(kl.value)})
+
+
+def restore_kl(trainer: Any, folder: Path) -> None:
+    """Set the adaptive coefficient of the KL penalty to that of a checkpoint, unless it has none."""
+    kl, file = getattr(trainer, "kl_ctrl_in_reward", None), folder / KL_FILE
+    if isinstance(kl, AdaptiveKLController) and file.is_file():
+        kl.value = read_json(file, f"To resume elsewhere, {ANOTHER_STEP}.", ["coefficient"])["coefficient"]
 
 
 def log_before_saving(trainer: Any, batch: KVBatchMeta, metrics: dict[str, Any], began_s: float) -> None:

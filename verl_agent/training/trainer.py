@@ -34,7 +34,7 @@ from verl_agent.training.own_estimators import register
 from verl_agent.training.phases import marking_phases
 from verl_agent.training.preflight.ranks import ANOTHER_STEP
 from verl_agent.training.rejection import Rejection
-from verl_agent.training.saving import FinishingCallback, log_before_saving
+from verl_agent.training.saving import FinishingCallback, log_before_saving, restore_kl, save_kl
 from verl_agent.training.short_rows import shortened
 from verl_agent.training.token_recorder import TokenRecorder
 from verl_agent.training.turn_batch import MASKS, TurnBatch, computed, fetch_columns, replaced, write_columns
@@ -251,13 +251,14 @@ class EpisodeTraining(DistilledTraining):
         return self._turn_batch
 
     def _save_checkpoint(self) -> None:
-        """Log the step, add the states of horizons and baselines, and write the manifest last."""
+        """Log the step, add the states of horizons, baselines and KL coefficient, and write the manifest last."""
         if self._stepped is not None:
             log_before_saving(self, *self._stepped)
         folder = self.plan.schedule.folder / f"global_step_{self.global_steps}"
         begin_checkpoint(folder)
         write_json_atomically(folder / STATE_FILE, self.turn_limits.saved())
         write_json_atomically(folder / BASELINES_FILE, self._baselines)
+        save_kl(self, folder)
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
@@ -276,6 +277,7 @@ class EpisodeTraining(DistilledTraining):
             self.turn_limits.restore(self._saved_state(STATE_FILE))
         if self.plan.estimation.name == "rae":
             self._baselines.update(self._saved_state(BASELINES_FILE))
+        restore_kl(self, file.parent)
 
     def _saved_state(self, name: str) -> Any:
         file = self.plan.schedule.folder / f"global_step_{self.global_steps}" / name

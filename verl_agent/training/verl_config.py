@@ -12,9 +12,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 import verl_agent.config
 from verl_agent.config.plan import OfflinePlan, RunPlan
-from verl_agent.config.plan_parts import SEPARATE, TEACHER_PATH
+from verl_agent.config.plan_parts import SEPARATE, TEACHER_PATH, Schedule
 from verl_agent.platform.megatron.activation import STAND_INS
 from verl_agent.platform.worker_environment import worker_environment
+from verl_agent.runs.folder import RunFolder
+from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.training.preflight.machine import bucket_mb
 
 CONFIG = Path(verl_agent.config.__file__).parent
@@ -35,10 +37,10 @@ def to_verl(plan: RunPlan, step: int = 0, variables: Mapping[str, str] | None = 
     config = OmegaConf.create(dict(plan.values))
     policy, trainer, init = config.actor_rollout_ref, config.trainer, config.ray_kwargs.ray_init
     trainer.default_local_dir = str(plan.schedule.folder)
-    trainer.resume_mode = "auto" if step else plan.schedule.resume  # verl knows no other mode, and reads the tracker
+    trainer.resume_mode = resume_mode(plan.schedule, step)
     if step:
-        # True if the earlier start ended after its last checkpoint, but before the validation of that step.
-        trainer.val_before_train = trainer.val_only = step >= (plan.schedule.steps or 0)
+        trainer.val_only = step >= (plan.schedule.steps or 0)
+        trainer.val_before_train = trainer.val_only or lacks_validation(plan.schedule, step)
     if len(plan.envs) > 1:
         config.data.shuffle = False  # the order of a mixture is already shuffled, see verl_agent.training.mixture
     if config.episode.record_dir is not None:
@@ -70,6 +72,20 @@ def to_verl(plan: RunPlan, step: int = 0, variables: Mapping[str, str] | None = 
     return config
 
 
+def resume_mode(schedule: Schedule, step: int) -> str:
+    """Return verl's mode: it does not know `latest`, and reads the tracker, in which the chosen checkpoint stands."""
+    return "disable" if schedule.resume == "disable" and not step else "auto"
+
+
+def lacks_validation(schedule: Schedule, step: int) -> bool:
+    """Return True if a saved step was to be validated, and the run ended before its validation did."""
+    every = schedule.test_every
+    if not isinstance(every, int) or every <= 0 or step % every:
+        return False
+    logs = RunFolder.at(schedule.folder).all_metrics
+    return not any(name.startswith("val-") for name in read_metrics(logs).get(step, {}))
+
+
 def environment(config: DictConfig) -> dict[str, str]:
     """Return the environment variables that a config of verl gives to all processes of the run."""
     return {str(name): str(value) for name, value in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
@@ -89,7 +105,7 @@ def to_verl_offline(plan: OfflinePlan, step: int) -> DictConfig:
     """Return the config of verl's SFT trainer; see `to_verl`."""
     config = OmegaConf.create(dict(plan.values))
     config.trainer.default_local_dir, config.model.path = str(plan.schedule.folder), plan.actor.path
-    config.trainer.resume_mode = "auto" if step else plan.schedule.resume
+    config.trainer.resume_mode = resume_mode(plan.schedule, step)
     OmegaConf.set_struct(config, True)
     return config
 

@@ -3,15 +3,18 @@
 import asyncio
 import json
 import zipfile
+from dataclasses import replace
 
 import pytest
 
 import verl_agent as va
+from tests.support.attempts import play_until_valid
 from tests.support.episodes import STARTED
 from tests.support.fakes import ScriptedPolicy, talk_class
 from tests.support.tool_envs import Garden
 from verl_agent.agents.context import OMITTED, LastObservations
 from verl_agent.agents.functions import FunctionCalls
+from verl_agent.config.reward_shaping import RewardShaping
 from verl_agent.envs.action_format import LineFormat
 from verl_agent.envs.tools import Tool, arguments
 from verl_agent.errors import ConfigError
@@ -26,7 +29,7 @@ from verl_agent.trace.frame import write_parquet
 from verl_agent.trace.metrics import episode_metrics
 from verl_agent.trace.record import EpisodeMeta, parse_line, to_episode, to_record
 from verl_agent.trace.turn_record import turn_text
-from verl_agent.types import Episode, Message, ToolCall
+from verl_agent.types import Episode, Message, StepResult, StopReason, ToolCall
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 
 META = EpisodeMeta("evaluation", "test", 0, "g", 0, STARTED, seconds=1.0)
@@ -124,6 +127,31 @@ def test_one_call_that_raised_is_recorded_with_its_kind():
     (failed,) = first["calls"]
     assert (failed["name"], failed["errors"]) == ("dig", ["function_failed"]) and "calls" not in second
     assert failed["action"] == {"name": "dig", "arguments": {"depth": 0}}
+
+
+class Flooding(Garden):
+    """A garden in which each plant has a reward, and whose sessions a hole floods."""
+
+    async def step(self, action: ToolCall) -> StepResult:
+        if action.name == "dig":
+            raise KeyError("flooded")
+        return replace(await super().step(action), reward=0.25)
+
+
+def test_the_rewards_of_the_calls_before_one_that_fails_are_kept():
+    env = Flooding()
+    item, limits = env.tasks("test")[0], EpisodeLimits(2, retries=2)
+    replies = [ROSE, ROSE + call("fnish") + COUNT + DIG + COUNT]
+    (episode,) = asyncio.run(
+        play_until_valid(
+            item, Flooding, lambda: FunctionCalls(env.action_format), lambda: ScriptedPolicy(replies), limits
+        )
+    )
+    assert (episode.stop, episode.reward, len(episode.turns[1].played)) == (StopReason.ACTION_ERROR, 0.75, 2)
+    assert RewardShaping(place="turn").rewards(episode) == [0.25, 0.5]
+    record = to_record(episode, META)
+    assert (record["reward"], record["turns"][1]["reward"]) == (0.75, 0.5)
+    assert [one["observation"] is None for one in record["turns"][1]["calls"]] == [False, False, False, True, True]
 
 
 def test_metrics_and_failures_count_faulty_calls_by_kind():

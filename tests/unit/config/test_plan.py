@@ -71,6 +71,16 @@ def test_a_field_has_the_first_of_its_keys_that_is_set(tmp_path):
     assert kept == [3, 0, None]
 
 
+def test_each_process_that_plays_has_a_judge_for_each_environment_with_a_rubric():
+    judge = {"rubric": {"question": "Solved?"}, "api": {"name": "m"}}
+    entries = [{"name": "guess_number"}, {"name": "textcraft", "judge": judge}, {"name": "babyai", "judge": judge}]
+    values = {**PLAYED, "trainer": {"default_local_dir": "run"}}
+    values["actor_rollout_ref"] = {"rollout": {"agent": {"num_workers": 3}}}
+    assert RunPlan.of({**values, "judge": judge}).judges == 3
+    assert RunPlan.of({**values, "env": {**PLAYED["env"], "mixture": entries}}).judges == 6
+    assert RunPlan.of(values).judges == 0
+
+
 def test_a_plan_cannot_be_changed():
     plan = RunPlan.of({**PLAYED, "trainer": {"nnodes": 2, "n_gpus_per_node": 4, "default_local_dir": "run"}})
     assert (plan.layout.ranks, plan.schedule.folder) == (8, Path("run").resolve())

@@ -3,6 +3,8 @@
 `EpisodeSampler.sample` needs TransferQueue, which runs in Ray actors only; whole training runs test it.
 """
 
+from collections import Counter
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -146,6 +148,26 @@ def test_invalid_rate_of_zero_allows_no_error():
     check_invalid_rate(0, 16, [], 0.0)
     with pytest.raises(EnvErrorLimitError, match=r"1 of 16 .* allows 0%"):
         check_invalid_rate(1, 16, invalid(1), 0.0)
+
+
+def test_the_batches_of_a_validation_are_checked_together():
+    """A validation of 9 episodes in batches of 7 ends with a small batch."""
+
+    def played(total: int, lost: int) -> Counter[str]:
+        return Counter(total=total, lost=lost)
+
+    episodes = sampler(max_env_error_rate=0.4)
+    episodes._check_valid(played(7, 1), 3)
+    episodes._check_valid(played(2, 1), 3)
+    with pytest.raises(EnvErrorLimitError, match=r"^5 of 11 episodes of this step"):
+        episodes._check_valid(played(2, 3), 3)
+    for validated in (4, None):  # another validation, and training
+        with pytest.raises(EnvErrorLimitError, match=r"^1 of 2 episodes of this step"):
+            episodes._check_valid(played(2, 1), validated)
+    fresh = sampler()
+    fresh._check_valid(played(7, 0), 3)
+    with pytest.raises(EnvErrorLimitError, match=r"Raise data\.val_batch_size"):
+        fresh._check_valid(played(1, 1), 3)
 
 
 def test_rows_of_one_episode_count_once():

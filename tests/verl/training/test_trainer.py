@@ -15,7 +15,7 @@ from tensordict import NonTensorStack
 from transfer_queue import KVBatchMeta
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
-from verl.trainer.ppo.core_algos import get_adv_estimator_fn
+from verl.trainer.ppo.core_algos import AdaptiveKLController, get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.dataset.rl_dataset import collate_fn
@@ -319,14 +319,19 @@ def test_the_metrics_of_a_step_are_in_the_file_before_its_checkpoint_is_written(
     made.logger.fp.close()
 
 
-def test_a_checkpoint_gets_its_manifest_last_and_verl_removes_none(tmp_path):
+def saving_trainer(tmp_path: Path) -> EpisodeTrainer:
+    """Return a trainer after step 3 that saves files in place of weights."""
     made = trainer(step=3, default_local_dir=str(tmp_path), default_hdfs_dir=None)
     made.config.trainer.max_actor_ckpt_to_keep = None
     made.actor_rollout_wg = made.train_dataloader = Saving()
     made.use_critic, made.trainer_mode = False, "sync"
     made.config.actor_rollout_ref = {"actor": {"checkpoint": {"async_save": False}}}
     made.checkpoint_callback = FinishingCallback(Uploading())
-    made._save_checkpoint()
+    return made
+
+
+def test_a_checkpoint_gets_its_manifest_last_and_verl_removes_none(tmp_path):
+    saving_trainer(tmp_path)._save_checkpoint()
     folder = tmp_path / "global_step_3"
     assert find_damage(folder) == "" and (tmp_path / "uploaded").read_text() == "3"
     assert (tmp_path / PHASE_FILE).read_text() == PHASE_OF_METHOD["_save_checkpoint"]
@@ -334,6 +339,19 @@ def test_a_checkpoint_gets_its_manifest_last_and_verl_removes_none(tmp_path):
         (folder / name).rename(tmp_path / "away")
         assert find_damage(folder) == f"{name} is missing"
         (tmp_path / "away").rename(folder / name)
+
+
+def test_a_resumed_run_continues_with_the_adaptive_kl_coefficient_of_its_checkpoint(tmp_path):
+    made = saving_trainer(tmp_path)
+    made.kl_ctrl_in_reward = AdaptiveKLController(init_kl_coef=0.1, target_kl=1.0, horizon=10)
+    made.kl_ctrl_in_reward.update(current_kl=9.0, n_steps=10)  # a clipped error of 0.2
+    made._save_checkpoint()
+    resumed = trainer(step=3, default_local_dir=str(tmp_path))
+    resumed.kl_ctrl_in_reward = AdaptiveKLController(init_kl_coef=0.1, target_kl=1.0, horizon=10)
+    resumed._restore_states()
+    assert resumed.kl_ctrl_in_reward.value == pytest.approx(0.12)
+    (tmp_path / "global_step_3/kl.json").unlink()  # a checkpoint of an earlier version
+    resumed._restore_states()
 
 
 @pytest.mark.parametrize("kind", [EpisodeTrainer, PartialEpisodeTrainer, SeparateEpisodeTrainer])

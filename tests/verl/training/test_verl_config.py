@@ -1,5 +1,6 @@
 """Test the config that verl reads: it is the recipe, but for what the machine and the start decide."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,8 @@ from omegaconf import OmegaConf
 
 from tests.support.composing import ROOT, recipe
 from verl_agent.config.keys import leaves
-from verl_agent.config.plan import RunPlan
-from verl_agent.training.verl_config import environment, for_trainer, identity, to_verl
+from verl_agent.config.plan import OfflinePlan, RunPlan
+from verl_agent.training.verl_config import environment, for_trainer, identity, to_verl, to_verl_offline
 
 RECIPE = ROOT / "recipes/guess_number/grpo_cpu.yaml"
 VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -47,6 +48,33 @@ def test_a_run_resumes_from_the_tracker_and_validates_first_only_if_all_steps_ar
     for step, all_done in ((3, False), (9, True)):
         trainer = to_verl(plan, step).trainer
         assert (trainer.resume_mode, trainer.val_before_train, trainer.val_only) == ("auto", all_done, all_done)
+
+
+def test_a_resumed_run_first_repeats_a_validation_that_the_log_lacks(plan, tmp_path):
+    """The earlier start saved a step, logged it before, and died while it validated."""
+    schedule, log = replace(plan.schedule, folder=tmp_path, steps=9, test_every=3), tmp_path / "metrics/1.jsonl"
+    log.parent.mkdir()
+    validated = {"critic/score/mean": 0.5, "val-core/guess_number/reward/mean@1": 0.5}
+    for step, values, repeats in ((3, {"critic/score/mean": 0.5}, True), (3, validated, False), (4, {}, False)):
+        log.write_text(json.dumps({"step": step, "data": values}) + "\n")
+        trainer = to_verl(replace(plan, schedule=schedule), step).trainer
+        assert (trainer.val_before_train, trainer.val_only) == (repeats, False)
+    never = replace(plan, schedule=replace(schedule, test_every=-1))
+    assert not to_verl(never, 3).trainer.val_before_train
+
+
+@pytest.mark.parametrize(
+    ("given", "step", "passed"),
+    [("latest", 0, "auto"), ("latest", 3, "auto"), ("auto", 0, "auto"), ("disable", 0, "disable")],
+)
+def test_verl_gets_a_resume_mode_that_it_knows(plan, given, step, passed):
+    schedule = replace(plan.schedule, resume=given)
+    assert to_verl(replace(plan, schedule=schedule), step).trainer.resume_mode == passed
+    offline = OfflinePlan.read(recipe(ROOT / "recipes/textcraft/sft_cpu.yaml"))
+    assert (
+        to_verl_offline(replace(offline, schedule=replace(offline.schedule, resume=given)), step).trainer.resume_mode
+        == passed
+    )
 
 
 def test_variables_of_the_start_are_kept_by_the_next_config_of_the_same_start(plan):

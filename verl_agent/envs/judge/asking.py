@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,12 +22,12 @@ MOST_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class JudgeLimits:
-    """Limits on the requests of one process; those on the whole run are shared by `processes`."""
+    """Limits on the requests of one judge; `judges` have equal shares of the last two, which are for the whole run."""
 
     concurrency: int = 16
     max_requests: int | None = None
     max_usd: float | None = None
-    processes: int = 1
+    judges: int = 1
 
 
 class JudgeModel:
@@ -52,17 +51,17 @@ class JudgeModel:
         path = folder / FILE
         others = sorted(one for one in (cache or folder).rglob(FILE) if one != path)
         self._api, self._log = api, ReplyLog(path, others)
-        self._most = None if limits.max_requests is None else self._share(limits.max_requests, limits.processes)
-        self._max_requests, self._slots = limits.max_requests, asyncio.Semaphore(limits.concurrency)
+        self._most = None if limits.max_requests is None else self._share(limits.max_requests, limits.judges)
+        self._limits, self._slots = limits, asyncio.Semaphore(limits.concurrency)
         spent = self._log.spent_usd
-        budget = None if limits.max_usd is None else spent + max(0.0, limits.max_usd - spent) / limits.processes
+        budget = None if limits.max_usd is None else spent + max(0.0, limits.max_usd - spent) / limits.judges
         self._client = ApiClient(api, self._log, budget, first_wait_s)
         self._opened, self._in_flight = False, 0
         self._asked: set[str] = set()
         """Keys of the requests of this start."""
 
-    def _share(self, most: int, processes: int) -> int:
-        return len(self._log) + ceil(max(0, most - len(self._log)) / processes)
+    def _share(self, most: int, judges: int) -> int:
+        return len(self._log) + max(0, most - len(self._log)) // judges
 
     async def close(self) -> None:
         """Close the connections and the file."""
@@ -131,9 +130,10 @@ class JudgeModel:
 
     def _check_number(self) -> None:
         if self._most is not None and len(self._log) + self._in_flight >= self._most:
+            shares = f", in equal shares of {self._limits.judges} judges" if self._limits.judges > 1 else ""
             raise ConfigError(
-                f"judge.max_requests={self._max_requests} is reached. The replies are kept: raise it to judge further "
-                "episodes."
+                f"judge.max_requests={self._limits.max_requests} is reached{shares}. The replies are kept: raise it to "
+                "judge further episodes."
             )
 
     @property

@@ -38,16 +38,16 @@ class Judge:
     Args:
         run: folder of the run or the evaluation.
         label: label of the environment in the run.
-        processes: number of processes that share the limits of a run.
+        judges: number of judges that share the limits of a run, one for each environment of each process.
     """
 
     def __init__(
-        self, settings: JudgeSettings, run: Path, label: str = "", processes: int = 1, first_wait_s: float = 1.0
+        self, settings: JudgeSettings, run: Path, label: str = "", judges: int = 1, first_wait_s: float = 1.0
     ) -> None:
         self._settings, self._criteria = settings, settings.criteria()
         cache = Path(settings.cache).resolve() if settings.cache else run / FOLDER
         own = cache / f"{label or 'env'}-{socket.gethostname()}-{os.getpid()}"
-        limits = JudgeLimits(settings.concurrency, settings.max_requests, settings.max_usd, processes)
+        limits = JudgeLimits(settings.concurrency, settings.max_requests, settings.max_usd, judges)
         self._model = JudgeModel(settings.api, own, cache, limits, first_wait_s)
 
     async def close(self) -> None:

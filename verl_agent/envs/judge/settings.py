@@ -130,13 +130,23 @@ class JudgeSettings:
         """
         return read_rubric(self.rubric)
 
-    def check(self) -> None:
+    def check(self, judges: int = 1) -> None:
         """Check what a run needs before it starts.
 
+        Args:
+            judges: number of judges that share its limits.
+
         Raises:
-            ConfigError: the key of the server is missing, or `max_usd` needs prices that are unknown.
+            ConfigError: the key of the server is missing, `max_usd` needs prices that are unknown, or a judge has no
+                request.
         """
         if self.rubric is not None:
+            if self.max_requests is not None and self.max_requests < judges:
+                raise ConfigError(
+                    f"judge.max_requests={self.max_requests} is not allowed: each process that plays has a judge for "
+                    f"each environment with judge.rubric, and shares of {judges} judges would be below 1. Allowed: "
+                    f"{judges} or more, or null. Or lower actor_rollout_ref.rollout.agent.num_workers."
+                )
             with naming_judge():
                 read_key(self.api)
                 check_prices(self.api, self.max_usd)

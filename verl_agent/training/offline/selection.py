@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -54,7 +54,7 @@ class EpisodeSource:
     """Most recorded episodes of a task, the best and then the shortest first; null for all."""
     weight: Annotated[Weight, OnResume("sft"), RECORDED] = "none"
     """Weight of the tokens of a recorded episode. `none`: 1. `reward`: its return divided by the one that solves the
-    task, at least 0, which is r(e, u, τ) of AgentEvol (arXiv 2406.04151, J_Evol). `task`: 1 divided by the number of
+    task, from 0 to 1, which is r(e, u, τ) of AgentEvol (arXiv 2406.04151, J_Evol). `task`: 1 divided by the number of
     kept episodes of its task, so that easy tasks do not dominate hard ones."""
     max_turns: Annotated[int, Field(ge=1)] | None = None
     """Turn limit that the oracle's episodes tell the model, with `agent.options.turns_left`; null without."""
@@ -65,6 +65,8 @@ class EpisodeSource:
     """Authors of the replies of recorded episodes to train on: `policy`, `person`, `oracle`, `overseer`. Empty for all
     replies of episodes in which no person intervened; others are only used if authors are named. A reply whose action
     was rejected is never trained on."""
+    explored: Annotated[Mapping[str, Any], OnResume("sft")] = Field(default_factory=dict)
+    """Further recorded episodes, selected by keys of this section of their own. `verl-agent evolve` sets it."""
 
     def __post_init__(self) -> None:
         if not self.oracle and not self.records:
@@ -80,10 +82,12 @@ class ChosenEpisode:
 
     Attributes:
         weight: factor of its tokens in the loss, > 0.
+        learned: True for each turn whose reply is trained on.
     """
 
     record: EpisodeRecord
     weight: float
+    learned: Sequence[bool]
 
 
 def usable_records(
@@ -164,26 +168,48 @@ def _check_evaluated(records: Sequence[EpisodeRecord], key: str, held_out: froze
             )
 
 
-def select_episodes(records: Iterable[EpisodeRecord], settings: EpisodeSource) -> list[ChosenEpisode]:
+def select_episodes(
+    records: Iterable[EpisodeRecord], settings: EpisodeSource, key: str = "episodes"
+) -> list[ChosenEpisode]:
     """Keep rewarded episodes, each conversation once; the result does not depend on the order of the records.
 
     Of several records of one conversation, which may differ in rewards or reviews, the best is kept.
 
+    Args:
+        key: section of the settings, for messages.
+
     Returns:
         Episodes by environment and task, the best of each task first; may be empty.
+
+    Raises:
+        ConfigError: `weight=reward` with episodes whose task is solved by a return of 0 or less.
     """
     by_task: dict[TaskKey, dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
         if _rewarded(record, settings.min_reward) and any(learned_turns(record["turns"], settings.authors)):
-            equal, key = by_task[task_key(record)], content_hash(record["messages"])
-            other = equal.setdefault(key, record)
+            equal, told = by_task[task_key(record)], content_hash(record["messages"])
+            other = equal.setdefault(told, record)
             if other is not record:
-                equal[key] = min(other, record, key=lambda entry: (_rank(entry), content_hash(entry)))
+                equal[told] = min(other, record, key=lambda entry: (_rank(entry), content_hash(entry)))
     chosen: list[ChosenEpisode] = []
     for task in sorted(by_task):
         kept = sorted(by_task[task].values(), key=_rank)[: settings.per_task]
-        chosen += [ChosenEpisode(record, _weight(record, settings.weight, len(kept))) for record in kept]
+        _check_weight(kept, settings.weight, key)
+        for record in kept:
+            learned = learned_turns(record["turns"], settings.authors)
+            chosen.append(ChosenEpisode(record, _weight(record, settings.weight, len(kept)), learned))
     return [episode for episode in chosen if episode.weight > 0]
+
+
+def _check_weight(records: Sequence[EpisodeRecord], kind: Weight, key: str) -> None:
+    """Refuse weights by return where no return is a share of that of a solved task."""
+    wrong = [record for record in records if kind == "reward" and record["success_reward"] <= 0]
+    if wrong:
+        raise ConfigError(
+            f"{key}.weight='reward' is not allowed for env {wrong[0]['env']!r}: a return of "
+            f"{wrong[0]['success_reward']:g} solves task {wrong[0]['task']!r}, and no return is a share of it. "
+            f"Allowed for {key}.weight: none, task."
+        )
 
 
 def learned_turns(turns: Sequence[TurnRecord], authors: Sequence[Author]) -> list[bool]:
@@ -264,5 +290,5 @@ def _rank(record: EpisodeRecord) -> tuple[float, int, str]:
 
 def _weight(record: EpisodeRecord, kind: str, kept: int) -> float:
     if kind == "reward":
-        return max(0.0, record["reward"] / record["success_reward"])
+        return min(1.0, max(0.0, record["reward"] / record["success_reward"]))
     return 1.0 / kept if kind == "task" else 1.0

@@ -1,25 +1,27 @@
 """Supervised training on the oracle's episodes, on recorded ones, or on both."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from verl_agent.agents.base import Agent
 from verl_agent.config.plan import OfflinePlan
 from verl_agent.config.settings import AgentEnv
-from verl_agent.envs.tasks import check_disjoint, sample_tasks, task_ids
+from verl_agent.envs.tasks import check_disjoint, sample_tasks, task_contents, task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.oracle import demonstration_actions
-from verl_agent.runs.identity import TASK_IDS
+from verl_agent.runs.identity import TASK_CONTENTS, TASK_IDS
 from verl_agent.sections import section
+from verl_agent.trace.record import TaskKey, task_key
 from verl_agent.training.offline.plan import Rows, check_files
 from verl_agent.training.offline.run import Method
 from verl_agent.training.offline.selection import (
     ChosenEpisode,
     EpisodeSource,
+    NamedTask,
     check_agent,
     content_hash,
     conversation,
     count_by_environment,
-    learned_turns,
     select_episodes,
     usable_records,
 )
@@ -42,17 +44,9 @@ def episode_rows(plan: OfflinePlan) -> Rows:
     demonstrated = sampled(tasks, batch.most) if source.oracle else []
     validated = sampled(held_out, batch.most_val) if batch.val_files else []
     chosen = recorded(source, held_out)
-    if source.records and not chosen:
-        raise ConfigError(
-            f"episodes.records={list(source.records)} has no episode to train on: none solved its task, or none "
-            "reached episodes.min_reward. Play more tasks or more samples, or lower episodes.min_reward."
-        )
     remark = check_agent(played, [one.record for one in chosen], "episodes.records")
     counts = ", ".join(f"{count} recorded of {name}" for name, count in count_by_environment(chosen).items())
-    learned = [learned_turns(episode.record["turns"], source.authors) for episode in chosen]
-    content = [
-        [conversation(one.record), one.weight, *_unless_all(turns)] for one, turns in zip(chosen, learned, strict=True)
-    ]
+    content = [[conversation(one.record), one.weight, *_unless_all(one.learned)] for one in chosen]
 
     def datasets(encoder: Any) -> tuple[Any, Any]:
         from verl_agent.training.offline.encoding import weighted
@@ -61,15 +55,19 @@ def episode_rows(plan: OfflinePlan) -> Rows:
             [row for item in items for row in weighted(encoder.demonstrate(item, source.max_turns or 1))]
             for items in (demonstrated, validated)
         )
-        for one, turns in zip(chosen, learned, strict=True):
-            train += weighted(encoder.encode(one.record, turns), one.weight)
+        for one in chosen:
+            train += weighted(encoder.encode(one.record, one.learned), one.weight)
         return train, validation or None
 
     return Rows(
-        count=oracle_rows(played, agent, demonstrated) + sum(agent.context.sample_count(turns) for turns in learned),
+        count=oracle_rows(played, agent, demonstrated) + sum(agent.context.sample_count(one.learned) for one in chosen),
         val_count=oracle_rows(played, agent, validated),
         datasets=datasets,
-        facts={TASK_IDS: task_ids(tasks), "recorded episodes": content_hash(content)},
+        facts={
+            TASK_IDS: task_ids(tasks),
+            TASK_CONTENTS: task_contents(tasks),
+            "recorded episodes": content_hash(content),
+        },
         summary=f"{len(demonstrated)} episodes of the oracle"
         + (f", {counts}" if counts else "")
         + (f"; {remark}" if remark else ""),
@@ -96,16 +94,36 @@ def check_turn_limit(source: EpisodeSource, agent: Agent, demonstrates: bool) ->
 
 
 def recorded(source: EpisodeSource, held_out: list[TaskItem]) -> list[ChosenEpisode]:
-    """Return the recorded episodes to learn from."""
+    """Return the recorded episodes to learn from: those of the section, and further ones of `explored`."""
+    tasks = frozenset((item.env, item.id) for item in held_out)
+    chosen = _selected(source, "episodes", tasks)
+    if not source.explored:
+        return chosen
+    key = "episodes.explored"
+    further = section(key, EpisodeSource, {"oracle": False, **source.explored})
+    known = {_told(one) for one in chosen}
+    return [*chosen, *(one for one in _selected(further, key, tasks) if _told(one) not in known)]
+
+
+def _selected(source: EpisodeSource, key: str, held_out: frozenset[NamedTask]) -> list[ChosenEpisode]:
     if not source.records:
         return []
-    tasks = frozenset((item.env, item.id) for item in held_out)
-    operated = bool(source.authors)
-    usable = usable_records(source.records, "episodes.records", tasks, source.labels, operated)
-    return select_episodes(usable, source)
+    usable = usable_records(source.records, f"{key}.records", held_out, source.labels, bool(source.authors))
+    chosen = select_episodes(usable, source, key)
+    if not chosen:
+        raise ConfigError(
+            f"{key}.records={list(source.records)} has no episode to train on: none solved its task, or none "
+            f"reached {key}.min_reward. Play more tasks or more samples, or lower {key}.min_reward."
+        )
+    return chosen
 
 
-def _unless_all(learned: list[bool]) -> list[list[bool]]:
+def _told(one: ChosenEpisode) -> tuple[TaskKey, str]:
+    """Return the task and the conversation of an episode, which is trained on once."""
+    return task_key(one.record), content_hash(one.record["messages"])
+
+
+def _unless_all(learned: Sequence[bool]) -> list[Sequence[bool]]:
     """Return the turns to learn from, for the fingerprint of the data, unless they are all turns."""
     return [] if all(learned) else [learned]
 

@@ -61,9 +61,12 @@ def _group_size(value: Any, get: Get) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= max(get(f"{ROLLOUT}.n"), 2)
 
 
-def _divides(batch: Any, get: Get) -> bool:
-    """Allow one update for all rows of a step where an episode makes several rows."""
-    return batch % get(MINI) == 0 or (get(KEEP) in EDITS and get(MINI) % batch == 0)
+def _divided_by(mini: str) -> Where:
+    """Allow multiples of a mini-batch; where an episode makes several rows, also one update for all rows of a step."""
+    return Where(
+        f"a multiple of {mini}={{{mini}}}",
+        lambda batch, get: batch % get(mini) == 0 or (get(KEEP) in EDITS and get(mini) % batch == 0),
+    )
 
 
 # fmt: off
@@ -72,7 +75,8 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("trainer.use_v1", On, "The episode sampler needs it."),
     Condition(f"{V1}.sampler.sync_refill_failed_groups", Off, "It does not suit the episode sampler."),
     *(Condition(key, Positive) for key in ("trainer.total_training_steps", "trainer.nnodes", BATCH, f"{ROLLOUT}.n")),
-    Condition("trainer.total_epochs", Positive, "Set trainer.total_training_steps to choose when the run ends."),
+    Condition("trainer.total_epochs", [1_000_000],
+              "It could end the run before trainer.total_training_steps: leave it out, and set that key."),
     *(Condition(key, Natural)
       for key in ("data.seed", f"{ROLLOUT}.seed", "trainer.max_restarts", "trainer.hang_timeout_s")),
     # Advantage estimators and critics
@@ -215,8 +219,9 @@ CONDITIONS: tuple[Condition, ...] = (
               "Lower them, or raise it."),
     *(Condition(key, at_most(RESPONSE), "That is the budget of the whole episode after its prompt.")
       for key in ("episode.max_tokens_per_turn", "episode.max_tokens")),
-    Condition(BATCH, Where(f"a multiple of {MINI}={{{MINI}}}", _divides),
-              f"A step is split into mini-batches of so many tasks. Or set {MINI} to a divisor."),
+    *(Condition(BATCH, _divided_by(mini),
+                f"A step is split into mini-batches of so many tasks. Or set {mini} to a divisor.", when)
+      for mini, when in ((MINI, {}), (f"{CRITIC}.ppo_mini_batch_size", {ESTIMATOR: CRITICS}))),
     # Checkpoints
     *(Condition(f"{model}.checkpoint.save_contents",
                 Where(lambda saved, get: f"a list that also has {' and '.join(k for k in KINDS if k not in saved)}",

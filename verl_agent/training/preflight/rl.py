@@ -100,6 +100,7 @@ def check_settings(plan: RunPlan) -> None:
         )
     for run_env in plan.envs:
         check_environment(run_env, plan.envs)
+        run_env.judge.check(plan.judges)
         check_comparison(estimation.name, batch.samples, batch.val_samples, run_env, estimation.filters)
         check_schedule(run_env, batch.samples, estimation.filters)
         check_places(plan, run_env)
@@ -162,7 +163,6 @@ def check_environment(run_env: RunEnv, envs: Sequence[RunEnv]) -> None:
     check_retries(run_env.agent, run_env.live)
     if run_env.judge.rubric is not None and isinstance(run_env.live, Arena) and len(run_env.live.policy_seats) > 1:
         raise ConfigError(f"judge.rubric is not allowed in {env.name}: the seats of a game share its reward.")
-    run_env.judge.check()
     train = run_env.tasks(env.train_tasks, "env.train_tasks")
     for other in envs:
         if other.env.name == env.name and not other.env.overlap:

@@ -79,12 +79,13 @@ def test_requests_are_limited_in_number_and_concurrency_and_have_a_price(tmp_pat
             judged(settings(server, prices, max_usd=0.0001), tmp_path, episode("f"))
 
 
-def test_a_limit_of_a_run_is_shared_by_its_processes(tmp_path):
+@pytest.mark.parametrize("most", [4, 5])
+def test_the_shares_of_all_judges_do_not_exceed_the_limit_of_a_run(tmp_path, most):
     with ModelServer(lambda messages: verdict(5)).running() as server:
-        shared = settings(server, max_requests=4)
-        judged(shared, tmp_path / "1", *map(episode, "ab"), processes=2)
-        with pytest.raises(ConfigError, match=r"judge\.max_requests=4 is reached"):
-            judged(shared, tmp_path / "2", *map(episode, "abc"), processes=2)
+        shared = settings(server, max_requests=most)
+        judged(shared, tmp_path / "1", *map(episode, "ab"), judges=2)
+        with pytest.raises(ConfigError, match=rf"judge\.max_requests={most} is reached, in equal shares of 2 judges"):
+            judged(shared, tmp_path / "2", *map(episode, "abc"), judges=2)
 
 
 @pytest.mark.parametrize("faults", [[error(503, "Down.")] * 2, [error(400, "No.")] * 2, [Fault(body="<html>")] * 2])

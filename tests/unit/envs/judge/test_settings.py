@@ -74,3 +74,9 @@ def test_a_start_needs_the_key_and_the_prices_that_the_settings_name():
     with pytest.raises(ConfigError, match=r"judge\.max_usd=1 needs the prices.*judge\.api\.prices\.input"):
         judge(max_usd=1.0).check()
     judge(max_usd=1.0, api={**API, "prices": {"input": 1.0, "output": 2.0}}).check()
+
+
+def test_each_judge_of_a_run_needs_a_request():
+    judge(max_requests=6).check(judges=6)
+    with pytest.raises(ConfigError, match=r"^judge\.max_requests=5 is not allowed.* Allowed: 6 or more, or null"):
+        judge(max_requests=5).check(judges=6)

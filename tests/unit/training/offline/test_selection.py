@@ -25,6 +25,7 @@ from verl_agent.training.offline.selection import (
     select_episodes,
     usable_records,
 )
+from verl_agent.training.offline.sft import recorded
 from verl_agent.types import StopReason
 
 
@@ -78,6 +79,41 @@ def test_of_equal_conversations_the_best_record_is_kept_in_any_order():
 def test_weight_reward_is_the_return_in_units_of_a_solved_task():
     records = [talk("a", reward=50.0) | {"success_reward": 100.0}, talk("b", reward=0.0), talk("c", reward=-1.0)]
     assert chosen(records, weight="reward", min_reward=-5.0) == [("1", "a", 0.5)]
+
+
+def test_weight_reward_is_the_share_of_a_solved_task_and_never_above_one():
+    records = [talk(words, reward=reward) | {"success_reward": 1e-6} for words, reward in (("a", 0.9), ("b", 5e-7))]
+    assert [weight for _, _, weight in chosen(records, weight="reward", min_reward=0.0)] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("solved", [0.0, -1.0])
+def test_weight_reward_is_refused_where_no_return_is_a_share_of_a_solved_task(solved):
+    records = [talk("a") | {"success_reward": solved}]
+    message = rf"episodes\.weight='reward' is not allowed for env 'talk': a return of {solved:g} solves task '1'"
+    with pytest.raises(ConfigError, match=message):
+        chosen(records, weight="reward")
+    assert chosen(records, weight="task") == [("1", "a", 1.0)]
+
+
+def test_explored_episodes_are_selected_apart_from_the_base_set(tmp_path):
+    """AgentEvol trains on the base set of its recipe, and beside it on the explored episodes that it keeps."""
+
+    def played(name: str, **rewards: float) -> str:
+        records = [talk(words, reward=reward, purpose="collection") for words, reward in rewards.items()]
+        return write(tmp_path / name, records)
+
+    base, explored = played("base.jsonl", a=0.2, b=0.1, c=0.0), played("explored.jsonl", a=0.2, d=1.0, e=0.5)
+    source = EpisodeSource(
+        False, [base], min_reward=0.1, explored={"records": [explored], "min_reward": 0.2, "weight": "reward"}
+    )
+    found = {one.record["turns"][0]["reply"]: one.weight for one in recorded(source, [])}
+    assert found == {"a": 1.0, "b": 1.0, "d": 1.0, "e": 0.5}, "each conversation once"
+    only_people = EpisodeSource(False, [base], min_reward=0.1, authors=["person"], explored={"records": [explored]})
+    with pytest.raises(ConfigError, match=r"episodes\.records=.* has no episode to train on"):
+        recorded(only_people, [])
+    wrong = EpisodeSource(False, [base], min_reward=0.1, explored={"records": [explored], "weight": "rewards"})
+    with pytest.raises(ConfigError, match=r"episodes\.explored\.weight='rewards' is not allowed"):
+        recorded(wrong, [])
 
 
 def test_weight_task_sums_to_one_for_each_task():

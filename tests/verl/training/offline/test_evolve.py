@@ -97,9 +97,9 @@ def test_a_round_explores_with_the_previous_policy_and_trains_the_base_model(fol
     assert (played["evaluation.tasks"], played["evaluation.samples"]) == ("small_train", 2)
     assert played["evaluation.seed"] != overrides(Phase(2, "explore"), evolution_with(evolution, 1))["evaluation.seed"]
     training = overrides(Phase(1, "learn"), evolution)
-    assert training["episodes.records"] == ["base.jsonl", str(folder / "rounds/round_1/explore/guess_number")]
-    assert training["episodes.weight"] == "task"
-    assert "model.path" not in training
+    assert training["episodes.explored.records"] == [str(folder / "rounds/round_1/explore/guess_number")]
+    assert training["episodes.explored.weight"] == "task"
+    assert {key for key in training if not key.startswith("episodes.explored.")} == {"trainer.default_local_dir"}
 
 
 def evolution_with(evolution: Evolution, number: int) -> Evolution:

@@ -1,6 +1,6 @@
 """Composition of the recipes that the rounds use, and all checks that can fail before the first round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,12 @@ class Evolution:
     """Checked rounds.
 
     Attributes:
-        base: recorded episodes of the base set: files and folders of them.
         folder: folder of the rounds.
         recipes: settings that identify the rounds: section `evolve` and the recipes that it names.
         needed_gb: estimated GB of all files.
     """
 
     settings: EvolveSettings
-    base: Sequence[str]
     folder: EvolveFolder
     recipes: Mapping[str, Any]
     needed_gb: float
@@ -91,9 +89,7 @@ def prepare_rounds(config: DictConfig) -> Evolution:
         raise ConfigError(f"evolve.learn={settings.learn!r} on the episodes of evolve.explore: {error}") from error
     folder = EvolveFolder(Path(settings.output_dir).resolve(), folder_names([one["env"]["name"] for one in players]))
     recipes = {"evolve": plain, "learn": learn, "explore": dict(zip(folder.names, players, strict=True))}
-    records = learning.value("episodes.records")
-    base = [records] if isinstance(records, str) else list(records)
-    return Evolution(settings, base, folder, recipes, needed_gb(settings, learning))
+    return Evolution(settings, folder, recipes, needed_gb(settings, learning))
 
 
 def compose_named(recipe: str, key: str, base: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Rounds of exploration and training: their settings, their phases in order, and the folder that holds them.
 
 AgentEvol (arXiv 2406.04151, algorithm 1): the current policy plays tasks of several environments. Rewarded episodes are
-merged with the base set, and the base model is trained on both; an episode counts by its reward.
+merged with the base set, and the base model is trained on both; an explored episode counts by its reward.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from verl_agent.models.resolve import resolve_checkpoint
 from verl_agent.runs.identity import claim
 from verl_agent.sections import OnResume, section, settings
 from verl_agent.trace.provenance import read_json, write_json_atomically
-from verl_agent.training.offline.selection import EpisodeSource, Tags, Weight
+from verl_agent.training.offline.selection import Tags, Weight
 
 STATE, REPORT = "state.json", "evolve.json"
 Count = Annotated[int, Field(ge=1)]
@@ -73,11 +73,10 @@ class EvolveSettings:
                 f"Allowed: tags to leave out, such as -{wanted[0]}."
             )
 
-    def source(self, records: Sequence[str]) -> EpisodeSource:
-        """Return the selection of recorded episodes for supervised training."""
-        return EpisodeSource(
-            False, list(records), self.min_reward, self.per_task, self.weight, labels=list(self.labels)
-        )
+    def selection(self, records: Sequence[str]) -> dict[str, Any]:
+        """Return the section `episodes.explored` of supervised training."""
+        names = ("min_reward", "per_task", "weight")
+        return {"records": list(records), "labels": list(self.labels), **{name: getattr(self, name) for name in names}}
 
 
 def evolve_settings(values: Mapping[str, Any]) -> EvolveSettings:

@@ -22,7 +22,7 @@ from verl_agent.training.job import Job
 from verl_agent.training.offline.evolve.prepare import Evolution, prepare_rounds
 from verl_agent.training.offline.evolve.report import report_rounds
 from verl_agent.training.offline.evolve.rounds import Phase, phases
-from verl_agent.training.offline.selection import select_episodes, usable_records
+from verl_agent.training.offline.selection import EpisodeSource, select_episodes, usable_records
 
 
 class Evolving(Job):
@@ -92,9 +92,9 @@ def run_phase(phase: Phase, evolution: Evolution, console: Console) -> None:
 def check_kept(number: int, evolution: Evolution, console: Console) -> None:
     """Print how many of the explored episodes of a round are kept."""
     settings = evolution.settings
-    source = settings.source(evolution.folder.explored(number, settings.pool))
+    source = EpisodeSource(False, **settings.selection(evolution.folder.explored(number, settings.pool)))
     records = usable_records(source.records, f"round {number}: explored episodes", labels=source.labels)
-    kept = [episode.record for episode in select_episodes(records, source)]
+    kept = [episode.record for episode in select_episodes(records, source, "evolve")]
     kept_tasks = {task_key(record) for record in kept}
     tasks = {task_key(record) for record in records}
     if not kept:
@@ -140,13 +140,8 @@ def training_overrides(phase: Phase, evolution: Evolution) -> dict[str, Any]:
     settings, folder = evolution.settings, evolution.folder
     if not phase.round:
         return {}
-    values: dict[str, Any] = {
-        "episodes.records": [*evolution.base, *folder.explored(phase.round, settings.pool)],
-        "episodes.min_reward": settings.min_reward,
-        "episodes.per_task": settings.per_task,
-        "episodes.weight": settings.weight,
-        "episodes.labels": list(settings.labels),
-    }
+    selection = settings.selection(folder.explored(phase.round, settings.pool))
+    values: dict[str, Any] = {f"episodes.explored.{name}": value for name, value in selection.items()}
     if settings.start == "previous":
         values["model.path"] = str(folder.policy(phase.round - 1))
     return values
