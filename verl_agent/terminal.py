@@ -18,7 +18,9 @@ from typing import Any, TextIO
 import rich.console
 from rich.cells import chop_cells
 from rich.console import ConsoleOptions, RenderableType
-from rich.segment import Segment
+from rich.measure import Measurement
+from rich.segment import Segment, Segments
+from rich.table import Table
 from rich.text import Text
 
 from verl_agent.visible import FRAME, make_visible
@@ -59,9 +61,32 @@ def say(console: rich.console.Console, *parts: str | tuple[str, str], end: str =
 
 
 def show_table(console: rich.console.Console, *shown: RenderableType) -> None:
-    """Print tables and other objects of rich."""
+    """Print tables and other objects of rich; a table is wider than the console if its values need it."""
     for one in shown:
-        console.print(one)
+        width = max(console.width, _least_width(console, one)) if isinstance(one, Table) else console.width
+        console.print(Segments(console.render(one, console.options.update_width(width))), crop=False)
+
+
+FOLDED = 12
+"""Least width of a column that folds its texts in a terminal; without a terminal it is as wide as they are."""
+WIDEST = 10_000
+
+
+def _least_width(console: rich.console.Console, table: Table) -> int:
+    """Return the columns that a table needs so that no value which must not wrap is cut."""
+    options = console.options.update_width(WIDEST)
+    for column in table.columns:
+        folds = column.overflow == "fold"
+        if column.no_wrap or (folds and not console.is_terminal):
+            parts = (Measurement.get(console, options, part).maximum for part in (column.header, *column.cells))
+            column.min_width = max(parts)
+        elif folds:
+            column.max_width = FOLDED
+    needed = Measurement.get(console, options, table).minimum
+    for column in table.columns:
+        if column.overflow == "fold":
+            column.max_width = None
+    return needed
 
 
 def _fold(line: str, width: int) -> str:

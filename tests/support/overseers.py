@@ -17,6 +17,7 @@ class ScriptedPerson(Person):
         """Proposed action and refusal of each question."""
 
     async def ask(self, proposal: Proposal, refusal: str) -> Decision:
+        proposal.on_shown()
         self.asked.append((proposal.action, refusal))
         line = next(self._lines)
         if line == "...":

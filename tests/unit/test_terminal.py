@@ -10,6 +10,7 @@ from rich.table import Table
 
 from tests import ROOT
 from tests.support.terminals import HOSTILE, Terminal, acting_bytes
+from verl_agent.evaluation.report import plain_table
 from verl_agent.terminal import Console, say, show_table, styled
 from verl_agent.visible import frame, make_visible, one_line
 
@@ -53,6 +54,17 @@ def test_tables_are_printed() -> None:
     output = io.StringIO()
     show_table(Console(file=output, width=40), Table("a\x1b[2J"))
     assert "a␛[2J" in output.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_no_value_of_a_table_is_cut_and_names_are_folded_in_a_terminal_only(terminal: bool) -> None:
+    output, name, value = io.StringIO(), "measure-melting-point-known-substance", "0.355 [0.273, 0.447]"
+    table = plain_table("", "category", values=["success [95 %]", "action errors"])
+    table.add_row(name, value, "17")
+    show_table(Console(file=output, width=40, force_terminal=terminal, color_system=None), table)
+    assert "action errors" in output.getvalue() and f"{value}             17" in output.getvalue()
+    assert (name in output.getvalue()) is not terminal
+    assert name == "".join(line[:12].strip() for line in output.getvalue().splitlines()[2:]) or not terminal
 
 
 GUARDED = """

@@ -1,5 +1,6 @@
 """One evaluation and its folder: settings, planned and recorded episodes."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -20,8 +22,8 @@ from verl_agent.evaluation.policies import RANDOM, check_policy, is_model
 from verl_agent.evaluation.recorded_play import play_of_evaluation
 from verl_agent.evaluation.settings import EvaluationConfig, EvaluationSettings, read_evaluation
 from verl_agent.evaluation.training_differences import TrainingDifference, run_of_model, training_differences
-from verl_agent.models.hf import check_context, context_length, load_config, load_tokenizer
-from verl_agent.models.resolve import resolve_model
+from verl_agent.models.hf import check_context, check_template_options, context_length, load_config, load_tokenizer
+from verl_agent.models.resolve import resolve_model, weights_on_disk
 from verl_agent.oversight.rules import Rule, asks_person, read_rules
 from verl_agent.oversight.terminal import check_terminal
 from verl_agent.platform.detect import use_cpu_device
@@ -94,7 +96,7 @@ class Evaluation:
 
     def records(self) -> list[EpisodeRecord]:
         """Return the recorded episodes of the planned tasks and samples."""
-        return _records_of(self.folder, {item.id for item in self.items}, self.config.evaluation.samples)
+        return _records_of(self.folder, self.items, self.config.evaluation.samples)
 
     def unplanned(self) -> int:
         """Return the number of recorded episodes of other tasks or samples, which earlier starts planned."""
@@ -156,7 +158,7 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
             **api,
             **run.judge.identity(),
             "approval": [asdict(rule) for rule in rules],
-            "model": model,
+            **model_identity(sections, model),
             "horizon": {"eval_max_turns": run.horizon.turns_for_evaluation()},
         },
         may_change("eval"),
@@ -166,8 +168,18 @@ def prepare_evaluation(config: DictConfig) -> Evaluation:
         earlier=None if _holds_results(folder) else {},
     )
     play_of_evaluation(sections, model, rules).write(folder)
-    earlier = _records_of(folder, {item.id for item in items}, evaluation.samples)
+    earlier = _records_of(folder, items, evaluation.samples)
     return Evaluation(sections, items, model, folder, earlier, baseline, rules)
+
+
+def model_identity(config: EvaluationConfig, model: str) -> dict[str, Any]:
+    """Return the settings that identify the model of an evaluation: its name and the weight files of a local one.
+
+    Args:
+        model: see `Evaluation.model`.
+    """
+    weights = weights_on_disk(model) if config.api is None and is_model(model) else []
+    return {"model": model, **({"weights": list(map(list, weights))} if weights else {})}
 
 
 def first_tasks(items: Sequence[TaskItem], settings: EvaluationSettings) -> list[TaskItem]:
@@ -235,6 +247,8 @@ def resolve_for_engine(path: str, config: EvaluationConfig) -> str:
     model, lengths = resolve_model(path, key="model.path", policies=[ORACLE, RANDOM]), config.data
     longest = context_length(load_config(model, "model.path"))
     check_context(longest, lengths.max_prompt_length, lengths.max_response_length, f"model.path={path!r}")
+    if lengths.apply_chat_template_kwargs:
+        check_template_options(load_tokenizer(model, "model.path"), lengths.apply_chat_template_kwargs)
     if config.engine.name == "sglang":
         require_engine("engine.name", "sglang", config.engine.device == "cpu")
     if config.engine.device == "cpu":
@@ -258,8 +272,20 @@ def _holds_results(folder: Path) -> bool:
     return any(path.is_file() and path.stat().st_size > 0 for path in (folder / RECORDS, folder / REPLIES))
 
 
-def _records_of(folder: Path, tasks: set[str], samples: int) -> list[EpisodeRecord]:
-    path = folder / RECORDS
+def _records_of(folder: Path, items: Sequence[TaskItem], samples: int) -> list[EpisodeRecord]:
+    """Return the records of these tasks.
+
+    Raises:
+        ConfigError: a task had other data when it was played.
+    """
+    path, data = folder / RECORDS, {item.id: json.loads(json.dumps(dict(item.data))) for item in items}
     if not path.is_file():
         return []
-    return [record for record in read_records(path) if record["task"] in tasks and record["sample"] < samples]
+    records = [record for record in read_records(path) if record["task"] in data and record["sample"] < samples]
+    differ = (one["task"] for one in records if not data[one["task"]].items() <= one["data"].items())
+    if changed := next(differ, None):  # a game adds the seat
+        raise ConfigError(
+            f"{folder} holds episodes of task {changed!r} with other data than it has now. Choose another "
+            "evaluation.output_dir, or restore the tasks."
+        )
+    return records

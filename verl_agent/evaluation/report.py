@@ -156,8 +156,8 @@ def plain_table(title: Text | str = "", *names: str, values: Sequence[str] = ())
     """Return a table without edges and rows.
 
     Args:
-        names: headings of columns that name the rows.
-        values: headings of columns of numbers.
+        names: headings of columns that name the rows, which are folded in a narrow terminal.
+        values: headings of columns of numbers, which are whole at any width (`show_table`).
     """
     shown = styled((title, "table.title")) if isinstance(title, str) else title
     table = Table(
@@ -165,7 +165,7 @@ def plain_table(title: Text | str = "", *names: str, values: Sequence[str] = ())
     )
     table.title_justify = table.caption_justify = "left"
     for name in names:
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for heading in values:
         table.add_column(styled(heading), justify="right", no_wrap=True)
     return table

@@ -24,7 +24,7 @@ from verl_agent.oversight.rules import asks_person
 from verl_agent.oversight.socket import controlled
 from verl_agent.oversight.terminal import TerminalPerson
 from verl_agent.platform.worker_environment import worker_environment
-from verl_agent.results.comparison import compare_counted
+from verl_agent.results.comparison import compare_with_baseline
 from verl_agent.results.folder import RECORDS, REPORT, model_name
 from verl_agent.results.results import (
     CountedEpisode,
@@ -33,7 +33,7 @@ from verl_agent.results.results import (
     final_records,
     solved_by_task,
 )
-from verl_agent.results.scaling import rates_within_turns
+from verl_agent.results.scaling import has_replaced_rewards, rates_within_turns
 from verl_agent.results.significance import paired_ratio
 from verl_agent.results.statistics import Estimate
 from verl_agent.rollout.live import LiveEpisodes, Shown
@@ -114,6 +114,7 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
                 evaluation.planned - len(pending),
                 bar=not asks_person(evaluation.rules),
                 earlier=_played(evaluation),
+                count_operated=config.evaluation.count_operated,
             )
             with progress, controlled(evaluation.folder, control):
                 await play_all(pending, setup, writer, progress.add, evaluation.errors)
@@ -165,10 +166,11 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
         left_out = f" {counted(unplanned, 'recorded episode')} of an earlier start with other tasks or more samples."
         again = " The results cover them again with the earlier evaluation.tasks, max_tasks, max_tasks_per_category "
         say(console, ("left out:", "yellow"), f"{left_out}{again}and samples.")
-    shared = {record["task"] for record in evaluation.baseline} & {record["task"] for record in records}
-    before = counted_episodes(evaluation.baseline) if shared else []
-    after = counted_episodes(records) if shared and config.evaluation.count_operated else episodes
-    comparisons = compare_counted(before, after) if shared else []
+    before = counted_episodes(evaluation.baseline)
+    after = counted_episodes(records) if before and config.evaluation.count_operated else episodes
+    comparisons, reason = compare_with_baseline(before, after)
+    if reason:
+        say(console, (f"not compared with {config.evaluation.compare_with}:", "yellow"), f" {reason}")
     ratio = _success_ratio(before, after) if comparisons else None
     if ratio is not None and config.evaluation.perturb.active:
         say(console, f"ratio of success to {config.evaluation.compare_with}: {ratio}")
@@ -176,8 +178,9 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
         gap = f" (not finished: {evaluation.baseline_unplayed})" if evaluation.baseline_unplayed else ""
         show_table(console, comparison_table(comparisons, f"{config.evaluation.compare_with}{gap}"))
     curve, returns = None, None
-    if not config.run.agent.options.get(TURNS_LEFT):  # else its replies depend on the limit
-        by_turns = rates_within_turns(records).items()
+    # With TURNS_LEFT replies depend on the limit, and a judge's rewards on the whole episode.
+    if not config.run.agent.options.get(TURNS_LEFT) and not has_replaced_rewards(records):
+        by_turns = rates_within_turns(records, config.evaluation.count_operated).items()
         curve = {turns: asdict(success) for turns, (success, _) in by_turns}
         returns = {turns: asdict(earned) for turns, (_, earned) in by_turns}
     facts = {
@@ -221,12 +224,19 @@ class EvaluationProgress:
         done: number of episodes played by earlier starts.
         bar: show a bar in a terminal; False leaves the terminal to questions.
         earlier: last attempts of these episodes, which the rates include.
+        count_operated: see `summarize`.
     """
 
     def __init__(
-        self, console: Console, total: int, done: int = 0, bar: bool = True, earlier: Sequence[EpisodeRecord] = ()
+        self,
+        console: Console,
+        total: int,
+        done: int = 0,
+        bar: bool = True,
+        earlier: Sequence[EpisodeRecord] = (),
+        count_operated: bool = False,
     ) -> None:
-        self.console, self.total = console, total
+        self.console, self.total, self._count_operated = console, total, count_operated
         self._shows_bar = console.is_terminal and bar
         self.played = self.solved = self.errors = self.overlong = self.operated = self.action_errors = self.refused = 0
         self._done_before, self._started = done, time.monotonic()
@@ -255,6 +265,7 @@ class EvaluationProgress:
             say(self.console, f"{done}/{self.total} episodes, {self.state}, {left} left")
 
     def _count(self, stop: StopReason, success: bool, operated: bool) -> None:
+        operated = operated and (stop is StopReason.OPERATOR or not self._count_operated)
         self.operated += operated
         self.solved += success and not operated
         self.overlong += stop is StopReason.OVERLONG_PROMPT

@@ -1,11 +1,14 @@
 """Config and tokenizer of a model, its context length, and clear errors where they cannot be loaded."""
 
+import inspect
 import os
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from verl_agent.envs.machine.proxies import proxy_of
-from verl_agent.errors import ConfigError
+from verl_agent.errors import ConfigError, did_you_mean
 
 GROWING_ROPE = ("linear", "dynamic", "yarn")
 """Kinds of position scaling whose `factor` vLLM multiplies the context with; others include it already."""
@@ -35,6 +38,39 @@ def load_tokenizer(model: str, key: str) -> Any:
         return AutoTokenizer.from_pretrained(model, local_files_only=_cache_only(model))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key}={model!r} {_reason(error)}") from error
+
+
+def check_template_options(tokenizer: Any, options: Iterable[str]) -> None:
+    """Check that a chat template of a tokenizer, or its method `apply_chat_template`, reads each keyword argument.
+
+    Raises:
+        ConfigError: none reads one.
+    """
+    found = getattr(tokenizer, "chat_template", None) or {}
+    templates = list(found.values()) if isinstance(found, Mapping) else [found]
+    names = [_names_in(template) for template in templates]
+    own = inspect.signature(tokenizer.apply_chat_template).parameters
+    for option in options:
+        if option in own or not names or any(read is None or option in read[1] for read in names):
+            continue
+        read = sorted({name for one in names if one is not None for name in one[0]})
+        raise ConfigError(
+            f"data.apply_chat_template_kwargs.{option} has no effect: the chat template of the model reads "
+            f"{', '.join(read)}. {did_you_mean(option, read)} Correct it, or leave it out."
+        )
+
+
+def _names_in(template: str) -> tuple[set[str], set[str]] | None:
+    """Return the variables that a template reads from outside, and all that it reads; None if they are not known."""
+    import jinja2
+    from jinja2 import meta, nodes
+
+    plain = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", template)  # a tag of transformers
+    try:
+        tree = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain)
+    except jinja2.TemplateSyntaxError:
+        return None
+    return meta.find_undeclared_variables(tree), {one.name for one in tree.find_all(nodes.Name) if one.ctx == "load"}
 
 
 def _cache_only(model: str) -> bool:

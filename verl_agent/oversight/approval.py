@@ -1,7 +1,6 @@
 """Approval policies at work: ordered rules that decide which actions of an agent are carried out."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -132,10 +131,18 @@ class Approval(Overseer):
         if overseer is None:
             return Decision("reject", reason="a person has to decide, and no person is asked in this run.", by=RULE)
         asked_by = f"rule {number} of the approval policy asks you: {rule.describe()}"
-        limit, began_at = asyncio.timeout(rule.timeout_s), time.monotonic()
+        loop, limit = asyncio.get_running_loop(), asyncio.timeout(None)
+
+        def begin() -> None:
+            if rule.timeout_s is not None:
+                limit.reschedule(loop.time() + rule.timeout_s)
+
+        question = replace(proposal, timeout_s=rule.timeout_s, on_shown=begin, asked_by=asked_by)
         try:
             async with limit:
-                decision = await overseer.decide(replace(proposal, timeout_s=rule.timeout_s, asked_by=asked_by))
+                if rule.by != HUMAN:  # a person may have to answer other questions first
+                    begin()
+                decision = await overseer.decide(question)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -144,7 +151,8 @@ class Approval(Overseer):
             raise
         except Exception as error:  # boundary: the overseer may be another author's code
             raise ConfigError(f"rule {number} asks {rule.who}, which failed: {describe_exception(error)}") from error
-        blocked = rule.timeout_s is not None and time.monotonic() - began_at >= rule.timeout_s
+        ends_at = limit.when()
+        blocked = ends_at is not None and loop.time() >= ends_at
         if limit.expired() or blocked:  # also one that caught the cancellation, and decided afterwards
             waited = f"{rule.who} has to decide, and did not within {rule.timeout_s:g} s."
             return Decision("reject", reason=waited, by=RULE)

@@ -21,7 +21,8 @@ from verl_agent.system.user import user_name
 async def attending(folder: Path, episode: int, name: str) -> AsyncIterator[ClientWebSocketResponse]:
     """Attend an episode while the block runs; afterwards it is paused until somebody resumes or attends it.
 
-    The run sends `attending`, `question` with `refusal`, `notice` or `ended`, and gets the fields of a `Decision`.
+    The run sends `attending`, `question` with `refusal` and `number`, `notice` or `ended`. It gets the fields of a
+    `Decision` and the `number` of the question.
 
     Raises:
         ConfigError: no run is active in the folder.
@@ -54,7 +55,7 @@ def attend_at_terminal(
                 told = True
                 if (answer := _read(ask, show)) is None:
                     return
-                wait(stream.send_json(asdict(answer)))
+                wait(stream.send_json({**asdict(answer), "number": message["number"]}))
     finally:
         wait(stack.aclose())
         loop.close()

@@ -1,7 +1,7 @@
 """The interface of overseers, who decide on each action of an episode before it reaches the environment."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, cast
@@ -66,6 +66,7 @@ class Proposal:
         candidates: actions that the samples of a copilot take at this turn; empty without a copilot or a reply.
         alone: True if the episode has no policy, so that every turn is the overseer's.
         timeout_s: seconds after which the action is rejected without a decision; None for no limit.
+        on_shown: a person's overseer calls it when the person sees the question, where `timeout_s` begins anew.
         asked_by: rule that asks, in words; "" if no rule does.
     """
 
@@ -76,6 +77,7 @@ class Proposal:
     candidates: Sequence[Candidate] = ()
     alone: bool = False
     timeout_s: float | None = None
+    on_shown: Callable[[], object] = lambda: None
     asked_by: str = ""
 
     @property

@@ -37,7 +37,7 @@ class Person(Overseer, ABC):
 
     @abstractmethod
     async def ask(self, proposal: Proposal, refusal: str) -> Decision:
-        """Return the person's answer.
+        """Return the person's answer; call `proposal.on_shown` when the person sees the question.
 
         refusal: reason for which the last answer was not accepted; "" at first.
         """

@@ -1,6 +1,7 @@
 """Seat of a person who decides on an episode from another terminal or from a browser."""
 
 import asyncio
+import itertools
 import queue
 from collections.abc import Callable
 from dataclasses import asdict
@@ -11,6 +12,8 @@ from typing_extensions import override
 from verl_agent.oversight.base import Decision, Proposal
 from verl_agent.oversight.person import Person
 from verl_agent.oversight.question import Question
+
+_numbers = itertools.count(1)  # of the questions of all seats
 
 
 class SeatLeftError(Exception):
@@ -31,23 +34,27 @@ class Seat(Person):
         self.messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         """Questions and notices for the person as JSON values, for any thread; the last one has the key `ended`."""
         self._answer: asyncio.Future[Decision] | None = None
+        self._number = 0
 
     @override
     async def ask(self, proposal: Proposal, refusal: str) -> Decision:
-        """Send the question, and wait for the person's decision."""
-        self._answer = asyncio.get_running_loop().create_future()
-        self._send({"question": asdict(Question.about(proposal, self.commands(proposal))), "refusal": refusal})
+        """Send the question with its number, and wait for the person's decision."""
+        self._answer, self._number = asyncio.get_running_loop().create_future(), next(_numbers)
+        question = asdict(Question.about(proposal, self.commands(proposal)))
+        self._send({"question": question, "refusal": refusal, "number": self._number})
         try:
             return await self._answer
         finally:
             self._answer = None
 
-    def answer(self, answer: Decision) -> None:
-        """Pass on the answer to the last question; without one, tell the person that it has no effect."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result(answer)
-        else:
+    def answer(self, answer: Decision, number: object) -> None:
+        """Pass on the answer to the question with a number; else tell the person that it has no effect."""
+        if self._answer is None or self._answer.done():
             self.notify("Nothing is asked at the moment, so this answer has no effect.")
+        elif number != self._number:
+            self.notify("This answer was to an earlier question, so it has no effect. Answer the present one.")
+        else:
+            self._answer.set_result(answer)
 
     def notify(self, text: str) -> None:
         """Tell the person something that needs no answer."""

@@ -100,7 +100,8 @@ class _Server:
 
     async def _listen(self, stream: web.WebSocketResponse, seat: Seat) -> None:
         while (answer := await receive(stream)) is not None:
-            _later(self._loop or asyncio.get_running_loop(), seat.answer, section("answer", Decision, answer))
+            number = answer.pop("number", None)
+            _later(self._loop or asyncio.get_running_loop(), seat.answer, section("answer", Decision, answer), number)
 
     async def _in_run(self, call: Callable[[], Any]) -> Any:
         """Return the result of a call in the event loop of the run."""

@@ -83,10 +83,12 @@ class TerminalPerson(Person):
         person may have typed it for that question.
         """
         async with self._free:
+            proposal.on_shown()
             if self._withdrawn:
                 say(self._console, "\nThe last question was withdrawn. Press Enter to see the next one.")
                 if await self._lines.read() is None:
                     return Decision("end", reason=CLOSED)
+                proposal.on_shown()
             self._withdrawn = True
             answer = await self._answer(proposal, refusal)
             self._withdrawn = False
@@ -127,9 +129,9 @@ def check_terminal(setting: str, instead: str = "let rules decide (by: rule)") -
     """Check that a person can be asked at the terminal of this process.
 
     Raises:
-        ConfigError: the standard input is no terminal.
+        ConfigError: the standard input is no terminal, or it is closed.
     """
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None if it was closed
         raise ConfigError(
             f"{setting} asks a person, and the standard input is no terminal. Start the command in a terminal, or "
             f"{instead}."

@@ -56,11 +56,23 @@ def compare_counted(old: Sequence[CountedEpisode], new: Sequence[CountedEpisode]
     """Compare the episodes of two evaluations; see `compare`."""
     overall = _comparison(ALL, old, new)
     if overall is None:
-        raise ConfigError("the two evaluations share no task. Evaluate both on the same tasks to compare them.")
+        raise ConfigError(
+            "the two evaluations share no task with a valid episode. Evaluate both on the same tasks to compare them."
+        )
     oldby_category, newby_category = by_category(old), by_category(new)
     shared = [name for name in oldby_category if name in newby_category]
     comparisons = [_comparison(name, oldby_category[name], newby_category[name]) for name in shared]
     return [*(one for one in comparisons if one is not None), overall]
+
+
+def compare_with_baseline(
+    baseline: Sequence[CountedEpisode], episodes: Sequence[CountedEpisode]
+) -> tuple[list[Comparison], str]:
+    """Return the comparisons, and the reason why there are none; both are empty without a baseline."""
+    try:
+        return compare_counted(baseline, episodes) if baseline else [], ""
+    except ConfigError as error:
+        return [], str(error)
 
 
 def validation_gain(

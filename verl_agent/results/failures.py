@@ -113,11 +113,14 @@ class CategoryFailures:
     call_errors: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> list[FailedEpisode]:
+def find_failures(
+    records: Sequence[EpisodeRecord], env: EnvAdapter | None, count_operated: bool = False
+) -> list[FailedEpisode]:
     """Return the failed episodes among the valid ones, in the order of their categories and tasks.
 
     Args:
         env: environment whose oracle and sub-goals are compared; None for imported records, which have no data of it.
+        count_operated: see `summarize`.
     """
 
     @cache
@@ -129,7 +132,7 @@ def find_failures(records: Sequence[EpisodeRecord], env: EnvAdapter | None) -> l
         except (NotImplementedError, EnvError):
             return ()
 
-    failed = [record for record in valid_records(records) if not record["success"]]
+    failed = [record for record in valid_records(records, count_operated) if not record["success"]]
     of_task = {task_key(one): one for one in failed}
 
     def describe(record: EpisodeRecord) -> FailedEpisode:
@@ -176,12 +179,14 @@ def carried_out(record: EpisodeRecord) -> Episode:
     return episode
 
 
-def summarize_failures(records: Sequence[EpisodeRecord], failures: Sequence[FailedEpisode]) -> list[CategoryFailures]:
-    """Return one summary for each category with a failed episode."""
+def summarize_failures(
+    records: Sequence[EpisodeRecord], failures: Sequence[FailedEpisode], count_operated: bool = False
+) -> list[CategoryFailures]:
+    """Return one summary for each category with a failed episode; arguments as of `find_failures`."""
     by_category, records_of = defaultdict[str, list[FailedEpisode]](list), defaultdict[str, list[EpisodeRecord]](list)
     for failure in failures:
         by_category[failure.category].append(failure)
-    for record in valid_records(records):
+    for record in valid_records(records, count_operated):
         records_of[record["category"]].append(record)
     summaries = []
     for category, failed in by_category.items():

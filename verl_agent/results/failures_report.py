@@ -46,8 +46,9 @@ def analyze_failures(folder: Path, category: str | None = None) -> tuple[list[Ca
             raise ConfigError(f"--category {category!r} has no episode. Categories: {', '.join(categories)}.")
         records = [record for record in records if record["category"] == category]
     env = None if imported else make_env(config["env"]["name"], config["env"].get("options"))
-    failures = find_failures(records, env)
-    return summarize_failures(records, failures), failures
+    operated = bool(config["evaluation"].get("count_operated"))
+    failures = find_failures(records, env, operated)
+    return summarize_failures(records, failures, operated), failures
 
 
 def write_failures(

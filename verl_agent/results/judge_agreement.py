@@ -48,7 +48,7 @@ class PersonLabel:
     sample: Annotated[int, Field(ge=0)] = 0
     """Number of the sample, from 0."""
     step: Annotated[int, Field(ge=0)] | None = None
-    """Training step; null for the last judged episode of task and sample."""
+    """Training step; null for the judged episode of task and sample at the highest step."""
     turn: Annotated[int, Field(ge=1)] | None = None
     """Turn, from 1, where the judge grades turns."""
 
@@ -170,7 +170,7 @@ def compare_labels(
     if not records:
         raise ConfigError(f"{run} has no episode with a judgement. Play it with a section judge.")
     by_episode: dict[tuple[str, int], list[EpisodeRecord]] = defaultdict(list)
-    for record in records:
+    for record in sorted(records, key=lambda one: (one["step"], one["started_at"])):
         by_episode[record["task"], record["sample"]].append(record)
     known = {SCORE, *(grade["criterion"] for one in records for made in one["judgements"] for grade in made["grades"])}
     pairs: dict[str, dict[str, dict[tuple[Any, ...], Pair]]] = defaultdict(dict)

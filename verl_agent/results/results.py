@@ -127,11 +127,13 @@ class CountedEpisode:
 
 
 def final_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
-    """Return the last record of each episode, in the order of their files, to which attempts are appended.
-
-    The times of attempts do not tell their order: a clock may be corrected between two starts.
-    """
-    return list({_episode_key(record): record for record in records}.values())
+    """Return the last attempt of each episode, by its start; of lines that state the same attempt, the last one."""
+    last: dict[tuple[str | int, ...], EpisodeRecord] = {}
+    for record in records:
+        known = last.setdefault(_episode_key(record), record)
+        if (record["started_at"], record["attempt"]) >= (known["started_at"], known["attempt"]):
+            last[_episode_key(record)] = record
+    return list(last.values())
 
 
 def _episode_key(record: EpisodeRecord) -> tuple[str | int, ...]:

@@ -16,20 +16,22 @@ from verl_agent.trace.turn_record import TurnRecord
 from verl_agent.types import StopReason
 
 
-def rates_within_turns(records: Iterable[EpisodeRecord]) -> dict[int, tuple[Estimate, Estimate]]:
+def rates_within_turns(
+    records: Iterable[EpisodeRecord], count_operated: bool = False
+) -> dict[int, tuple[Estimate, Estimate]]:
     """Return success rate and mean return within k turns, for k from 1 to the largest turn limit.
 
     They are those of an evaluation with turn limit k if the replies do not depend on the limit. Neither the prompt nor
     the context tells it. Intervals are over tasks.
 
     Args:
-        records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid and no
-            person intervened.
+        records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid.
+        count_operated: see `summarize`.
 
     Returns:
         An empty dict without a valid episode.
     """
-    valid = valid_records(records)
+    valid = valid_records(records, count_operated)
     longest = max((record["max_turns"] for record in valid), default=0)
     return {limit: _rates([(record, limit) for record in valid]) for limit in range(1, longest + 1)}
 
@@ -70,7 +72,9 @@ class ScalingCurve:
     returns: Mapping[float, Estimate] = field(default_factory=dict)
 
 
-def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) -> list[ScalingCurve]:
+def scaling_curves(
+    records: Sequence[EpisodeRecord], tells_limit: bool = False, count_operated: bool = False
+) -> list[ScalingCurve]:
     """Return the curves that the records of one evaluation support.
 
     Success within a budget is the success rate of an evaluation with that budget if the replies do not depend on it.
@@ -79,15 +83,16 @@ def scaling_curves(records: Sequence[EpisodeRecord], tells_limit: bool = False) 
     Args:
         records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid.
         tells_limit: True if the agent tells the turns left: its replies depend on the limit then, so there is no curve
-            over turns, tokens and cost.
+            over turns, tokens and cost. There is none either if a judge replaced the rewards (`judge.mode=replace`).
+        count_operated: see `summarize`.
     """
-    valid = valid_records(records)
+    valid = valid_records(records, count_operated)
     if not valid:
         return []
     curves = _sample_curves(success_by_task(valid))
-    if tells_limit:
+    if tells_limit or has_replaced_rewards(valid):
         return curves
-    turns = {float(limit): rates for limit, rates in rates_within_turns(valid).items()}
+    turns = {float(limit): rates for limit, rates in rates_within_turns(valid, count_operated).items()}
     curves.insert(0, ScalingCurve("turns", "solved within k turns", "turns", *_apart(turns)))
     for name, unit, amount in (("tokens", "generated tokens", turn_tokens), ("cost", "USD", turn_cost)):
         if points := _within_budgets(valid, amount):
@@ -100,10 +105,19 @@ def _apart(points: Mapping[float, tuple[Estimate, Estimate]]) -> tuple[dict[floa
     return success, {amount: rates[1] for amount, rates in points.items()}
 
 
-def valid_records(records: Iterable[EpisodeRecord]) -> list[EpisodeRecord]:
-    """Return the last attempts of the episodes that measure the policy."""
-    ended = final_records(records)
-    return [record for record in ended if StopReason(record["stop"]).valid and not is_operated(record)]
+def has_replaced_rewards(records: Iterable[EpisodeRecord]) -> bool:
+    """Return True if a judge's rewards replace those of the environment: they depend on the whole episode."""
+    return any(made["replaced"] is not None for record in records for made in record.get("judgements", ()))
+
+
+def valid_records(records: Iterable[EpisodeRecord], count_operated: bool = False) -> list[EpisodeRecord]:
+    """Return the last attempts of the episodes that measure the policy.
+
+    Args:
+        count_operated: see `summarize`.
+    """
+    ended = [record for record in final_records(records) if StopReason(record["stop"]).valid]
+    return [record for record in ended if count_operated or not is_operated(record)]
 
 
 def success_by_task(valid: Sequence[EpisodeRecord]) -> dict[TaskKey, list[float]]:

@@ -38,11 +38,13 @@ def read_scaling(folder: Path) -> Scaling:
         ConfigError: the folder holds no evaluation, or one without a valid episode.
     """
     report, records = read_report(folder, "model", "success_within_turns"), planned_records(folder)
-    curves = scaling_curves(records, tells_limit=report["success_within_turns"] is None)
-    selections = best_of_n(records, folder)
+    operated = bool(report["config"]["evaluation"].get("count_operated"))
+    curves = scaling_curves(records, report["success_within_turns"] is None, operated)
+    selections = best_of_n(records, folder, count_operated=operated)
     if not curves and not selections:
         raise ConfigError(
-            f"{folder} has no curve: no valid episode, or one sample per task and agent.options.turns_left."
+            f"{folder} has no curve: no valid episode, or one sample per task and agent.options.turns_left or "
+            "judge.mode=replace."
         )
     return Scaling(str(report["model"]), curves, selections)
 

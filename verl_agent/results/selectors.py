@@ -45,16 +45,19 @@ class Selection:
     missing: str = ""
 
 
-def best_of_n(records: Sequence[EpisodeRecord], folder: Path, seed: int = 0) -> list[Selection]:
+def best_of_n(
+    records: Sequence[EpisodeRecord], folder: Path, seed: int = 0, count_operated: bool = False
+) -> list[Selection]:
     """Return success and mean return of all selectors by number of samples; empty with one sample per task.
 
     The numbers are those of `sizes`. The value at k is the mean over subsets of k samples of a task, and over tasks.
 
     Args:
         seed: seed of the subsets where there are more than `MOST_SUBSETS`.
+        count_operated: see `summarize`.
     """
     by_task: dict[TaskKey, list[EpisodeRecord]] = defaultdict(list)
-    for record in valid_records(records):
+    for record in valid_records(records, count_operated):
         by_task[task_key(record)].append(record)
     most = max(map(len, by_task.values()), default=0)
     if most < 2:

@@ -89,8 +89,15 @@ class LabelFile:
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{self.path} has an invalid entry ({error!r}). Repair or delete it.") from error
 
-    def change(self, key: EpisodeKey, label: Label) -> None:
+    def change(self, key: EpisodeKey, label: Label, known: Label | None = None) -> Label:
         """Replace the label of one episode; an empty label removes it.
+
+        Args:
+            known: label that was edited; what `label` has in common with it stays as the file has it. None to replace
+                tags and note.
+
+        Returns:
+            The label that the file has now.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -98,10 +105,14 @@ class LabelFile:
         try:
             with locked(self.path.parent):
                 labels = self.read()
-                labels.pop(key, None)
+                stored = labels.pop(key, Label())
+                if known is not None:
+                    tags = stored.tags if label.tags == known.tags else label.tags
+                    label = Label(tags, stored.note if label.note == known.note else label.note)
                 if label != Label():
                     labels[key] = label
                 self._write(labels)
+                return label
         except OSError as error:
             raise ConfigError(f"the label is not saved: {self.path} cannot be written ({error}).") from error
 

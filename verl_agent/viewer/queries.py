@@ -63,10 +63,15 @@ def find_episodes(index: RecordIndex, chosen: Filter, limit: int = 200, offset: 
     return [dict(row) for row in rows]
 
 
-def count_episodes(index: RecordIndex, chosen: Filter) -> int:
-    """Return the number of episodes that a filter selects."""
+def count_episodes(index: RecordIndex, chosen: Filter, replaced: bool = True) -> int:
+    """Return the number of episodes that a filter selects.
+
+    Args:
+        replaced: count also those of steps and groups that a resumed run played again.
+    """
     where, bound = chosen.where()
-    return int(index.db.execute(f"SELECT count(*) FROM episodes WHERE {where}", bound).fetchone()[0])
+    kept = "1" if replaced else "NOT replaced"
+    return int(index.db.execute(f"SELECT count(*) FROM episodes WHERE {kept} AND {where}", bound).fetchone()[0])
 
 
 def find_row(index: RecordIndex, episode: int) -> Row | None:
@@ -76,10 +81,13 @@ def find_row(index: RecordIndex, episode: int) -> Row | None:
 
 
 def find_ids(index: RecordIndex, chosen: Filter, limit: int | None = None) -> list[int]:
-    """Return the ids of the episodes that a filter selects, in its order; all unless a limit is given."""
+    """Return the ids of the episodes that a filter selects, in its order; all unless a limit is given.
+
+    Episodes of steps and groups that a resumed run played again are left out.
+    """
     where, bound = chosen.where()
     rows = index.db.execute(
-        f"SELECT id FROM episodes WHERE {where} ORDER BY {chosen.order()} LIMIT ?",
+        f"SELECT id FROM episodes WHERE NOT replaced AND {where} ORDER BY {chosen.order()} LIMIT ?",
         [*bound, -1 if limit is None else limit],
     )
     return [row["id"] for row in rows]

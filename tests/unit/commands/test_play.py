@@ -139,6 +139,35 @@ def test_line_typed_for_a_question_that_was_withdrawn_does_not_answer_the_next_o
     assert "was withdrawn. Press Enter to see the next one" in shown.getvalue()
 
 
+def test_time_limit_of_a_question_begins_when_the_person_sees_it():
+    class Thinking(Typed):
+        async def read(self) -> str | None:
+            line = await super().read()
+            if line == "/approve":  # the question without a limit, behind which the other one waits
+                await asyncio.sleep(0.6)
+            return line
+
+    person = TerminalPerson(Console(file=io.StringIO()), Thinking(["/approve", "/reject no"]))
+    rules = [Rule(["*"], text="a", by="human"), Rule(["*"], by="human", timeout_s=0.5)]
+
+    async def play(action: str) -> Episode:
+        session = talk_class()()
+        approval = Approval(rules, session.describe_action, person)
+        return await play_episode(ITEM, session, plain(), ScriptedPolicy(action), EpisodeLimits(1), approval)
+
+    async def both() -> list[Episode]:
+        return await asyncio.gather(play("a"), play("b"))
+
+    decided = [(one.turns[0].reply.review.decision, one.turns[0].reply.review.by) for one in asyncio.run(both())]
+    assert decided == [("approved", "person"), ("rejected", "person")]
+
+
+def test_command_that_asks_a_person_is_refused_with_a_closed_standard_input(tmp_path: Path):
+    command = [sys.executable, "-c", "from verl_agent.commands.cli import app; app()", "play", "guess_number"]
+    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "the standard input is no terminal" in " ".join(done.stderr.split()), done.stderr
+
+
 def test_closed_terminal_ends_the_episode():
     episode, _ = game(["one"])
     assert (episode.stop, episode.error) == (StopReason.OPERATOR, "the terminal was closed.")

@@ -1,13 +1,17 @@
 """Test evaluations whose episodes a judge grades: records, results, resuming, and a judge that is down."""
 
+import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.support.api_evaluations import evaluated
 from tests.support.judged import CRITERIA, verdict
 from tests.support.model_server import ModelServer, Said, binary_search, error
 from verl_agent.errors import ConfigError, EnvErrorLimitError
+from verl_agent.evaluation.run import report_results
+from verl_agent.results.scaling import scaling_curves
 from verl_agent.trace.record import to_episode
 
 
@@ -36,6 +40,10 @@ def test_the_record_has_the_verdict_and_the_results_its_reward(tmp_path: Path):
         assert [grade["reason"] for grade in made["grades"]] == ["It is.", "So so."]
         assert to_episode(record).judgements[0].score == made["score"]
     assert len(again) == 8 and len(server.bodies) > asked
+    report_results(evaluation, Console(quiet=True))
+    report = json.loads((tmp_path / "evaluation.json").read_text())
+    assert report["success_within_turns"] is report["return_within_turns"] is None
+    assert [curve.name for curve in scaling_curves(again)] == ["pass@k", "pass^k"]
 
 
 def test_a_judge_that_is_down_fails_its_episodes_and_another_start_plays_them(tmp_path: Path):

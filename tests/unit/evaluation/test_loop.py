@@ -249,6 +249,37 @@ def test_another_evaluation_in_the_same_folder_raises_config_error(tmp_path):
         prepare_evaluation(composed(tmp_path, temperature=0.5))
 
 
+def test_tasks_that_changed_under_the_same_ids_are_refused(tmp_path):
+    config = composed(tmp_path, samples=1, max_tasks=1)
+    (item,) = prepare_evaluation(config).items
+    played = ended(tmp_path / "b", {item.id: "terminated"})[0]
+    file = tmp_path / "out" / "episodes.jsonl"
+    file.write_text(json.dumps({**played, "data": {**item.data, "seat": "a", "more": [1]}}) + "\n")
+    assert len(prepare_evaluation(config).earlier) == 1
+    file.write_text(json.dumps({**played, "data": {**item.data, "target": 0}}) + "\n")
+    with pytest.raises(
+        ConfigError, match=rf"holds episodes of task {item.id!r} with other data than it has now\. Choose"
+    ):
+        prepare_evaluation(config)
+
+
+def test_other_weights_at_the_same_path_are_another_evaluation_and_a_folder_without_them_resumes(tmp_path):
+    config = composed(tmp_path)
+    prepare_evaluation(config)
+    (tmp_path / "out" / "episodes.jsonl").write_text(json.dumps(ended(tmp_path / "b", {"a": "terminated"})[0]) + "\n")
+    prepare_evaluation(config)
+    (tmp_path / "model" / "model.safetensors").write_text("trained further")
+    with pytest.raises(
+        ConfigError, match=r"holds another evaluation: weights was \[\['model\.safetensors', 0, \d+\]\]"
+    ):
+        prepare_evaluation(config)
+    settings = tmp_path / "out" / "settings.json"
+    settings.write_text(
+        json.dumps({key: one for key, one in json.loads(settings.read_text()).items() if key != "weights"})
+    )
+    prepare_evaluation(config)
+
+
 def test_an_output_folder_that_is_a_file_raises_config_error(tmp_path):
     (tmp_path / "out").touch()
     with pytest.raises(

@@ -2,18 +2,23 @@
 
 import asyncio
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from tests.support.evaluated_games import evaluated
+from tests.support.evaluated_games import evaluated, recipe
 from verl_agent.envs.registry import make_env
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.perturb import FAULT, SENTENCES, PerturbedSession, PerturbSettings, new_names, renamed
+from verl_agent.evaluation.run import report_results
 from verl_agent.evaluation.settings import EvaluationSettings
 from verl_agent.results.leaderboard import make_boards
 from verl_agent.results.significance import paired_ratio
 from verl_agent.sections import section
+from verl_agent.trace.record_files import read_records
 from verl_agent.types import Message, StepResult
 
 
@@ -114,6 +119,17 @@ def test_a_perturbed_evaluation_reports_its_ratio_and_has_a_board_of_its_own(tmp
     assert 0 < rates[0] < rates[1] and report["success_ratio"]["mean"] == pytest.approx(rates[0] / rates[1])
     boards = make_boards([tmp_path])
     assert sorted(str(board.conditions["perturb"]) for board in boards) == [str(perturb), "{}"]
+
+
+def test_results_without_a_valid_episode_of_a_task_of_the_baseline_are_reported_without_a_comparison(tmp_path: Path):
+    clean = evaluated(tmp_path / "clean", "expensive", max_tasks=2)
+    records = [record | {"stop": "env_error"} for record in read_records(clean / "episodes.jsonl")]
+    evaluation = prepare_evaluation(recipe(tmp_path / "new", turns=4, max_tasks=2, compare_with=str(clean)))
+    (tmp_path / "new/episodes.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    report_results(evaluation, Console(file=(shown := StringIO()), width=400))
+    report = json.loads((tmp_path / "new/evaluation.json").read_text())
+    assert (report["comparison"], report["played"]) == ([], 2)
+    assert f"not compared with {clean}: the two evaluations share no task with a valid episode" in shown.getvalue()
 
 
 def test_a_baseline_that_solves_nothing_has_no_ratio():

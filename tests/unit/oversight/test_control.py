@@ -203,7 +203,7 @@ def test_person_whose_episode_another_one_pauses_learns_who_did_and_what_becomes
     async def drive(run: Run) -> None:
         seat = run.control.attend(1, "ada")
         await run.until(lambda: not seat.messages.empty())
-        assert "question" in seat.messages.get()
+        number = seat.messages.get()["number"]
 
         def read() -> str:
             return str(seat.messages.get_nowait()["notice"])
@@ -211,10 +211,10 @@ def test_person_whose_episode_another_one_pauses_learns_who_did_and_what_becomes
         run.control.handle({"command": "pause", "episode": 1, "name": "bob"})
         assert read().startswith("The episode is paused by bob.")
         heard = run.talk.heard
-        seat.answer(Decision("approve"))
+        seat.answer(Decision("approve"), number)
         await run.until(lambda: not seat.messages.empty())
         assert read().startswith("Your decision is kept and not carried out yet. The episode is paused by bob.")
-        seat.answer(Decision("edit", "other"))
+        seat.answer(Decision("edit", "other"), number)
         assert "has no effect" in read()
         assert run.talk.heard == heard
         run.control.handle({"command": "resume", "episode": 1, "name": "cleo"})
@@ -246,7 +246,7 @@ def test_person_who_comes_back_after_leaving_while_the_policy_writes_decides_on_
     async def drive(run: Run) -> None:
         seat = run.control.attend(1, "ada")
         await run.until(lambda: seat.messages.qsize() > 0)
-        seat.answer(Decision("approve"))
+        seat.answer(Decision("approve"), seat.messages.get()["number"])
         await run.until(lambda: run.talk.heard == 1)
         run.control.leave(seat)
         run.policy.go.set()
@@ -254,9 +254,25 @@ def test_person_who_comes_back_after_leaving_while_the_policy_writes_decides_on_
         seat = run.control.attend(1, "ada")
         await run.until(lambda: seat.messages.qsize() > 0)
         assert run.talk.heard == 1
-        seat.answer(Decision("end"))
+        seat.answer(Decision("end"), seat.messages.get()["number"])
 
     assert Run(tmp_path, policy=HeldPolicy).play(drive).stop is StopReason.OPERATOR
+
+
+def test_answer_to_an_earlier_question_does_not_decide_on_the_next_action(tmp_path):
+    async def drive(run: Run) -> None:
+        seat = run.control.attend(1, "ada")
+        await run.until(lambda: not seat.messages.empty())
+        first = seat.messages.get()["number"]
+        seat.answer(Decision("approve"), first)
+        await run.until(lambda: not seat.messages.empty())
+        second = seat.messages.get()["number"]
+        seat.answer(Decision("approve"), first)
+        assert "to an earlier question" in seat.messages.get_nowait()["notice"]
+        seat.answer(Decision("end"), second)
+
+    episode = Run(tmp_path).play(drive)
+    assert (episode.stop, [turn.step is not None for turn in episode.turns]) == (StopReason.OPERATOR, [True, False])
 
 
 def test_second_command_to_end_an_episode_while_it_ends_changes_nothing(tmp_path):

@@ -17,8 +17,10 @@ from verl_agent.errors import ConfigError
 from verl_agent.evaluation.loop import pending_episodes
 from verl_agent.oversight.base import Decision, OverseenPolicy, Overseer, Proposal
 from verl_agent.oversight.person import read_line
+from verl_agent.results.failures import find_failures, summarize_failures
 from verl_agent.results.results import summarize
 from verl_agent.results.scaling import rates_within_turns
+from verl_agent.results.selectors import best_of_n
 from verl_agent.rollout.actions import joined
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, parse_record, to_episode, to_record
@@ -242,7 +244,7 @@ def played(episode: Episode, task: str, **changes) -> EpisodeRecord:
     return {**record_of(episode), "task": task, "group": task, **changes}
 
 
-def test_operated_episodes_are_in_no_rate_unless_asked_for():
+def test_operated_episodes_are_in_no_rate_unless_asked_for(tmp_path):
     own, _, _ = oversee(["a"], ["/a"], turns=1)
     helped, _, _ = oversee(["a"], ["other"], turns=1)
     ended, _, _ = oversee(["a"], ["/end"])
@@ -252,7 +254,13 @@ def test_operated_episodes_are_in_no_rate_unless_asked_for():
     assert "2 with a person's decisions not counted" in str(result)
     asked = summarize(records, count_operated=True)[-1]
     assert (asked.episodes, asked.operated) == (2, 1)
-    assert rates_within_turns(records)[1][0].tasks == 1
+    failed = [{**record, "success": False} for record in records]
+    for counted, tasks in ((False, 1), (True, 2)):
+        assert rates_within_turns(records, counted)[1][0].tasks == tasks
+        assert len(found := find_failures(failed, None, counted)) == tasks
+        assert summarize_failures(failed, found, counted)[0].episodes == tasks
+        samples = [{**record, "task": "a", "group": "a", "sample": at} for at, record in enumerate(records[:2])]
+        assert len(best_of_n(samples, tmp_path, count_operated=counted)) == (5 if counted else 0)
 
 
 def test_ended_episode_is_not_played_again_when_the_evaluation_resumes():

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.support.episodes import talk
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
-from verl_agent.results.judge_agreement import cohens_kappa, compare_labels, kappa_interval, read_labels
+from verl_agent.results.judge_agreement import PersonLabel, cohens_kappa, compare_labels, kappa_interval, read_labels
 
 
 def pairs(both: int, judge: int, person: int, neither: int) -> list[tuple[bool, bool]]:
@@ -52,6 +52,15 @@ def write_run(path: Path, scores: dict[str, float]) -> Path:
         records.append({**talk(task=task), "judgements": [{**verdict, "model": "m", "cost_usd": None}]})
     path.write_text("".join(json.dumps(record) + "\n" for record in [*records, talk(task="unjudged")]))
     return path
+
+
+def test_a_label_without_a_step_is_compared_with_the_highest_step_whatever_its_file_is_called(tmp_path):
+    for name, step, score in (("a", 100, 1.0), ("b", 0, 0.0)):
+        file = write_run(tmp_path / f"{name}.jsonl", {"1": score})
+        records = [json.loads(line) | {"step": step} for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    (found,), _ = compare_labels(tmp_path, [PersonLabel("1", True)])
+    assert (found.judge_passed, found.agreement.mean) == (1, 1.0)
 
 
 def test_the_command_reports_each_criterion_and_the_labels_without_a_judgement(tmp_path):

@@ -106,12 +106,6 @@ def test_only_the_last_attempt_of_an_episode_counts():
     assert (summarize(records)[-1].episodes, summarize(records)[-1].env_errors) == (1, 0)
 
 
-def test_a_later_attempt_counts_although_the_clock_was_put_back():
-    failed, solved = env_error("a"), record("a", True)
-    solved["started_at"] = "2020-01-01T00:00:00+00:00"
-    assert final_records([failed, solved]) == [solved]
-
-
 def test_episodes_of_other_purposes_steps_and_groups_are_further_episodes():
     failed = placed(env_error("a"), "train", 3, "uid-1")
     train = [placed(record("a", True), "train", step, "uid-1") for step in (1, 2, 3)]

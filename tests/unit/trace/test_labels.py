@@ -40,6 +40,14 @@ def test_a_label_is_saved_replaced_and_removed(folder: Path) -> None:
     assert LabelFile.of(folder).read() == {}
 
 
+def test_an_edit_of_one_field_keeps_what_another_browser_wrote_into_the_other(folder: Path) -> None:
+    file, key, opened = LabelFile.of(folder), key_of(talk(task="2", purpose="collection")), Label(("new",), "look")
+    file.change(key, opened)
+    assert file.change(key, Label(("good",), "look"), opened) == Label(("good",), "look")
+    assert file.change(key, Label(("new",), "seen"), opened) == Label(("good",), "seen")
+    assert file.change(key, Label((), "look"), opened) == Label((), "seen")
+
+
 def test_writers_at_the_same_time_lose_no_label(folder: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: label(folder, str(number), "good"), range(40)))
@@ -85,7 +93,7 @@ def test_a_tag_that_no_episode_has_is_refused_with_the_tags_there(folder: Path) 
 
 def test_rounds_refuse_a_wanted_tag_because_new_episodes_have_none() -> None:
     values = {"explore": [{"recipe": "a", "tasks": "b"}], "learn": "c", "output_dir": "d"}
-    assert evolve_settings({**values, "labels": ["-bad"]}).source(["e"]).labels == ["-bad"]
+    assert evolve_settings({**values, "labels": ["-bad"]}).selection(["e"])["labels"] == ["-bad"]
     with pytest.raises(ConfigError, match="such as -good"):
         evolve_settings({**values, "labels": ["good"]})
 

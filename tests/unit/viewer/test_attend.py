@@ -113,6 +113,32 @@ def test_closed_page_leaves_the_episode_waiting_and_another_page_goes_on(tmp_pat
     assert turn.step is None, "the action reached the environment"
 
 
+def test_double_click_decides_on_one_action_and_a_page_that_lost_its_connection_attends_again(tmp_path: Path) -> None:
+    def drive(url: str) -> None:
+        with chromium() as browser:
+            page = browser.new_page()
+            page.goto(url)
+            approve = page.get_by_role("button", name="approve", exact=True)
+            approve.and_(page.locator(":not([disabled])")).wait_for()
+            second = "new MouseEvent('click', {bubbles: true, detail: 2})"
+            approve.evaluate(f"button => {{ button.click(); button.dispatchEvent({second}) }}")
+            page.get_by_text("turn 2 of 4: the agent proposes").wait_for()
+            asked = "document.querySelector('[data-question]').dataset.question"
+            number = page.evaluate(asked)
+            page.evaluate("window.socket.disconnect(); window.socket.connect()")
+            page.wait_for_function(f"number => {asked} !== number", arg=number)
+            click(page, "reject", "no")
+            page.get_by_text("turn 3 of 4: the agent proposes").wait_for()
+            stale = "button => { button.dataset.question = '0'; button.click() }"
+            approve.evaluate(stale)
+            page.get_by_text("This answer was to an earlier question").wait_for()
+            click(page, "end")
+            page.get_by_text("The episode has ended.").wait_for()
+
+    turns = attended(tmp_path, drive).turns
+    assert [turn.reply.review.decision for turn in turns if turn.reply.review] == ["approved", "rejected", "ended"]
+
+
 def test_page_of_a_paused_run_says_that_decisions_wait_until_it_resumes(tmp_path: Path) -> None:
     def command(name: str) -> None:
         sent = threading.Thread(target=send_command, args=(tmp_path, {"command": name, "name": "eve"}))

@@ -123,6 +123,15 @@ def test_exported_records_end_with_the_attempt_that_counts(tmp_path: Path) -> No
     assert (result.episodes, result.env_errors) == (1, 0)
 
 
+def test_exported_records_have_each_step_of_a_resumed_run_once(tmp_path: Path) -> None:
+    for at, reward in ((STARTED, 0.0), (LATER, 1.0)):
+        start(tmp_path / "run", at)
+        write(tmp_path / "run" / "episodes" / f"{reward}.jsonl", episode("a", 0, reward, at, purpose="validation"))
+    assert export_episodes([tmp_path / "run"], tmp_path / "all.jsonl") == 1
+    assert [record["reward"] for record in read_records(tmp_path / "all.jsonl")] == [1.0]
+    assert export_episodes([tmp_path / "run"], tmp_path / "all.html") == 1
+
+
 def test_a_validation_does_not_hide_training_episodes_of_the_same_name(tmp_path: Path) -> None:
     other = episode("a", 0, 0.0, purpose="validation", attempt=2)
     write(tmp_path / "episodes.jsonl", episode("a", 0, 1.0), episode("a", 1, 1.0), other)

@@ -8,10 +8,13 @@ from typing import Literal
 
 from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.evaluation.policies import start_sessions
+from verl_agent.evaluation.job import model_identity
+from verl_agent.evaluation.policies import is_model, start_sessions
 from verl_agent.evaluation.settings import EvaluationConfig, UnresolvedError
 from verl_agent.evaluation.suite.settings import Suite, compose_entry
-from verl_agent.results.folder import REPORT, model_name, read_report
+from verl_agent.models.resolve import resolve_model
+from verl_agent.results.folder import REPORT, SETTINGS, model_name, read_report
+from verl_agent.runs.identity import differences, read_settings
 from verl_agent.runs.processes import run_ending_all_children
 from verl_agent.runs.subprocess_run import run_command
 from verl_agent.system.resources import make_folder
@@ -109,7 +112,7 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
             reason = missing[name] = missing_need(config)
         else:
             reason = missing.get(name)
-        if reason is not None:
+        if reason is not None or isinstance(config, UnresolvedError):
             text = f"needs {needs}. {reason}"
             say(console, f"{name} is skipped: {text}")
             outcomes.append(SuiteOutcome(model, name, env, folder, "skipped", text))
@@ -118,6 +121,10 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
         location = ["--config-dir", str(recipe.parent), "--config-name", recipe.stem]
         given = [*replace(suite, common=overrides).overrides(name), f"evaluation.output_dir={literal(str(folder))}"]
         code = run_command([*PROGRAM, *location, *given])
+        if code and (folder / REPORT).is_file() and not plays_model(folder, config):
+            reason = f"it ended with status {code}; its folder holds results of another model or of other weights"
+            outcomes.append(SuiteOutcome(model, name, env, folder, "failed", reason))
+            continue
         outcomes.append(outcome_of_report(model, name, env, folder, code))
     return outcomes
 
@@ -137,6 +144,18 @@ def missing_need(config: EvaluationConfig) -> str | None:
     except (ConfigError, EnvError) as error:
         return str(error)
     return None
+
+
+def plays_model(folder: Path, config: EvaluationConfig) -> bool:
+    """Return True if the results in a folder are those of the model that a config names, with its present weights."""
+    model = config.model
+    if config.api is None and is_model(model):
+        try:
+            model = resolve_model(model, "model.path")
+        except ConfigError:
+            return False
+    recorded = {**read_settings(folder, SETTINGS), "model": read_report(folder, "model")["model"]}
+    return not list(differences(recorded, model_identity(config, model)))
 
 
 def outcome_of_report(model: str, name: str, env: str, folder: Path, code: int = 0) -> SuiteOutcome:

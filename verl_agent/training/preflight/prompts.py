@@ -18,7 +18,7 @@ from verl_agent.envs.session import SessionPool
 from verl_agent.envs.settings import AUTO, EnvSettings
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError, EnvError
-from verl_agent.models.hf import check_context, load_config, load_tokenizer, positions
+from verl_agent.models.hf import check_context, check_template_options, load_config, load_tokenizer, positions
 from verl_agent.models.portable import check_portable
 from verl_agent.models.resolve import resolve_model
 from verl_agent.rollout.limits import check_turns, template_tokens
@@ -227,6 +227,7 @@ def check_prompts(plan: RunPlan, run_env: RunEnv, report: Callable[[str], None])
     model_config = load_config(path, key)
     check_portable(model_config, f"{key}={path!r}")
     tokenizer = load_tokenizer(own, key if own == path else "actor_rollout_ref.model.tokenizer_path")
+    check_template_options(tokenizer, plan.lengths.template_options or ())
     count = checked_counter(tokenizer, model_config.model_type, run_env.new_agent, plan.lengths.template_options)
     if warning := describe_role_marks(tokenizer, plan.lengths.template_options):
         report(warning)

@@ -44,6 +44,8 @@ def parse_where(where: str) -> Filter:
 def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int | None = None) -> int:
     """Write the episodes that a filter selects to a file and return their number.
 
+    Episodes of steps and groups that a resumed run played again are left out.
+
     Args:
         paths: runs, evaluations and files of records.
         to: file to write; its end chooses one of `FORMATS`. A file that exists is replaced.
@@ -63,7 +65,7 @@ def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int
     try:
         for opened in state.opened.values():
             opened.index.update()
-        if not any(count_episodes(opened.index, chosen) for opened in state.opened.values()):
+        if not any(count_episodes(opened.index, chosen, replaced=False) for opened in state.opened.values()):
             raise _nothing_selected(list(state.opened.values()), paths, where)
         count = _write(list(state.opened.values()), draft, chosen, limit)
         os.replace(draft, to)
@@ -117,7 +119,7 @@ def _records(opened: OpenedSource, chosen: Filter, limit: int | None) -> Iterato
 
 
 def _part(opened: OpenedSource, chosen: Filter, limit: int, images: ImageBudget) -> RunPart:
-    total = count_episodes(opened.index, chosen)
+    total = count_episodes(opened.index, chosen, replaced=False)
     episodes = [read_part(opened.index, number) for number in find_ids(opened.index, chosen, limit)]
     groups = list_groups(opened.index, chosen, limit)
     return RunPart(

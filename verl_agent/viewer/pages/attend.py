@@ -25,6 +25,8 @@ from verl_agent.visible import is_plain, make_visible, one_line, show_bytes
 
 RETRY_S = 0.2
 """Seconds between two tries to attend."""
+NUMBER_OF_CLICK = "(event) => event.detail < 2 && emit(event.target.closest('[data-question]').dataset.question)"
+"""Handler in the browser that sends the number of the question; not for the second click of a double click."""
 BUTTONS = {
     "approve": "carry the proposed action out",
     "edit": "play the text as the action instead",
@@ -42,8 +44,9 @@ async def show(page: Page, opened: OpenedSource, request: Request) -> None:
     """Show the page `/run/<key>/control/<episode>`."""
     number = whole_number("episode", request.path_params["number"])
     page.set_title(f"{opened.key}: episode {number}")
-    desk = _Desk(opened.source.folder, number, ActingPerson(request))
-    ui.context.client.on_disconnect(desk.leave)
+    desk, client = _Desk(opened.source.folder, number, ActingPerson(request)), ui.context.client
+    client.on_connect(desk.attend)
+    client.on_disconnect(lambda: None if client.has_socket_connection else desk.leave())
 
 
 class _Desk:
@@ -52,6 +55,7 @@ class _Desk:
     def __init__(self, folder: Path, episode: int, person: ActingPerson) -> None:
         self._folder, self._episode, self._person = folder, episode, person
         self._stream: ClientWebSocketResponse | None = None
+        self._number = 0
         self._status = ui.label("Waiting for the episode to begin.").classes("heading")
         self._notice, self._answered = ui.label(), False
         with ui.expansion("Goal and rules", value=True).classes("w-full"):
@@ -69,20 +73,26 @@ class _Desk:
         self._buttons: dict[str, ui.button] = {}
         with ui.row():
             for decision, explained in BUTTONS.items():
-                button = ui.button(decision.replace("_", " "), on_click=lambda _, chosen=decision: self._click(chosen))
-                self._buttons[decision] = button.tooltip(explained)
+                button = ui.button(decision.replace("_", " ")).tooltip(explained)
+                self._buttons[decision] = button.on(
+                    "click", lambda event, chosen=decision: self._click(chosen, event.args), js_handler=NUMBER_OF_CLICK
+                )
         self._enable(())
         self._task: asyncio.Task[None] | None = None
-        ui.timer(0, self._attend, once=True)
 
     def leave(self) -> None:
         """Leave the episode, which is paused then."""
         if self._task is not None:
             self._task.cancel()
 
-    async def _attend(self) -> None:
+    async def attend(self) -> None:
         """Attend the episode to its end; before it begins, and while somebody else has it, try again."""
+        earlier = self._task
+        if earlier is not None and not earlier.cancelling():
+            return
         self._task = asyncio.current_task()
+        if earlier is not None:  # the page lost its connection, and has one again
+            await asyncio.wait([earlier])
         while True:
             try:
                 if not self._person.name:
@@ -92,13 +102,12 @@ class _Desk:
                         while (message := await receive(self._stream)) is not None and "ended" not in message:
                             self._show(message)
                     self._status.text = "The run has ended." if message is None else "The episode has ended."
-                    self._enable(())
                     return
             except ConfigError as error:
                 self._status.text = f"{str(error)[:1].upper()}{str(error)[1:]}"
-                self._enable(())
             finally:
                 self._stream = None
+                self._enable(())
             await asyncio.sleep(RETRY_S)
 
     def _show(self, message: dict[str, Any]) -> None:
@@ -112,7 +121,7 @@ class _Desk:
             ui.notify(make_visible(message["refusal"]), type="negative", multi_line=True)
         if self._answered:  # a notice before the first question, such as that of a paused run, is about it
             self._notice.text, self._answered = "", False
-        question = Question(**message["question"])
+        question, self._number = Question(**message["question"]), message["number"]
         taken = question.reply is None
         self._status.text = f"{one_line(question.turn)}: {'your turn' if taken else 'the agent proposes'}"
         self._prompt.text = make_visible(question.prompt)
@@ -125,8 +134,10 @@ class _Desk:
         with self._candidates:
             for number, label in enumerate(question.candidates, start=1):
                 answer = {"decision": "edit", "candidate": number}
-                button = ui.button(one_line(label.strip()), on_click=lambda _, chosen=answer: self._answer(chosen))
-                button.props("outline no-caps")
+                button = ui.button(one_line(label.strip())).props(f"outline no-caps data-question={self._number}")
+                button.on(
+                    "click", lambda event, chosen=answer: self._answer(chosen, event.args), js_handler=NUMBER_OF_CLICK
+                )
         self._enable(("edit", *question.commands))
 
     def _show_history(self, question: Question) -> None:
@@ -141,16 +152,20 @@ class _Desk:
                 show_text(message["content"])
 
     async def _enter(self) -> None:
-        await self._answer(self._text.value or "")
+        await self._answer(self._text.value or "", str(self._number))
 
-    async def _click(self, decision: str) -> None:
+    async def _click(self, decision: str, number: str) -> None:
         text = (self._text.value or "").strip()
         field = {"edit": "action", "take_over": "action", "reject": "reason", "end": "reason"}.get(decision)
-        await self._answer({"decision": decision, **({field: text} if field else {})})
+        await self._answer({"decision": decision, **({field: text} if field else {})}, number)
 
-    async def _answer(self, answer: str | dict[str, Any]) -> None:
+    async def _answer(self, answer: str | dict[str, Any], number: str) -> None:
+        """Send the answer to the question with a number, which is that of the person's click."""
         if self._stream is None or not any(button.enabled for button in self._buttons.values()):
             ui.notify("Nothing is asked at the moment.", type="warning")
+            return
+        if number != str(self._number):
+            ui.notify("This answer was to an earlier question, so it has no effect.", type="warning")
             return
         try:
             values = asdict(read_line(answer)) if isinstance(answer, str) else answer
@@ -162,11 +177,12 @@ class _Desk:
         self._text.value, self._answered = "", True
         self._status.text = "Waiting for the next turn."
         with suppress(ConnectionError):  # the run has ended, which `_attend` tells
-            await self._stream.send_json(values)
+            await self._stream.send_json({**values, "number": self._number})
 
     def _enable(self, commands: Sequence[str]) -> None:
         for decision, button in self._buttons.items():
             button.set_enabled(COMMANDS.get(decision, decision) in commands)
+            button.props(f"data-question={self._number}")
 
 
 def _describe_action(question: Question) -> str:

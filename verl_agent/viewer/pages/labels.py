@@ -45,7 +45,7 @@ async def show(page: Page, opened: OpenedSource, request: Request) -> None:
 
 
 def add_label_editor(opened: OpenedSource, row: Row) -> None:
-    """Add fields for the tags and the note of an episode; Enter, or leaving a field, saves both."""
+    """Add fields for the tags and the note of an episode; Enter, or leaving a field, saves what was edited."""
     file = LabelFile.of(opened.source.path)
     try:
         saved = file.read().get(key_of(row), Label())
@@ -57,8 +57,9 @@ def add_label_editor(opened: OpenedSource, row: Row) -> None:
         nonlocal saved
         new = Label(parse_tags(tags.value or ""), (note.value or "").strip())
         if new != saved:
-            file.change(key_of(row), new)
-            saved = new
+            saved = file.change(key_of(row), new, saved)
+            if saved != new:  # somebody else edited the other field
+                tags.value, note.value = " ".join(saved.tags), saved.note
             ui.notify("label saved", type="positive")
 
     with ui.row().classes("items-center gap-2"):

@@ -84,6 +84,19 @@ def test_a_suite_plays_below_a_folder_with_special_characters(tmp_path):
     assert (played.status, played.folder) == ("played", into / "oracle/small")
 
 
+def test_an_evaluation_that_ends_with_an_error_has_no_results_of_another_model_in_its_folder(tmp_path):
+    (other := tmp_path / "b/best").mkdir(parents=True)
+    (other / "config.json").write_text("{}")
+    (other / "model.safetensors").touch()
+    evaluated(tmp_path / "out/best/small", "oracle")
+    evaluated(tmp_path / "out/oracle/small", "oracle")
+    chosen = suite(tmp_path, "horizon.eval_max_turns=2", only=("small",))
+    models = models_of(chosen, [str(other), "oracle"])
+    failed, refused = play_suite(chosen, models, tmp_path / "out", Console(file=StringIO()))
+    assert (failed.status, refused.status) == ("failed", "partial")
+    assert failed.reason.endswith("holds results of another model or of other weights")
+
+
 def test_a_need_is_missing_if_the_first_task_does_not_start(tmp_path):
     config = compose_entry(suite(tmp_path, "model.path=oracle"), "stand_in")
     assert missing_need(config) is None
