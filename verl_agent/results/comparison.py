@@ -68,7 +68,7 @@ def compare_counted(old: Sequence[CountedEpisode], new: Sequence[CountedEpisode]
 def compare_with_baseline(
     baseline: Sequence[CountedEpisode], episodes: Sequence[CountedEpisode]
 ) -> tuple[list[Comparison], str]:
-    """Return the comparisons, and the reason why there are none; both are empty without a baseline."""
+    """Return the comparisons, else the reason for their absence; both are empty without a baseline."""
     try:
         return compare_counted(baseline, episodes) if baseline else [], ""
     except ConfigError as error:

@@ -83,7 +83,7 @@ def scaling_curves(
     Args:
         records: records of one evaluation; of the attempts of an episode the last one counts, if it is valid.
         tells_limit: True if the agent tells the turns left: its replies depend on the limit then, so there is no curve
-            over turns, tokens and cost. There is none either if a judge replaced the rewards (`judge.mode=replace`).
+            over turns, tokens and cost. A judge that replaces the rewards (`judge.mode=replace`) has the same effect.
         count_operated: see `summarize`.
     """
     valid = valid_records(records, count_operated)

@@ -75,7 +75,12 @@ OBSERVATION = 10
 def test_the_episode_ends_at_its_token_budget_as_the_server_counts(tmp_path):
     with ModelServer(lambda messages: "Action: 1").running() as server:
         (record,) = evaluated(
-            tmp_path, server, max_tasks=2, episode={"max_tokens_per_turn": 30}, data={"max_response_length": 60}
+            tmp_path,
+            server,
+            max_tasks=2,
+            concurrency=1,
+            episode={"max_tokens_per_turn": 30},
+            data={"max_response_length": 60},
         ).records()[1:]
     assert record["stop"] == "episode_tokens"
     last = record["turns"][-1]["usage"]
