@@ -144,6 +144,10 @@ SQLITE_FAILURES = (5, 6, 7, 10, 13)
 """Codes of SQLite for a database that is busy or locked, no memory, a failed read or write, and a full disk."""
 
 
+ACCESS_DENIED = (401, 402, 403, 407)
+"""Statuses with which a service refuses the key, the account or the proxy of the one who asks."""
+
+
 def env_failure(call: str, error: BaseException) -> EnvError:
     """Return the error of a call in which the environment's code raised `error`.
 
@@ -170,15 +174,21 @@ def machine_failed(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return any(machine_failed(one) for one in error.exceptions)
     if status := http_status(error):
-        return status in (408, 429) or status >= 500
+        return status in (*ACCESS_DENIED, 408, 429) or status >= 500
     if isinstance(code := getattr(error, "sqlite_errorcode", None), int):
         return code & 0xFF in SQLITE_FAILURES
-    named = any(kind.__name__.endswith(MACHINE_FAILURES) for kind in type(error).__mro__)
-    return named or isinstance(error, OSError | MemoryError)
+    return is_outage(error) or isinstance(error, OSError | MemoryError)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return True if the class of an exception has a name for a time limit, the network or a service."""
+    return any(kind.__name__.endswith(MACHINE_FAILURES) for kind in type(error).__mro__)
 
 
 def http_status(error: BaseException) -> int | None:
     """Return the status, 400 to 599, of the HTTP answer that a library's exception reports; None without one."""
+    if not isinstance(error, Exception):
+        return None
     for holder in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "code"):
             value = getattr(holder, name, None)

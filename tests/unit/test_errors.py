@@ -59,8 +59,8 @@ async def refused_by_aiohttp() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        *(lambda _, status=status: answered(status) for status in (429, 500, 503)),
-        lambda _: answered_requests(503),
+        *(lambda _, status=status: answered(status) for status in (401, 429, 500, 503)),
+        *(lambda _, status=status: answered_requests(status) for status in (403, 503)),
         lambda _: urllib.error.HTTPError("http://backend", 502, "Bad Gateway", Message(), None),
         lambda _: answered_openai("RateLimitError", 429),
         lambda _: answered_openai("InternalServerError", 500),

@@ -24,8 +24,8 @@ MOST_CHARS = 1_000_000
 """Most characters of an observation, and of the messages of `reset` together: more than the context of any model."""
 TOO_LONG = f"Allowed: at most {MOST_CHARS:,}. No model reads more: cut the text, or give it in parts."
 FLAG = "Allowed: True or False."
-RESERVED = ("failed_attempts", "rejected_action", "perturbed_fault", CALLS)
-"""Measurements that an agent, an overseer or a perturbation adds."""
+RESERVED = ("failed_attempts", "perturbed_fault", CALLS)
+"""Measurements that an agent or a perturbation adds; a server with an approval policy sends `rejected_action`."""
 
 
 class AnswerError(ContractError):

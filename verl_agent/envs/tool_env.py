@@ -17,7 +17,17 @@ from verl_agent.envs.call_error import FAILED, CallError
 from verl_agent.envs.parsing import shorten
 from verl_agent.envs.tool_check import CheckedCall, check_action
 from verl_agent.envs.tools import MARK, Tool
-from verl_agent.errors import AgentError, ConfigError, EnvError, describe_exception, exception_text, machine_failed
+from verl_agent.errors import (
+    ACCESS_DENIED,
+    AgentError,
+    ConfigError,
+    EnvError,
+    describe_exception,
+    exception_text,
+    http_status,
+    is_outage,
+    machine_failed,
+)
 from verl_agent.types import StepResult, ToolCall
 
 NO_RESULT = "(no result)"
@@ -27,7 +37,10 @@ ANSWERS = (
     *(ProcessLookupError, subprocess.TimeoutExpired, ValueError),
 )
 """Exceptions about what the model asked for, among those of the machine; some libraries' are both, as for a URL."""
-ANSWER_CODES = (errno.ENAMETOOLONG, errno.ENOTEMPTY, errno.ELOOP, errno.EINVAL)
+ANSWER_CODES = (
+    *(errno.ENAMETOOLONG, errno.ENOTEMPTY, errno.ELOOP, errno.EINVAL),
+    *(errno.E2BIG, errno.ENOEXEC, errno.EXDEV),
+)
 """Codes of such an `OSError` that has no class of its own."""
 
 
@@ -124,7 +137,13 @@ class ToolEnv(EnvAdapter):
 
 
 def _is_answer(error: BaseException) -> bool:
-    return isinstance(error, ANSWERS) or (isinstance(error, OSError) and error.errno in ANSWER_CODES)
+    """Return True if an exception may be about what the model asked for: a file, a page, a format, an argument."""
+    if isinstance(error, ANSWERS) or http_status(error) in ACCESS_DENIED:
+        return True
+    if not isinstance(error, OSError) or is_outage(error) or http_status(error):
+        return False
+    # Libraries raise an OSError without a code for a bad file; that of urllib has another one as its reason.
+    return error.errno in ANSWER_CODES or (error.errno is None and not isinstance(getattr(error, "reason", 0), OSError))
 
 
 def _failed(name: str, error: BaseException) -> StepResult:

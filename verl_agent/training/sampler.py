@@ -66,8 +66,12 @@ class EpisodeSampler(ReplayBuffer):
         self.max_env_error_rate = float(sampler_kwargs["max_env_error_rate"])
         self._max_uniform = self._uniform = self._empty = 0
         self._invalid: list[EpisodeSummary] = []
-        self._validated: tuple[int, Counter[str], list[EpisodeSummary]] = (-1, Counter(), [])
+        self.begin_validation()
         self._played: list[EpisodeSummary] = []
+
+    def begin_validation(self) -> None:
+        """Forget the batches of the last validation; one of another step begins by itself."""
+        self._validated: tuple[int, Counter[str], list[EpisodeSummary]] = (-1, Counter(), [])
 
     def take_played(self) -> list[EpisodeSummary]:
         """Return the valid episodes of the training batches since the last call, those of dropped groups included."""

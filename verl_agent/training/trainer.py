@@ -120,6 +120,7 @@ class EpisodeTraining(DistilledTraining):
         size = self.plan.batch.val_tasks or len(self._test_tasks)
         self.val_dataloader = StatefulDataLoader(self._test_tasks, batch_size=size, collate_fn=collate_fn)
         self._dump_folder = "test"
+        self.replay_buffer.begin_validation()
         try:
             scores = super()._validate()
         finally:

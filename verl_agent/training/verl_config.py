@@ -82,8 +82,9 @@ def lacks_validation(schedule: Schedule, step: int) -> bool:
     every = schedule.test_every
     if not isinstance(every, int) or every <= 0 or step % every:
         return False
-    logs = RunFolder.at(schedule.folder).all_metrics
-    return not any(name.startswith("val-") for name in read_metrics(logs).get(step, {}))
+    logs = (read_metrics(log).get(step) for log in reversed(RunFolder.at(schedule.folder).all_metrics))
+    last = next(filter(None, logs), {})  # an earlier start may have played the step with other weights
+    return not any(name.startswith("val-") for name in last)
 
 
 def environment(config: DictConfig) -> dict[str, str]:

@@ -83,7 +83,6 @@ STEPS = {
     "half a character in a name": (StepResult("ok", info={"a\ud800": 1}), "gave info={'a\\ud800': 1}"),
     "a measurement of an agent": (StepResult("ok", info={"calls": 1}), "gave info['calls']=1"),
     "a measurement of a retry": (StepResult("ok", info={"failed_attempts": 0}), "gave info['failed_attempts']=0"),
-    "a measurement of an overseer": (StepResult("ok", info={"rejected_action": 1}), "gave info['rejected_action']=1"),
     "a measurement of tools": (StepResult("ok", info={"call_error_moves": 1}), "gave info['call_error_moves']=1"),
     "info without names": (StepResult("ok", info=None), "gave info=None"),
     "a path as media": (StepResult("ok", media=["a.png"]), "gave media=['a.png']"),

@@ -3,11 +3,14 @@
 import asyncio
 import datetime
 import errno
+import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 from typing import Any
+from urllib.error import URLError
 
 import httpx
 import numpy as np
@@ -204,7 +207,7 @@ def test_an_env_error_ends_the_episode():
 class Reading(Garden):
     """Function that raises a given exception."""
 
-    error: Exception
+    error: BaseException
 
     @va.tool
     def read(self, file: str) -> str:
@@ -220,8 +223,8 @@ REQUEST = httpx.Request("GET", "http://backend/")
     [
         ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
         OSError(errno.ENOSPC, "No space left on device"),
-        TimeoutError("backend"),
-        MemoryError(),
+        *(TimeoutError("backend"), MemoryError(), requests.ConnectionError("refused")),
+        URLError(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")),
         httpx.ConnectError("All connection attempts failed"),
         httpx.HTTPStatusError("busy", request=REQUEST, response=httpx.Response(503)),
         ExceptionGroup("calls", [ConnectionResetError("peer")]),
@@ -241,7 +244,10 @@ def test_a_failure_of_the_machine_in_a_function_ends_the_episode(error):
         *(NotADirectoryError("no"), PermissionError("no"), OSError(errno.ENAMETOOLONG, "File name too long")),
         subprocess.TimeoutExpired("python answer.py", 10),
         requests.exceptions.MissingSchema("Invalid URL 'a': No scheme supplied."),
-        httpx.HTTPStatusError("missing", request=REQUEST, response=httpx.Response(404)),
+        *(httpx.HTTPStatusError("no", request=REQUEST, response=httpx.Response(status)) for status in (401, 403, 404)),
+        *(OSError(code, "no") for code in (errno.E2BIG, errno.ENOEXEC)),
+        *(shutil.SameFileError("a and a"), gzip.BadGzipFile("not gzipped"), URLError("unknown url type: foo")),
+        SystemExit(500),
     ],
 )
 def test_an_exception_about_what_the_model_asked_for_is_an_answer(error):

@@ -161,6 +161,8 @@ def test_the_batches_of_a_validation_are_checked_together():
     episodes._check_valid(played(2, 1), 3)
     with pytest.raises(EnvErrorLimitError, match=r"^5 of 11 episodes of this step"):
         episodes._check_valid(played(2, 3), 3)
+    episodes.begin_validation()  # of the tasks of the test, at the same step
+    episodes._check_valid(played(5, 2), 3)
     for validated in (4, None):  # another validation, and training
         with pytest.raises(EnvErrorLimitError, match=r"^1 of 2 episodes of this step"):
             episodes._check_valid(played(2, 1), validated)

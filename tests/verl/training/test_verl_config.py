@@ -59,6 +59,9 @@ def test_a_resumed_run_first_repeats_a_validation_that_the_log_lacks(plan, tmp_p
         log.write_text(json.dumps({"step": step, "data": values}) + "\n")
         trainer = to_verl(replace(plan, schedule=schedule), step).trainer
         assert (trainer.val_before_train, trainer.val_only) == (repeats, False)
+    log.write_text(json.dumps({"step": 3, "data": validated}) + "\n")
+    (tmp_path / "metrics/2.jsonl").write_text(json.dumps({"step": 3, "data": {"critic/score/mean": 0.4}}) + "\n")
+    assert to_verl(replace(plan, schedule=schedule), 3).trainer.val_before_train  # of other weights
     never = replace(plan, schedule=replace(schedule, test_every=-1))
     assert not to_verl(never, 3).trainer.val_before_train
 

@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -99,8 +99,11 @@ class History:
         # No reply has text after a stop text; some programs put it back, with more behind it.
         for text in dict.fromkeys((said.text, request.to_stop(said.text)[0])):
             key = _key(text, said.calls)
-            if found := self._at.get((place, key)) or self._anywhere.get(key):
-                written = next((one for one in reversed(found) if ids & one.ids), found[-1])
+            here = self._at.get((place, key), [])
+            if found := here or self._anywhere.get(key):
+                written = next((one for one in reversed(found) if ids & one.ids), None)
+                if written is None:  # in another conversation the refused replies before it were never said
+                    written = found[-1] if len(here) == 1 else replace(found[-1], refused=())
                 return written, _behind(said.text[len(text) :], request)
         return self._by_ids(said, ids), ""
 

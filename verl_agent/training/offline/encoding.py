@@ -10,6 +10,7 @@ from verl_agent.agents.base import Agent
 from verl_agent.config.settings import AgentEnv
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
+from verl_agent.models.hf import check_template_options
 from verl_agent.rollout.chat_template import check_tools, choose_builder
 from verl_agent.rollout.oracle import demonstrate
 from verl_agent.rollout.tokens import EpisodeTokens, render_episode
@@ -34,7 +35,7 @@ class EpisodeEncoder:
         played: environment and agent. Other environments in records have the same agent and no options.
 
     Raises:
-        ConfigError: no token builder agrees with the chat template.
+        ConfigError: no token builder agrees with the chat template, or this does not read an option.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class EpisodeEncoder:
         template_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer, self._max_length, self._template_options = tokenizer, max_length, template_options or {}
+        check_template_options(tokenizer, self._template_options)
         self._builder = choose_builder(tokenizer, model_type, self._template_options)
         self._settings, self._envs = played.agent, {played.env.name: played}
         self._agents: dict[str, Agent] = {}

@@ -227,7 +227,8 @@ def check_prompts(plan: RunPlan, run_env: RunEnv, report: Callable[[str], None])
     model_config = load_config(path, key)
     check_portable(model_config, f"{key}={path!r}")
     tokenizer = load_tokenizer(own, key if own == path else "actor_rollout_ref.model.tokenizer_path")
-    check_template_options(tokenizer, plan.lengths.template_options or ())
+    if not plan.value("actor_rollout_ref.model.custom_chat_template"):
+        check_template_options(tokenizer, plan.lengths.template_options or ())
     count = checked_counter(tokenizer, model_config.model_type, run_env.new_agent, plan.lengths.template_options)
     if warning := describe_role_marks(tokenizer, plan.lengths.template_options):
         report(warning)

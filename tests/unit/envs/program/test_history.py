@@ -124,6 +124,16 @@ def test_two_replies_of_one_meaning_keep_their_own_words_by_place():
     assert second.calls[0].id != first.calls[0].id
 
 
+def test_a_refused_reply_is_read_in_its_own_conversation_alone():
+    told, bad = Told(), [{"role": "assistant", "content": "?"}, {"role": "user", "content": "No."}]
+    request = Request((GO,), tools=TOOLS)
+    _, place = told.history.read(request)
+    answer = to_answer(request, "done", Counts())
+    told.history.add(place, "done", answer, bad)
+    assert told.reads(GO, Said("assistant", "done"), Said("user", "more")) == ["?", "done"]
+    assert told.reads(Said("user", "other"), Said("assistant", "done"), Said("user", "more")) == ["done"]
+
+
 def test_two_samples_of_one_prompt_keep_their_own_words_by_id():
     told, flat = Told(), CALL.replace("\n", "")
     first, second = told.answer(CALL), told.answer(flat)
