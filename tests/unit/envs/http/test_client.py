@@ -24,6 +24,7 @@ from tests.support.serving import pool_of, serving, serving_app
 from tests.support.waiting import wait_until
 from verl_agent.agents.plain import ReAct
 from verl_agent.envs.action_format import LineFormat
+from verl_agent.envs.answers import checked
 from verl_agent.envs.hosts.host import CallLimits
 from verl_agent.envs.hosts.local import process_pool
 from verl_agent.envs.hosts.slot import PoolLimits
@@ -34,10 +35,29 @@ from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import check_disjoint, select_tasks
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, ContractError
+from verl_agent.oversight.approval import Approval, ApprovedPool
+from verl_agent.oversight.rules import Rule
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.types import DemoAction, Episode, StopReason, TaskItem
 
 # Servers of verl-agent serve
+
+
+def test_an_action_that_a_servers_rules_reject_is_an_answer_and_stops_no_run():
+    approval = Approval([Rule(["*"], text="^1$", decision="approve")], GuessNumber().describe_action)
+    with serving("guess_number", ApprovedPool(pool_of(GuessNumber), approval)) as running:
+        env = make_env("http", options("guess_number", running.url))
+
+        async def play() -> list[dict[str, float]]:
+            session = checked(env.new_session())
+            try:
+                await session.reset(select_tasks(env, "small_test")[0])
+                return [dict((await session.step(action)).info) for action in ("9", "1")]
+            finally:
+                await session.close()
+
+        rejected, approved = asyncio.run(play())
+    assert rejected["rejected_action"] == 1 and "rejected_action" not in approved
 
 
 def test_the_oracle_solves_20_goals_of_textcraft_over_http():
