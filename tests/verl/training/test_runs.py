@@ -162,10 +162,16 @@ def start_until(command: list[str], environment: dict[str, str], folder: Path, s
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
     give_up = time.monotonic() + 600
-    while last_step(folder) < step or step not in read_metrics(sorted(folder.glob("metrics/*.jsonl"))):
+    while not is_saved(folder, step):
         assert process.poll() is None and time.monotonic() < give_up, process.communicate()[0]
         time.sleep(0.5)
     return process
+
+
+def is_saved(folder: Path, step: int) -> bool:
+    """Return True if `step` is logged, and a checkpoint is whole: its manifest is written last."""
+    last, logged = last_step(folder), read_metrics(sorted(folder.glob("metrics/*.jsonl")))
+    return last >= step and step in logged and not find_damage(folder / f"global_step_{last}")
 
 
 def interrupt(process: "subprocess.Popen[str]", folder: Path, mark: Path) -> Interrupted:
