@@ -227,7 +227,7 @@ def serve_command(  # noqa: PLR0913 - one for each option
         str | None, typer.Option(envvar="VERL_AGENT_TOKEN", show_envvar=True, help="Token that clients must send.")
     ] = None,
     options: Annotated[str, typer.Option(help="Keyword arguments of the adapter, as JSON.")] = "{}",
-    split: Annotated[str, typer.Option(help="Split of the task numbers in AgentGym's protocol.")] = "train",
+    split: Annotated[str, typer.Option(help="Split of task numbers and of the seeds of a reset.")] = "train",
     timeout: Annotated[
         float, typer.Option(help="Timeout of one call into the environment, in seconds.", callback=_check_seconds)
     ] = 60.0,

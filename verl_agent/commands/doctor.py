@@ -133,7 +133,7 @@ def summary(results: Sequence[CheckResult]) -> str:
             "This machine trains small models on CPU (SmolLM2-135M) where VERL_PLATFORM=cpu is set. "
             f"To use its GPU: `{gpu.fix}`."
         )
-    return "This machine trains small models on CPU (SmolLM2-135M): try `make quickstart`."
+    return "This machine trains small models on CPU (SmolLM2-135M): try `verl-agent quickstart`."
 
 
 def print_checks(results: Sequence[CheckResult], console: Console) -> None:

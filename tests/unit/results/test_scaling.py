@@ -15,9 +15,10 @@ from verl_agent.agents.registry import make_agent
 from verl_agent.agents.settings import AgentSettings
 from verl_agent.commands.cli import app
 from verl_agent.envs.registry import make_env
+from verl_agent.errors import ConfigError
 from verl_agent.results.results import summarize
 from verl_agent.results.scaling import ScalingCurve, rates_within_turns, scaling_curves, valid_records
-from verl_agent.results.scaling_report import describe_ends, describe_selection
+from verl_agent.results.scaling_report import describe_ends, describe_selection, read_scaling
 from verl_agent.results.selectors import best_of_n, majority
 from verl_agent.results.statistics import pass_at_k, wilson_interval
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
@@ -178,6 +179,19 @@ def test_the_command_writes_json_and_a_plot(sampled):
     value = json.loads((sampled / "scaling.json").read_text())
     assert [curve["name"] for curve in value["curves"]] == ["turns", "pass@k", "pass^k"]
     assert (sampled / "scaling.png").stat().st_size > 5000
+
+
+def test_the_curves_count_episodes_in_which_a_person_intervened_as_the_evaluation_does(sampled, tmp_path):
+    report, records = json.loads((sampled / "evaluation.json").read_text()), records_of(sampled)
+    helped = [{**one, "turns": [{**turn, "author": "person"} for turn in one["turns"]]} for one in records]
+    (tmp_path / "episodes.jsonl").write_text("".join(json.dumps(one) + "\n" for one in helped))
+    report["config"]["evaluation"]["count_operated"] = True
+    (tmp_path / "evaluation.json").write_text(json.dumps(report))
+    assert read_scaling(tmp_path) == read_scaling(sampled)
+    report["config"]["evaluation"]["count_operated"] = False
+    (tmp_path / "evaluation.json").write_text(json.dumps(report))
+    with pytest.raises(ConfigError, match="has no curve: no valid episode"):
+        read_scaling(tmp_path)
 
 
 def test_a_folder_without_an_evaluation_is_refused(tmp_path):

@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from transformers import AutoTokenizer
 
 from tests.support.fakes import ITEM, ScriptedEngine
+from verl_agent.errors import ConfigError
 from verl_agent.evaluation.job import Evaluation, prepare_evaluation
 from verl_agent.evaluation.policies import engine_policies
 from verl_agent.evaluation.token_writer import TokenWriter, token_rows
@@ -22,7 +23,7 @@ from verl_agent.types import Message, StopReason
 MESSAGES: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Begin."}]
 
 
-def prepared(folder: Path, logprobs: int | None = None, **episode) -> Evaluation:
+def prepared(folder: Path, logprobs: int | None = None, options: dict[str, bool] | None = None, **episode) -> Evaluation:
     return prepare_evaluation(
         OmegaConf.create(
             {
@@ -30,7 +31,7 @@ def prepared(folder: Path, logprobs: int | None = None, **episode) -> Evaluation
                 "horizon": {"max_turns": [3]},
                 "episode": {"max_tokens_per_turn": 8, **episode},
                 "agent": {"name": "act"},
-                "data": {"max_prompt_length": 64, "max_response_length": 64},
+                "data": {"max_prompt_length": 64, "max_response_length": 64, "apply_chat_template_kwargs": options or {}},
                 "model": {"path": "smollm2-135m"},
                 "engine": {"device": "cpu" if use_cpu_device() else "cuda"},
                 "evaluation": {"output_dir": str(folder), "temperature": 0.7, "top_p": 0.9, "logprobs": logprobs},
@@ -51,6 +52,11 @@ def test_a_policy_samples_with_the_settings_of_the_evaluation(tmp_path):
     reply = asyncio.run(policy(prepared(tmp_path), engine).reply(MESSAGES))
     assert (reply.text, reply.truncated_by) == ("ok", None)
     assert engine.sampling == [{"temperature": 0.7, "top_p": 0.9, "seed": SEED.at(0), "max_tokens": 8}]
+
+
+def test_options_that_the_chat_template_does_not_read_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"^data\.apply_chat_template_kwargs\.enable_thinking has no effect"):
+        prepared(tmp_path, options={"enable_thinking": False})
 
 
 def test_a_page_that_spells_a_turn_is_text_to_the_model(tmp_path):

@@ -74,6 +74,11 @@ class EpisodeSource:
                 "episodes.oracle=false and episodes.records=[] leave nothing to train on. Set episodes.records to "
                 "recorded episodes (for example, the output folder of `verl-agent eval`)."
             )
+        if unread := {"oracle", "max_turns", "explored"} & set(self.explored):
+            raise ConfigError(
+                f"episodes.explored.{min(unread)} would do nothing: episodes.explored selects recorded episodes. "
+                "Remove it."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from verl_agent.envs.program import anthropic_messages, openai_chat, openai_responses
 from verl_agent.envs.program.conversation import Counts
 from verl_agent.envs.program.requests import Kind, Request, Said, to_answer
 
@@ -60,3 +61,39 @@ def test_a_reply_without_the_schema_of_its_request_is_answered(schema, reply, ki
 
 def test_a_reply_with_the_schema_of_its_request_passes():
     assert Request((Said("user", "Go."),), schema={"type": "array"}).refused("<think>hm</think>[1]") is None
+
+
+MADE = [{"id": name, "type": "function", "function": {"name": "go", "arguments": "{}"}} for name in ("call_1", "call_2")]
+USED = [{"type": "tool_use", "id": name, "name": "go", "input": {}} for name in ("toolu_1", "toolu_2")]
+CALLED = [{"type": "function_call", "call_id": name, "name": "go", "arguments": "{}"} for name in ("call_1", "call_2")]
+LATE = ("2", "1")
+DIALECTS = {
+    openai_chat: {
+        "messages": [
+            {"role": "assistant", "content": None, "tool_calls": MADE},
+            *({"role": "tool", "tool_call_id": f"call_{name}", "content": name} for name in LATE),
+        ]
+    },
+    anthropic_messages: {
+        "messages": [
+            {"role": "assistant", "content": USED},
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": f"toolu_{name}", "content": name} for name in LATE],
+            },
+        ]
+    },
+    openai_responses: {
+        "input": [
+            *CALLED,
+            *({"type": "function_call_output", "call_id": f"call_{name}", "output": name} for name in LATE),
+        ]
+    },
+}
+"""Results of two calls in the order in which they ended, in each dialect."""
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.__name__)
+def test_each_dialect_reads_results_in_the_order_of_the_calls(dialect):
+    _, said = dialect.read(DIALECTS[dialect]).split()
+    assert [one.text for one in said if one.role == "tool"] == ["1", "2"]

@@ -114,6 +114,9 @@ def test_explored_episodes_are_selected_apart_from_the_base_set(tmp_path):
     wrong = EpisodeSource(False, [base], min_reward=0.1, explored={"records": [explored], "weight": "rewards"})
     with pytest.raises(ConfigError, match=r"episodes\.explored\.weight='rewards' is not allowed"):
         recorded(wrong, [])
+    for unread in ({"oracle": True}, {"max_turns": 3}, {"explored": {"records": [base]}}):
+        with pytest.raises(ConfigError, match=rf"episodes\.explored\.{min(unread)} would do nothing"):
+            EpisodeSource(False, [base], explored={"records": [explored], **unread})
 
 
 def test_weight_task_sums_to_one_for_each_task():

@@ -69,6 +69,11 @@ def write(path: Any, *records: EpisodeRecord) -> str:
     return str(path)
 
 
+def test_options_that_the_chat_template_does_not_read_are_refused(tokenizer):
+    with pytest.raises(ConfigError, match=r"^data\.apply_chat_template_kwargs\.enable_thinking has no effect"):
+        EpisodeEncoder(tokenizer, "llama", played(), 500, {"enable_thinking": False})
+
+
 def test_a_row_is_the_conversation_as_the_template_renders_it(tokenizer):
     record = episode()
     (row,) = encoded(tokenizer, record)

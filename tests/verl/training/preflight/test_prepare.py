@@ -315,6 +315,11 @@ def test_rules_that_are_too_long_raise_config_error_although_observations_are_cu
         check(folder, "data.max_prompt_length=20", cutting)
 
 
+def test_options_that_the_chat_template_does_not_read_are_refused(folder):
+    with pytest.raises(ConfigError, match=r"^data\.apply_chat_template_kwargs\.enable_thinking has no effect"):
+        check(folder, "data.apply_chat_template_kwargs.enable_thinking=false")
+
+
 def test_a_hub_id_is_not_resolved_to_a_path():
     assert resolve_model("Qwen/Qwen2.5-3B-Instruct") == "Qwen/Qwen2.5-3B-Instruct"
 
