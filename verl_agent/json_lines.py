@@ -4,6 +4,7 @@ import json
 import logging
 import mmap
 from collections.abc import Iterator
+from os import SEEK_END
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,23 @@ def json_lines(path: Path, start: int = 0) -> Iterator[tuple[int, Any]]:
 
 
 def remove_unfinished_line(path: Path) -> None:
-    """Remove the end of a file after its last line break, which a killed process left."""
+    """Remove the end of a file after its last line break, which a killed process left; a whole object is kept."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with path.open("rb+") as file:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            size, complete = len(content), content.rfind(b"\n") + 1
-        if complete < size:
-            logger.warning("%s: removed an unfinished last line of %d bytes", path, size - complete)
+            complete = content.rfind(b"\n") + 1
+            last = content[complete:]
+        if last and _is_object(last):
+            file.seek(0, SEEK_END)
+            file.write(b"\n")
+        elif last:
+            logger.warning("%s: removed an unfinished last line of %d bytes", path, len(last))
             file.truncate(complete)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False

@@ -22,6 +22,7 @@ from env_adapters.gymnasium.texts import (
     refusal_of_action,
     refusal_of_observation,
     render_text,
+    shows_view,
 )
 from env_adapters.seeded import Count, Names, OwnRandom, SeededEnv
 from verl_agent.envs.action_format import LineFormat
@@ -174,7 +175,10 @@ def _probe(name: str, kwargs: str) -> Probe:
     try:
         core, space = env.unwrapped, env.observation_space
         keys = set(space.spaces) if isinstance(getattr(space, "spaces", None), dict) else set()
-        grid, ansi = keys >= VIEW, "ansi" in (env.metadata.get("render_modes") or ())
+        grid, ansi = False, "ansi" in (env.metadata.get("render_modes") or ())
+        if keys >= VIEW:
+            with OwnRandom(0)():
+                grid = shows_view(env.reset(seed=0)[0], core)
         reason = refusal_of_action(env.action_space) or ("" if grid or ansi else refusal_of_observation(space))
         if reason:
             raise ConfigError(

@@ -82,9 +82,10 @@ def read(space: Any, names: Sequence[str], text: str) -> Any:
         return text if space.contains(text) else None
     if kind == "Discrete" and said in names:
         return int(space.start) + names.index(said)
-    numbers = [int(part) for part in re.split(r"[\s,()\[\]]+", said) if re.fullmatch(r"-?[0-9]{1,9}", part)]
-    if not numbers or re.sub(r"[-\d\s,()\[\]]", "", said):
+    parts = [part for part in re.split(r"[\s,()\[\]]+", said) if part]
+    if not parts or not all(re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
         return None
+    numbers = [int(part) for part in parts]
     action: Any = tuple(numbers)
     if kind == "Discrete":
         action = numbers[0] if len(numbers) == 1 else None
@@ -121,6 +122,14 @@ VIEW = {"image", "direction", "mission"}
 """Keys of an observation of MiniGrid."""
 HIDDEN = ("unseen", "empty", "wall", "floor", "agent")
 FACING = ("east", "south", "west", "north")
+
+
+def shows_view(observation: dict[str, Any], core: Any) -> bool:
+    """Return True if the image of an observation is what the agent of MiniGrid sees; wrappers show other images."""
+    if not hasattr(core, "gen_obs_grid"):
+        return False
+    grid, visible = core.gen_obs_grid(len(observation["image"]))
+    return bool(grid.encode(visible).tolist() == observation["image"].tolist())
 
 
 def describe_grid(observation: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -32,8 +33,8 @@ FOLDER = "{folder}"
 """Part of a command that stands for the folder of the session."""
 TAIL = 1000
 """Most bytes of a server's errors in a message."""
-STATUS = '"$0" -c "$1" > /dev/null 2>&1; echo $?'
-"""Command that writes the exit status of a check."""
+STATUS = '"$0" -c "$1" > /dev/null 2>&1; echo $?; command -v "$2" > /dev/null; echo $?'
+"""Command that writes the exit status of a check, and that of a search for its program."""
 INSIDE = f"""
 import json, socket, subprocess, sys
 path, commands = json.load(sys.stdin)
@@ -137,7 +138,7 @@ class FolderPlace:
     def passes(self, check: str, task: bytes, seconds: float) -> bool | None:
         tree = ProcessTree()
         process = subprocess.Popen(
-            tree.command(["/bin/sh", "-c", STATUS, "/bin/sh", check]), cwd=self._folder, stdin=subprocess.PIPE,
+            tree.command(_judging(check)), cwd=self._folder, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, env=tree.environment(self._variables), start_new_session=True,
         )  # fmt: skip
         try:
@@ -247,7 +248,7 @@ class SandboxPlace:
         try:
             if not second.put(self._taken()):
                 return None
-            written = second.execute(["/bin/sh", "-c", STATUS, "/bin/sh", check], task, seconds, 100)
+            written = second.execute(_judging(check), task, seconds, 100)
             return None if written is None else _passed(check, written)
         finally:
             second.end()
@@ -263,7 +264,15 @@ class SandboxPlace:
         shutil.rmtree(self._root, ignore_errors=True)
 
 
-def _passed(check: str, status: bytes) -> bool:
-    if status.strip() in (b"126", b"127"):
-        raise EnvError(f"the check {check!r:.200} cannot be run: its exit status is {status.decode().strip()}.")
-    return status.strip() == b"0"
+def _judging(check: str) -> list[str]:
+    """Return the command that runs a check, and searches for its program if the check begins with a bare name."""
+    program = re.match(r"\s*(\w[\w.+-]*)(?=\s|$)", check)
+    return ["/bin/sh", "-c", STATUS, "/bin/sh", check, program[1] if program else "sh"]
+
+
+def _passed(check: str, written: bytes) -> bool:
+    """Return True for the status 0; other programs that are missing may be files that the policy did not write."""
+    status, *found = written.split() or [b""]
+    if status in (b"126", b"127") and found != [b"0"]:
+        raise EnvError(f"the check {check!r:.200} cannot be run: its exit status is {status.decode()}.")
+    return status == b"0"

@@ -4,14 +4,16 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import Any
 
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     REQUEST_TIMEOUT,
@@ -35,8 +37,21 @@ PING_S = 5.0
 CLOSE_S = 10.0
 OF_CALLER = (INVALID_PARAMS, METHOD_NOT_FOUND)
 """Codes of JSON-RPC errors that blame the call: invalid arguments, or an unknown tool."""
-UNREAD = "Failed to parse"
-"""First words of the error with which the library answers in place of a URL's server (`streamable_http.py`)."""
+OF_SERVICE: Mapping[int, tuple[str, ...]] = {
+    CONNECTION_CLOSED: ("",),
+    PARSE_ERROR: ("Failed to parse",),
+    INTERNAL_ERROR: ("Server returned an error response",),
+    METHOD_NOT_FOUND: ("Not Found",),
+    INVALID_REQUEST: (
+        *("Session terminated", "Unexpected content type", "Redirect to ", "server answered a request with 202"),
+        *("Session not found", "Not Found: "),  # of servers in Python
+    ),
+    REQUEST_TIMEOUT: ("Session not found",),  # of servers in TypeScript
+}
+"""First words of errors by code with which a URL answers where the service or its session is lost.
+
+Most are of the library in place of the server (mcp 2.3.0, `client/streamable_http.py`).
+"""
 
 
 class Servers:
@@ -144,7 +159,7 @@ class Servers:
             call: call with the name that the server knows.
 
         Raises:
-            EnvError: the server has ended, does not answer any more, or its answer is no result of MCP.
+            EnvError: the server or its session has ended, it does not answer, or its answer is no result of MCP.
         """
         server, started = self._servers[number], time.monotonic()
         assert server.client is not None  # start connected it
@@ -159,7 +174,7 @@ class Servers:
                 parts = [json.dumps(result.structured_content, ensure_ascii=False)]
             text, failed = "\n".join(parts) or "(no result)", result.is_error
         except MCPError as error:
-            if server.over or (server.spec.url and error.code == CONNECTION_CLOSED):
+            if server.over:
                 raise await self._problem(server) from error
             if problem := _no_result(server, error):
                 raise await self._problem(server, f"its answer to {call.name!r} is {problem}") from error
@@ -185,11 +200,13 @@ class Servers:
 
     async def _check_alive(self, server: Connected) -> None:
         assert server.client is not None  # start connected it
-        with suppress(MCPError):  # it answers that it has no ping
-            try:
-                await asyncio.wait_for(server.client.session.send_ping(), PING_S)
-            except TimeoutError as error:
-                raise await self._problem(server, "does not answer any more") from error
+        try:
+            await asyncio.wait_for(server.client.session.send_ping(), PING_S)
+        except TimeoutError as error:
+            raise await self._problem(server, "does not answer any more") from error
+        except MCPError as error:  # most say that the server has no ping
+            if problem := _no_result(server, error):
+                raise await self._problem(server, f"its answer to a ping is {problem}") from error
         if server.over:
             raise await self._problem(server)
 
@@ -216,11 +233,11 @@ class Servers:
 
 
 def _no_result(server: Connected, error: MCPError) -> str:
-    """Return the description of an answer that is no message of JSON-RPC; "" for an error of the server."""
+    """Return the description of an answer that no tool has given; "" for an error of a tool."""
     if error.data is NO_ANSWER:
         return error.message
-    unread = server.spec.url and error.code == PARSE_ERROR and error.message.startswith(UNREAD)
-    return f"no result of MCP: {shorten(' '.join(error.message.split()), 200)}" if unread else ""
+    lost = server.spec.url and error.message.startswith(OF_SERVICE.get(error.code, ()))
+    return f"no result of MCP: {shorten(' '.join(error.message.split()), 200)}" if lost else ""
 
 
 def _text(content: Any) -> str:

@@ -7,31 +7,23 @@ import json
 import math
 import os
 import re
+import shlex
 import stat
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from env_adapters.terminal.grading import TestsFailedError
+from env_adapters.terminal.dockerfile import MAX_FILES, read_dockerfile
+from env_adapters.terminal.grading import TestsFailedError, graded
 from env_adapters.terminal.runtimes import Limits, Runtime, SandboxLayout
-from env_adapters.terminal.sandbox import Files, Sandbox, SandboxEndedError
+from env_adapters.terminal.sandbox import Files, Sandbox
 from verl_agent.errors import ConfigError
 
 REWARD = "/logs/verifier"
-PLAIN = re.compile(r"(?:debian|ubuntu|python|buildpack-deps|bash)(?::[\w.-]+)?(?: AS \w+)?", re.IGNORECASE)
-"""Base images whose programs the system of the host has as well, apart from versions."""
 NETWORK = re.compile(r"\b(?:apt|apt-get|curl|wget|pip3?|uv|uvx|npm|git clone)\b")
-VARIABLE = re.compile(r"""(\w+)=(["']?)([^\s"'$\\]+)\2""")
-"""Argument of ENV that needs no other variable."""
-SYSTEM = frozenset(
-    ("usr", "bin", "sbin", "lib", "lib64", "etc", "proc", "dev", "sys", "run", "tests", "logs", "tmp", "solution")
-)
-FOLDER = re.compile(r"(?:/(?!\.\.?(?:/|$))[\w.+@-]+)+", re.ASCII)
-"""Absolute path without spaces, variables and parts such as `..`."""
-MAX_FILES = 200
 MAX_TEXT_BYTES = 1 << 20
 """Size of the longest text of a task: instruction, settings, Dockerfile, scripts."""
 MAX_TASK_BYTES = 1 << 26
@@ -87,18 +79,20 @@ class HarborTask:
             self.layout, writable=(REWARD,), read_only={"/tests": self.folder / "tests"},
             environ={**self.layout.environ, **environ},
         )  # fmt: skip
-        sandbox = Sandbox(runtime, replace(limits, files=limits.files + len(files)), layout)
-        try:
-            if not sandbox.put(files):
-                return 0.0
-            sandbox.execute(("/bin/bash", "/tests/test.sh"), b"", self.tests_s, TEST_OUTPUT_MB << 20)
-            if sandbox.reason:
-                raise TestsFailedError(ENDED.get(sandbox.reason, sandbox.reason).format(seconds=self.tests_s))
-            return reward(sandbox.take(REWARD) or {})
-        except SandboxEndedError:
-            return 0.0
-        finally:
-            sandbox.end()
+
+        def grade(seconds: float) -> float:
+            sandbox = Sandbox(runtime, replace(limits, files=limits.files + len(files)), layout)
+            try:
+                if not sandbox.put(files):
+                    return 0.0
+                sandbox.execute(("/bin/bash", "/tests/test.sh"), b"", seconds, TEST_OUTPUT_MB << 20)
+                if sandbox.reason:
+                    raise TestsFailedError(ENDED.get(sandbox.reason, sandbox.reason).format(seconds=seconds))
+                return reward(sandbox.take(REWARD) or {})
+            finally:
+                sandbox.end()
+
+        return graded(grade, self.tests_s)
 
 
 ENDED = {
@@ -164,6 +158,12 @@ def read_task(folder: Path) -> HarborTask:
         raise ConfigError(f"{key} has no instruction.md. Add it; tasks of several steps are not supported.")
     if not (folder / "tests" / "test.sh").is_file():
         raise ConfigError(f"{key} has no tests. Add tests/test.sh, which writes a number to {REWARD}/reward.txt.")
+    for file in sorted((folder / "tests").rglob("*.sh")):
+        if file.is_file() and b"\r\n" in file.read_bytes():
+            raise ConfigError(
+                f"{key} has {file.relative_to(folder)} with line ends of Windows, which bash takes for a part of each "
+                f"command. Convert it: sed -i 's/\\r$//' {shlex.quote(str(file))}"
+            )
     dockerfile = folder / "environment" / "Dockerfile"
     lines = re.sub(r"\\\n", " ", text_of(dockerfile, key)).splitlines() if dockerfile.is_file() else []
     workdir, environ, copies, missing = read_dockerfile(lines, folder / "environment")
@@ -245,54 +245,3 @@ def _seconds(settings: dict[str, Any], table: str, key: str) -> float:
             f"at most {MAX_TIMEOUT_S:g}."
         )
     return float(value)
-
-
-def is_folder(path: str) -> bool:
-    """Return True if a path can be the working folder of a sandbox."""
-    return len(path) <= 200 and FOLDER.fullmatch(path) is not None and path.split("/")[1] not in SYSTEM
-
-
-def read_dockerfile(lines: Sequence[str], environment: Path) -> tuple[str, dict[str, str], dict[str, Path], list[str]]:
-    """Return working folder, variables, copied files, and what a plain base image does not provide."""
-    workdir = "/app"
-    environ: dict[str, str] = {}
-    copies: dict[str, Path] = {}
-    missing = [f"environment/{path.name}" for path in environment.glob("docker-compose*")]
-    for line in map(str.strip, lines):
-        word, _, rest = line.partition(" ")
-        rest = rest.strip()
-        if word.upper() == "WORKDIR" and is_folder(rest):
-            workdir = rest
-        elif word.upper() == "ENV" and (variable := VARIABLE.fullmatch(rest)):
-            environ[variable[1]] = variable[3]
-        elif word.upper() in ("COPY", "ADD") and len(parts := rest.split()) == 2 and not rest.startswith("--"):
-            found = copied(
-                environment, parts[0], PurePosixPath(workdir, parts[1]), parts[1].endswith(("/", ".")), workdir
-            )
-            copies |= found or {}
-            missing += [] if found is not None else [f"`{line[:80]}`"]
-        elif not (
-            line.startswith("#")
-            or word.upper() in ("", "LABEL", "CMD")
-            or (word.upper() == "FROM" and PLAIN.fullmatch(rest))
-        ):
-            missing.append(f"`{line[:80]}`")
-    return workdir, environ, copies, missing
-
-
-def copied(environment: Path, source: str, to: PurePosixPath, into: bool, workdir: str) -> dict[str, Path] | None:
-    """Return the files that a line COPY puts below the working folder, by name, or None if it does something else."""
-    path = (environment / source.lstrip("/")).resolve()
-    if (
-        not path.is_relative_to(environment.resolve())
-        or not path.exists()
-        or ".." in to.parts
-        or not to.is_relative_to(workdir)
-    ):
-        return None
-    if path.is_file():
-        name = to / path.name if into or str(to) == workdir else to
-        return {str(name.relative_to(workdir)): path}
-    files = [one for one in sorted(path.rglob("*")) if one.is_file() and not one.is_symlink()]
-    names = {str((to / one.relative_to(path)).relative_to(workdir)): one for one in files if one.name != "Dockerfile"}
-    return names if len(names) <= MAX_FILES and not any(".." in name for name in names) else None

@@ -38,7 +38,7 @@ class ScreenshotFolder:
     def __init__(self, root: Path, task: str) -> None:
         started_at = datetime.now(UTC)
         name = re.sub(r"[^\w.-]", "_", task)
-        self.folder = root / f"{name}-{started_at:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        self.folder = root.expanduser() / f"{name}-{started_at:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
         self.folder.mkdir(parents=True)
 
     def record_action(self, step: int, action: str) -> None:

@@ -247,7 +247,9 @@ def main() -> None:
             if line["step"] == step and "timing_s/gen" in line["data"]:
                 logged = line["data"]
     timing = {name.partition("/")[2]: value for name, value in logged.items() if name.startswith("timing_s/")}
-    folder = next(options.run.glob("global_step_*/actor/huggingface"))
+    folder = next(options.run.glob("global_step_*/actor/huggingface"), None)
+    if folder is None:
+        parser.error(f"{options.run} has no checkpoint. Run it again with trainer.save_freq=1.")
     config = json.loads((options.run / "run.json").read_text())
     policy, tasks = config["actor_rollout_ref"], config["data"]["train_batch_size"]
     dtype: torch.dtype = getattr(torch, cpu_dtype())

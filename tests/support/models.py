@@ -48,6 +48,12 @@ def write_byte_tokenizer(folder: Path, texts: Iterable[str], vocabulary: int) ->
     return tokenizer
 
 
+def without_template(model: Path) -> Path:
+    """Remove the chat template from a model's folder, and return it."""
+    (model / "chat_template.jinja").unlink()
+    return model
+
+
 def write_llama(folder: Path, tokenizer: Any, **sizes: int) -> Path:
     """Write a random llama and its tokenizer."""
     import torch

@@ -1,15 +1,19 @@
 """Runtimes of sandboxes that this machine has, for tests, and processes that a sandbox may have left."""
 
 import asyncio
+import base64
+import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import psutil
 import pytest
+from typing_extensions import override
 
 from env_adapters.terminal.adapter import Terminal
-from env_adapters.terminal.runtimes import RUNTIMES, make_runtime
+from env_adapters.terminal.runtimes import BOOT, RUNTIMES, Limits, Runtime, SandboxLayout, Start, make_runtime
 from env_adapters.terminal.sandbox import Files
 from verl_agent.types import StepResult, TaskItem
 
@@ -29,6 +33,40 @@ def need(name: str = "bubblewrap") -> None:
 
 
 ALL_RUNTIMES = pytest.mark.parametrize("runtime", RUNTIMES)
+
+
+ANSWERS = {
+    "put": {},
+    "execute": {"output": base64.b64encode(b"SOME WORDS").decode()},
+    "take": {"files": {"reward.txt": [0o644, base64.b64encode(b"1").decode()]}},
+}
+"""Answers of a driver to the calls of hidden tests that pass."""
+DRIVER = """
+def main(settings):
+    print("{}", flush=True)
+    for line in sys.stdin:
+        if settings["ends"]: break
+        print(json.dumps(settings["answers"][json.loads(line)[0]]), flush=True)
+"""
+
+
+class Dying(Runtime):
+    """Runtime without isolation, whose drivers run nothing; its first sandboxes end at their first call."""
+
+    name = "dying"
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    @override
+    def problem(self) -> str:
+        return ""
+
+    @override
+    def start(self, limits: Limits, layout: SandboxLayout) -> Start:
+        self.count -= 1
+        settings = {"ends": self.count >= 0, "answers": ANSWERS}
+        return Start([sys.executable, *BOOT], json.dumps((DRIVER, settings)).encode() + b"\n")
 
 
 def play(env: Terminal, item: TaskItem | None, actions: Iterable[str]) -> Sequence[StepResult]:

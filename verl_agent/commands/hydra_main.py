@@ -29,7 +29,7 @@ from yaml import YAMLError
 from verl_agent.config.checks import check_keys
 from verl_agent.config.composing import check_overlays
 from verl_agent.config.explanation import explain_failure
-from verl_agent.config.keys import add_free_keys
+from verl_agent.config.keys import add_free_keys, expand_home
 from verl_agent.config.search_path import register_config, verl_config
 from verl_agent.errors import ConfigError
 from verl_agent.platform.worker_environment import thread_waiting
@@ -43,6 +43,7 @@ def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
     def task(config: DictConfig) -> None:
         with exiting():
             check_keys(config, base)
+            expand_home(config)
             run(config)
 
     guard_output()

@@ -14,7 +14,7 @@ from yaml import YAMLError
 
 from verl_agent.config.checks import check_keys
 from verl_agent.config.explanation import SHARED, explain_failure
-from verl_agent.config.keys import add_free_keys
+from verl_agent.config.keys import add_free_keys, expand_home
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 from verl_agent.values import read_text
@@ -59,6 +59,7 @@ def compose_recipe(recipe: Path, base: str, overrides: Sequence[str] = ()) -> Di
         with open_dict(config):
             del config["hydra"]
         check_keys(config, base)
+        expand_home(config)
     except (HydraException, YAMLError, ValueError) as error:
         if (message := explain_failure(error, arguments, base)) is None:
             raise

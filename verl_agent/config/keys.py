@@ -1,5 +1,6 @@
 """Keys of the base YAML files, and the checks that a recipe suits its command and has all values."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -132,6 +133,26 @@ def as_text(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: as_text(inner) for key, inner in value.items()}
     return [as_text(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def expand_home(config: DictConfig) -> None:
+    """Replace `~` at the start of a path by the home folder, as a shell does, in place.
+
+    Keyword arguments of others stay as they are: a path of theirs may be one inside a sandbox. So do models, which
+    `resolve_model` finds: a resumed run compares their names.
+    """
+    for key, value in leaves(OmegaConf.to_container(config)):
+        expanded = _with_home(value)
+        if expanded != value and not is_below(key, FREE) and not key.endswith(("model.path", "model_path")):
+            OmegaConf.update(config, key, expanded, merge=False)
+
+
+def _with_home(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: inner if name == "options" else _with_home(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return list(map(_with_home, value))
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def resolve(config: DictConfig) -> None:

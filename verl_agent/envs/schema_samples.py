@@ -4,6 +4,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from verl_agent.envs.schema_parts import pointer_to
 from verl_agent.envs.schemas import JsonSchema
 
 FORMATS: Mapping[str, str] = {
@@ -83,8 +84,7 @@ def _object(
     values = {}
     for key in part.get("properties", {}):
         if key in required or (draws is not None and depth <= MOST_NESTED and draws.random() < 0.5):
-            place = f"{pointer}/properties/{key.replace('~', '~0').replace('/', '~1')}"
-            values[key] = _value(schema, place, draws, key, depth + 1)
+            values[key] = _value(schema, pointer_to(pointer, key), draws, key, depth + 1)
     more = part.get("additionalProperties")
     if draws is not None and isinstance(more, Mapping) and depth <= MOST_NESTED:
         for key in draws.sample(("x", "größe", "a b"), draws.randint(0, 2)):

@@ -4,18 +4,19 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import regex
 from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend
+from referencing.exceptions import Unresolvable
 
 from verl_agent.errors import ConfigError
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-VALUES = ("enum", "const", "default", "examples")
-"""Keys of a schema with values, not with schemas."""
 PATTERN_S = 1.0
 """Seconds of the processor for all patterns of one check. The engine looks at its clock about once a second."""
 _NOT_END = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
@@ -24,6 +25,10 @@ _NOT_END = re.compile(r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
 
 class PatternTimeoutError(Exception):
     """The patterns of a check take too long."""
+
+
+UNCHECKED = (PatternTimeoutError, Unresolvable, RecursionError, ArithmeticError)
+"""Exceptions of a check without a result, whose value is refused."""
 
 
 class Formats(FormatChecker):
@@ -86,12 +91,23 @@ def _additional_properties(validator: Any, allowed: Any, value: Any, schema: Map
     yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, allowed, value, rest)
 
 
+def _multiple_of(validator: Any, step: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[ValidationError]:
+    """Yield the error of a number that is no multiple, as both are written: 0.07 is one of 0.01."""
+    if validator.is_type(value, "number") and _as_written(value) % _as_written(step):
+        yield ValidationError(f"{value!r} is not a multiple of {step}")
+
+
+def _as_written(number: float) -> Fraction:
+    return Fraction(number if isinstance(number, int) else Decimal(repr(number)))
+
+
 SchemaValidator = extend(
     Draft202012Validator,
     {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
+        "multipleOf": _multiple_of,
     },
 )
 
@@ -119,25 +135,12 @@ def check_draft(schema: Any, name: str) -> None:
         raise ConfigError(f"{name}: unevaluatedProperties beside patternProperties. Use additionalProperties.")
 
 
-def of_one_draft(schema: Any) -> Any:
-    """Return a schema without `$schema` at any place, which would choose another validator."""
-    if isinstance(schema, list):
-        return [of_one_draft(one) for one in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    return {
-        key: one if key in VALUES else of_one_draft(one)
-        for key, one in schema.items()
-        if key != "$schema" or not isinstance(one, str)
-    }
-
-
 def errors_in_time(validator: Any, value: Any) -> Iterator[Any]:
-    """Yield the errors of a value; patterns that take too long are one."""
+    """Yield the errors of a value; one that cannot be checked, such as by patterns that take too long, is one."""
     validator.format_checker.restart()
     try:
         yield from validator.iter_errors(value)
-    except PatternTimeoutError as error:
+    except UNCHECKED as error:
         yield ValidationError(str(error), instance=value, schema=validator.schema)
 
 
@@ -145,5 +148,5 @@ def fits_in_time(validator: Any, value: Any) -> bool:
     """Return True if a value has no error, found with the time that is left."""
     try:
         return bool(validator.is_valid(value))
-    except PatternTimeoutError:
+    except UNCHECKED:
         return False

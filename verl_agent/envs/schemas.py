@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote, unquote
 
+from verl_agent.envs.schema_parts import of_one_draft, parts, pointer_to, references
 from verl_agent.envs.strict_json import MAX_DEPTH, read_json
 from verl_agent.errors import ConfigError
 
@@ -38,7 +40,15 @@ class JsonSchema:
         check_draft(self.schema, name)
         if self.schema.get("type") != "object":
             raise ConfigError(f"{name}: parameters have the type {self.schema.get('type')!r}. Allowed: object.")
-        for reference in _references(self.schema):
+        for part in parts(self.schema):
+            nested = part is not self.schema and isinstance(part.get("$id"), str) and any(references(part))
+            key = "$id" if nested else "$dynamicRef"
+            if nested or isinstance(part.get(key), str):
+                raise ConfigError(
+                    f"{name}: references by {key}={part[key]!r:.80} are not supported. Allowed: `$ref` from the root "
+                    "of the schema, such as '#/$defs/NAME'."
+                )
+        for reference in references(self.schema):
             self._follow(reference, name)
 
     def _follow(self, reference: str, name: str) -> None:
@@ -57,10 +67,10 @@ class JsonSchema:
 
     def at(self, pointer: str) -> Any:
         """Return the part of the schema at a pointer such as `#/$defs/Spot`, or None."""
-        if not pointer.startswith("#"):
+        if not re.match(r"#(/|$)", pointer):
             return None
         part: Any = self.schema
-        for key in filter(None, pointer[1:].split("/")):
+        for key in unquote(pointer).split("/")[1:]:
             key = key.replace("~1", "/").replace("~0", "~")
             try:
                 part = part[int(key)] if isinstance(part, Sequence) else part[key]
@@ -109,24 +119,23 @@ class JsonSchema:
 
     def _validator(self, pointer: str) -> Any:
         if pointer not in self._validators:
-            from verl_agent.envs.schema_validator import SchemaValidator, of_one_draft
+            from verl_agent.envs.schema_validator import SchemaValidator
 
-            here = self.at(pointer)  # a reference, which takes longer, is needed only where others are followed
-            schema = {"$ref": URI + _escaped(pointer)} if self._refers or here is None else of_one_draft(here)
+            schema = of_one_draft(self.at(pointer))
+            if self._refers or schema is None:  # it takes longer, and is needed only where references are followed
+                schema = {"$ref": URI + quote(pointer, safe="#/~$!'()*+,;=:@%")}
             self._validators[pointer] = SchemaValidator(schema, registry=self._registry, format_checker=self._formats)
         return self._validators[pointer]
 
     @cached_property
     def _refers(self) -> bool:
-        return any(True for _ in _references(self.schema))
+        return any(True for _ in references(self.schema))
 
     @cached_property
     def _registry(self) -> Any:
         """The schema by its URI; nothing is fetched."""
         from referencing import Registry
         from referencing.jsonschema import DRAFT202012
-
-        from verl_agent.envs.schema_validator import of_one_draft
 
         contents = {key: value for key, value in of_one_draft(self.schema).items() if key != "$id"}
         return Registry().with_resource(URI, DRAFT202012.create_resource(contents))
@@ -198,10 +207,7 @@ class JsonSchema:
 
     @staticmethod
     def _property(schema: Mapping[str, Any], pointer: str, key: str) -> str:
-        name = key.replace("~", "~0").replace("/", "~1")
-        return (
-            f"{pointer}/properties/{name}" if key in schema.get("properties", {}) else f"{pointer}/additionalProperties"
-        )
+        return pointer_to(pointer, key) if key in schema.get("properties", {}) else f"{pointer}/additionalProperties"
 
     def changed(self, value: Any, pointer: str = "#", path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the paths of values that would change where the schema asks for another type.
@@ -258,40 +264,3 @@ def text_values(text: str) -> Iterator[Any]:
             yield read_json(bare)
         except ValueError:
             return
-
-
-def tidy(schema: Any) -> Any:
-    """Return a schema of pydantic without titles; objects with named properties allow no other ones."""
-    if isinstance(schema, list):
-        return [tidy(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    named = ("properties", "$defs", "patternProperties")
-    kept = {
-        key: {name: tidy(one) for name, one in value.items()} if key in named else tidy(value)
-        for key, value in schema.items()
-        if not (key == "title" and isinstance(value, str)) and key not in ("default", "enum", "const", "examples")
-    }
-    kept |= {key: schema[key] for key in ("default", "enum", "const", "examples") if key in schema}
-    if "properties" in kept:
-        kept.setdefault("additionalProperties", False)
-    first = {key: kept.pop(key) for key in ("type", "description") if key in kept}
-    return first | kept
-
-
-def _references(schema: Any) -> Iterator[str]:
-    if isinstance(schema, Mapping):
-        for key, value in schema.items():
-            if key == "$ref" and isinstance(value, str):
-                yield value
-            elif key not in ("enum", "const", "default", "examples"):
-                yield from _references(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from _references(value)
-
-
-def _escaped(pointer: str) -> str:
-    from urllib.parse import quote
-
-    return quote(pointer, safe="#/~$!'()*+,;=:@")

@@ -100,7 +100,6 @@ class ToolEnv(EnvAdapter):
             return checked.step
         try:
             step = as_step(await self._call(checked))
-            step = self.after_call(checked.call, step)
         except AgentError:
             raise
         except asyncio.CancelledError as error:
@@ -112,6 +111,7 @@ class ToolEnv(EnvAdapter):
             if machine_failed(error) and not _is_answer(error):
                 raise EnvError(f"{checked.call.name} failed: {describe_exception(error)}") from error
             return _failed(checked.call.name, error)
+        step = self.after_call(checked.call, step)
         if not checked.info:
             return step
         info = {**step.info, **checked.info}

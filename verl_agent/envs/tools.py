@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from verl_agent.actions import same_json
-from verl_agent.envs.schemas import JsonSchema, tidy
+from verl_agent.envs.schema_parts import tidy
+from verl_agent.envs.schemas import JsonSchema
 from verl_agent.envs.strict_json import MAX_DIGITS
 from verl_agent.envs.tool_types import adapter_of, first_line
 from verl_agent.errors import ConfigError

@@ -77,7 +77,7 @@ async def start_policies(
     if config.api is not None:
         log = ReplyLog(folder / FILE)
         try:
-            async with ApiClient(config.api, log, config.evaluation.max_usd, traffic=traffic) as client:
+            async with ApiClient(config.api, log, config.evaluation.max_usd, traffic=traffic, chosen=True) as client:
                 yield api_policies(config.api, config, client)
         finally:
             log.close()

@@ -24,7 +24,8 @@ def results_table(results: Sequence[CategoryResult], title: str, policy: str | N
     Args:
         policy: file of the approval policy whose rules decided on actions, for the caption; None without one.
     """
-    most = max((k for result in results for k in result.pass_at), default=1)
+    measured = [set(result.pass_at) for result in results if result.pass_at]
+    most = max(set.intersection(*measured)) if measured else 1
     columns: dict[str, Callable[[CategoryResult], str]] = {
         "tasks": lambda result: _tasks(result.tasks),
         "episodes": lambda result: str(result.episodes),

@@ -261,13 +261,13 @@ class EvaluationProgress:
         self._bar.update(self._task, advance=1, description=self.state)
         if not self._shows_bar and (self.played % max(1, self.total // LINES) == 0 or not self._left):
             left = timedelta(seconds=round(self._left * (time.monotonic() - self._started) / self.played))
-            done = self._done_before + self.played
-            say(self.console, f"{done}/{self.total} episodes, {self.state}, {left} left")
+            say(self.console, f"{self._done_before + self.played}/{self.total} episodes, {self.state}, {left} left")
 
     def _count(self, stop: StopReason, success: bool, operated: bool) -> None:
-        operated = operated and (stop is StopReason.OPERATOR or not self._count_operated)
-        self.operated += operated
-        self.solved += success and not operated
+        if operated and (stop is StopReason.OPERATOR or not self._count_operated):
+            self.operated += 1
+            return
+        self.solved += success
         self.overlong += stop is StopReason.OVERLONG_PROMPT
         self.errors += stop is StopReason.ENV_ERROR
         self.action_errors += stop is StopReason.ACTION_ERROR

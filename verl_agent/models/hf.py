@@ -30,14 +30,30 @@ def load_config(model: str, key: str) -> Any:
         raise ConfigError(f"{key}={model!r} {_reason(error)}") from error
 
 
-def load_tokenizer(model: str, key: str) -> Any:
-    """Return the tokenizer of a model; arguments and errors are those of `load_config`."""
+def load_tokenizer(model: str, key: str, template: str | None = None) -> Any:
+    """Return the tokenizer of a model; arguments and errors are those of `load_config`.
+
+    Args:
+        template: chat template in the place of its own; None to keep that.
+    """
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(model, local_files_only=_cache_only(model))
+        tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=_cache_only(model))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{key}={model!r} {_reason(error)}") from error
+    if template is not None:
+        tokenizer.chat_template = template
+    return tokenizer
+
+
+def missing_template(error: ValueError) -> ConfigError:
+    """Return the error of a tokenizer that has no chat template which it can choose."""
+    return ConfigError(
+        f"this model cannot be prompted: {str(error).partition('!')[0]}. Set "
+        "actor_rollout_ref.model.custom_chat_template (SFT and DPO: model.custom_chat_template), or use a copy of the "
+        "folder with a chat_template.jinja."
+    )
 
 
 def check_template_options(tokenizer: Any, options: Iterable[str]) -> None:

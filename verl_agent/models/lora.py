@@ -1,13 +1,14 @@
-"""Merging of LoRA adapters (arXiv 2106.09685) into the weights that they were trained on.
+"""LoRA adapters (arXiv 2106.09685): their merging into the weights, and a check of those that a run continues.
 
 verl 0.9.1 saves a model with adapters under PEFT's names (utils/checkpoint/fsdp_checkpoint_manager.py), which
 `from_pretrained` replaces by random weights with a warning. Its merger writes adapters beside the model.
 """
 
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from safetensors import SafetensorError, safe_open
 
@@ -21,6 +22,51 @@ META: Final = "lora_train_meta.json"
 """File of verl with rank and alpha, beside the folder of the weights."""
 ADAPTER: Final = "lora_adapter"
 """Folder with the adapters that verl's merger writes, inside that of the weights."""
+PLAIN: Final = {"peft_type": "LORA", "bias": "none"}
+NOT_PLAIN: Final = (
+    *("use_rslora", "use_dora", "use_qalora", "rank_pattern", "alpha_pattern", "target_parameters"),
+    *("modules_to_save", "trainable_token_indices", "layer_replication"),
+)
+"""Options of PEFT that plain LoRA has with these values, and those that it lacks or has empty."""
+
+
+def check_adapters(key: str, model: Mapping[str, Any], *, may_be_random: bool) -> None:
+    """Check the adapters with which a model begins: checkpoints keep their rank and alpha alone.
+
+    Args:
+        key: dotted key of its section, for messages.
+        model: section of the config.
+        may_be_random: allow dropout.
+
+    Raises:
+        ConfigError: they cannot be read, are no plain LoRA, or have another rank or alpha than the config.
+    """
+    if (path := model.get("lora_adapter_path")) is None:
+        return
+    from peft import PeftConfig
+
+    name = f"{key}.lora_adapter_path={path!r}"
+    try:
+        own = vars(PeftConfig.from_pretrained(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{name} does not load: {error}. Name a folder that `save_pretrained` of PEFT wrote, with "
+            "adapter_config.json."
+        ) from error
+    other = [option for option, value in PLAIN.items() if own.get(option, value) != value]
+    other += [option for option in (*NOT_PLAIN, *([] if may_be_random else ["lora_dropout"])) if own.get(option)]
+    if other:
+        given = ", ".join(f"{option}={own[option]!r}" for option in other)
+        raise ConfigError(
+            f"{name} is not allowed: its adapter_config.json has {given}. Allowed: plain LoRA, which rank and alpha "
+            f"describe. Merge the adapters with PEFT (merge_and_unload), and set {key}.path to the result."
+        )
+    for option, setting in (("r", "lora_rank"), ("lora_alpha", "lora_alpha")):
+        if own.get(option) != model.get(setting):
+            raise ConfigError(
+                f"{key}.{setting}={model.get(setting)!r} is not allowed with {name}, whose adapter_config.json has "
+                f"{option}={own.get(option)!r}. Allowed: {own.get(option)!r}, with which the checkpoints are merged."
+            )
 
 
 def has_adapters(folder: Path) -> bool:
@@ -48,7 +94,7 @@ def merge_adapters(folder: Path) -> None:
     `finish_merging` completes the renames. Concurrent calls wait for each other.
 
     Raises:
-        ConfigError: rank and alpha are unknown, a file is truncated, or weights are missing.
+        ConfigError: rank and alpha are unknown, a file is truncated, or weights are missing or no plain LoRA.
     """
     folder = folder.resolve()
     try:
@@ -76,7 +122,11 @@ def _merge(folder: Path) -> None:
         with torch.device("meta"):
             plain = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
             model = get_peft_model(plain, LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets))
-        model.load_state_dict(weights, strict=False, assign=True)
+        if unknown := model.load_state_dict(weights, strict=False, assign=True).unexpected_keys:
+            raise ConfigError(
+                f"the weights in {folder} have {len(unknown)} tensors that plain LoRA does not have (for example, "
+                f"{unknown[0]}). Merge them with PEFT, and use the result."
+            )
         plain.tie_weights()
         if absent := [name for name, tensor in model.named_parameters() if tensor.is_meta]:
             raise ConfigError(

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import xxhash
+
 from verl_agent.envs.cache import cache_dir
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import (
@@ -24,9 +26,11 @@ from verl_agent.models.checkpoints import (
     find_damage,
     finish_checkpoint,
     has_manifest,
+    hash_file,
     latest_checkpoint,
 )
 from verl_agent.models.lora import finish_merging, has_adapters, merge_adapters
+from verl_agent.trace.provenance import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +40,8 @@ IN_CHECKPOINT = (f"actor/{HUGGINGFACE}", f"actor/model/{HUGGINGFACE}", HUGGINGFA
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 """Patterns of the weight files in a model folder."""
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""File with all weights, and the one that names the weight files of a folder with several."""
 
 
 def resolve_model(path: str, key: str = "actor_rollout_ref.model.path", policies: Sequence[str] = ()) -> str:
@@ -128,6 +134,26 @@ def weights_on_disk(model: str) -> list[tuple[str, int, int]]:
     return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
 
+def weights_hash(model: str) -> str:
+    """Return a hash of a local model's weight files, which are read; empty for a hub id."""
+    files = _weight_files(Path(model))
+    return xxhash.xxh3_128("".join(map(hash_file, files)).encode()).hexdigest() if files else ""
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files from which `from_pretrained` loads the weights.
+
+    A folder may have them a second time in another layout, such as Mistral's `consolidated*.safetensors`.
+    """
+    if (single := folder / SINGLE).is_file():
+        return [single]
+    found = next(filter(None, (sorted(folder.glob(pattern)) for pattern in WEIGHTS)), [])
+    if (index := folder / INDEX).is_file():
+        named = set(read_json(index, "Write the model folder again.", ["weight_map"])["weight_map"].values())
+        return [file for file in found if file.name in named]
+    return found
+
+
 def _with_weights(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json: it is not a model folder.")
@@ -168,11 +194,9 @@ def parameters(model: str | Path) -> int | None:
     folder = Path(model)
     if not folder.is_dir():
         return _count_structure(str(model))
-    files = {pattern: sorted(folder.glob(pattern)) for pattern in WEIGHTS}
-    if files["*.safetensors"]:
-        return sum(size for file in files["*.safetensors"] for size in _sizes(file))
-    sizes = [path.stat().st_size for paths in files.values() for path in paths]
-    return sum(sizes) // 2 or None  # assumes two bytes per parameter
+    files = _weight_files(folder)
+    numbers = (sum(_sizes(file)) if file.suffix == ".safetensors" else file.stat().st_size // 2 for file in files)
+    return sum(numbers) or None  # a file of another kind is assumed to have two bytes per parameter
 
 
 def _count_structure(hub_id: str) -> int | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from verl_agent.envs.model_api.settings import VENDORS
 from verl_agent.errors import ConfigError, counted
 from verl_agent.trace.provenance import read_json
 from verl_agent.trace.record import EpisodeRecord
@@ -75,9 +76,17 @@ def read_report(folder: Path, *keys: str) -> dict[str, Any]:
 
 
 def model_name(model: str) -> str:
-    """Return a short name of a model: `<run>_step<n>` for a checkpoint, else the last part of path or hub id."""
-    checkpoint = re.search(r"([^/]+)/global_step_(\d+)(?:/|$)", model)
-    return f"{checkpoint[1]}_step{checkpoint[2]}" if checkpoint else re.split("[/:]", model.rstrip("/"))[-1]
+    """Return a short name of a model, which a folder may have.
+
+    It is `<run>_step<n>` or `<run>_best` for a checkpoint and NAME for `python:MODULE:NAME`. For others it is the last
+    part of the path, the hub id or the name behind an API, with `-` for `:`.
+    """
+    name = re.sub(rf"^({'|'.join(VENDORS)}|python:[^:]*):", "", model.rstrip("/"))
+    name = re.sub(r"(?<=[^/])(/actor)?(/model)?/huggingface$", "", name)  # weights inside a checkpoint
+    if checkpoint := re.search(r"([^/]+)/global_step_(\d+)(?:/|$)", name):
+        return f"{checkpoint[1]}_step{checkpoint[2]}"
+    best = re.search(r"([^/.][^/]*)/best$", name)
+    return f"{best[1]}_best" if best else name.rpartition("/")[2].replace(":", "-")
 
 
 def planned_records(folder: Path) -> list[EpisodeRecord]:

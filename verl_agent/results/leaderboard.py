@@ -43,6 +43,9 @@ _RATES = {
     "ScalingInter-7B": (26.00, 38.25, 91.00, 96.67, 57.00),
 }
 
+NOT_SENT = "not sent"
+"""Value of a sampling setting that the model of a row refused."""
+
 
 def published_rates(env: str) -> dict[str, float]:
     """Return the published success rate of each model on an environment, 0 to 1; empty if the source has none."""
@@ -199,6 +202,11 @@ def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:
     turn_tokens = api.get("max_output_tokens") or config["episode"]["max_tokens_per_turn"]
     judge = config.get("judge") or {}
     judged = {"judge": _hash([judge, report["rubric"]])} if judge.get("rubric") else {}
+    refused = (report.get("api") or {}).get("dropped", ())
+    sampling = {
+        name: NOT_SENT if name in refused else float(config["evaluation"].get(name, 1.0))
+        for name in ("temperature", "top_p")
+    }
     return judged | {
         "env": config["env"]["name"],
         "tasks": tasks,
@@ -211,8 +219,7 @@ def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:
         "response_tokens": config["data"]["max_response_length"],
         "overlong_prompt": config["data"].get("overlong_prompt", "drop"),
         "on_action_error": config["env"].get("on_action_error", "count"),
-        "temperature": config["evaluation"].get("temperature", 1.0),
-        "top_p": config["evaluation"].get("top_p", 1.0),
+        **sampling,
         "perturb": {key: value for key, value in (config["evaluation"].get("perturb") or {}).items() if value},
         "approval": _hash(report["approval"]) if config["evaluation"].get("approve") else None,
         "count_operated": bool(config["evaluation"].get("count_operated")),
@@ -221,7 +228,14 @@ def _conditions(report: Mapping[str, Any], tasks: str) -> dict[str, Any]:
 
 
 def _hash(value: object) -> str:
-    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+    """Return a short hash of JSON values, in which 2 and 2.0 are the same number."""
+    same = json.loads(json.dumps(value), parse_float=_to_number)
+    return sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _to_number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _board(env: str, key: str, evaluations: Sequence[_Evaluation]) -> Board:

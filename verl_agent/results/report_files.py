@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_agent.trace.provenance import write_result
+from verl_agent.visible import make_visible
 
 _ACTIVE = re.compile(r"[|*`<]|(?<![^\W_])_|_(?![^\W_])|~(?=~)|(?<=\])[(\[:]|&(?=#?\w+;)|\\(?=[!-/:-@\[-`{-~])")
 """Characters that begin code, HTML, emphasis, the address of a link, an entity, an escape, or a cell."""
@@ -29,13 +30,14 @@ def write_report(
 
     Args:
         version: version of the JSON.
+        markdown: text whose control characters and halves of surrogate pairs are written as visible ones.
         figure: a `matplotlib` figure; None for no plot.
     """
     folder.mkdir(parents=True, exist_ok=True)
     paths = [write_result(folder / f"{name}.json", version, facts)]
     if markdown:
         paths.append(folder / f"{name}.md")
-        paths[-1].write_text(markdown, encoding="utf-8")
+        paths[-1].write_text(make_visible(markdown), encoding="utf-8")
     if figure is not None:
         from verl_agent.trace.curves import save_figure  # imports matplotlib
 

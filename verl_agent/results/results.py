@@ -32,13 +32,15 @@ class CategoryResult:
     Attributes:
         tasks: number of tasks with a valid episode.
         episodes: number of valid episodes.
-        env_errors: number of episodes whose environment failed at the last attempt; excluded from all rates.
+        env_errors: number of episodes whose environment failed at the last attempt; excluded from all rates, as are
+            those that were cancelled or have no reward (see `stops`).
         overlong_prompts: number of episodes whose prompt was longer than its limit; excluded from all rates.
         operated: number of episodes in which somebody intervened; excluded from all rates unless asked for.
         refused: number of episodes of which a server refused a request, by the kind of refusal; in no rate.
         success: success rate; each task has the same weight.
-        pass_at: by k, probability that at least one of k samples solves a task, over tasks with k valid episodes.
-        pass_hat: by k, probability that all of k samples solve a task (pass^k), over the same tasks.
+        pass_at: by k, probability that at least one of k samples solves a task, up to the fewest valid episodes of a
+            task, so that each value is over the same tasks.
+        pass_hat: by k, probability that all of k samples solve a task (pass^k).
         mean_return: mean return, in the environment's own units; each task has the same weight.
         tokens_mean: mean number of generated tokens per episode; None if a server did not count those of a reply.
         stops: number of episodes by stop reason, excluded ones included.
@@ -86,13 +88,18 @@ class CategoryResult:
     @property
     def played(self) -> int:
         """Number of episodes, excluded ones included."""
-        return self.episodes + self.env_errors + self.overlong_prompts + self.operated + sum(self.refused.values())
+        return sum(self.stops.values())
 
     @property
     def _excluded(self) -> str:
-        prompts = f", {self.overlong_prompts} overlong prompts not played" if self.overlong_prompts else ""
-        prompts += f", {sum(self.refused.values())} with a refused request" if self.refused else ""
-        return prompts + (f", {self.operated} with a person's decisions not counted" if self.operated else "")
+        counts = {
+            "overlong prompts not played": self.overlong_prompts,
+            "with a refused request": sum(self.refused.values()),
+            "with a person's decisions not counted": self.operated,
+            "without a reward": self.stops.get(StopReason.UNRATED, 0),
+            "cancelled": self.stops.get(StopReason.CANCELLED, 0),
+        }
+        return "".join(f", {count} {name}" for name, count in counts.items() if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +176,7 @@ def counted_episodes(records: Iterable[EpisodeRecord], count_operated: bool = Fa
 
 def _counted(record: EpisodeRecord, count_operated: bool) -> CountedEpisode:
     stop, turns = StopReason(record["stop"]), record["turns"]
-    operated = is_operated(record) and not count_operated
+    operated = is_operated(record) and (stop is StopReason.OPERATOR or not count_operated)
     reviews = [turn["review"] for turn in turns if "review" in turn]
     return CountedEpisode(
         task=task_key(record),
@@ -227,18 +234,18 @@ def _result(category: str, played: Sequence[CountedEpisode]) -> CategoryResult:
     counting = [one for one in played if one.valid]
     solved, earned = solved_by_task(counting), returns_by_task(counting)
     turns = sum(one.turns for one in counting)
-    overlong = sum(one.stop is StopReason.OVERLONG_PROMPT for one in played)
-    operated = sum(one.operated or one.stop is StopReason.OPERATOR for one in played)
-    refused = Counter(one.error.partition(":")[0] for one in played if one.stop is StopReason.REQUEST_REFUSED)
+    others = [one for one in played if not one.operated]
+    ended = Counter(one.stop for one in others)
+    refused = Counter(one.error.partition(":")[0] for one in others if one.stop is StopReason.REQUEST_REFUSED)
     known = [one.cost_usd for one in counting if one.cost_usd is not None]
     counted = [one.tokens for one in counting if one.tokens is not None]
     return CategoryResult(
         category=category,
         tasks=len(solved),
         episodes=len(counting),
-        env_errors=len(played) - len(counting) - overlong - operated - refused.total(),
-        overlong_prompts=overlong,
-        operated=operated,
+        env_errors=ended[StopReason.ENV_ERROR],
+        overlong_prompts=ended[StopReason.OVERLONG_PROMPT],
+        operated=len(played) - len(others),
         refused=dict(refused.most_common()),
         success=clustered_wilson_interval(solved) if solved else None,
         pass_at=_over_tasks(pass_at_k, solved),
@@ -261,8 +268,8 @@ def _result(category: str, played: Sequence[CountedEpisode]) -> CategoryResult:
 def _over_tasks(
     estimator: Callable[[int, int, int], float], solved_by_task: Mapping[TaskKey, Sequence[float]]
 ) -> dict[int, float]:
-    """Return the mean of pass@k or pass^k over tasks, for k = 1, 2, 4, ... and the largest number of samples."""
+    """Return the mean of pass@k or pass^k over tasks, for k = 1, 2, 4, ... and the samples that every task has."""
     counts = [(len(samples), round(sum(samples))) for samples in solved_by_task.values()]
-    most = max((samples for samples, _ in counts), default=0)
+    most = min((samples for samples, _ in counts), default=0)
     ks = sorted({2**power for power in range(most.bit_length())} | {most}) if most else []
-    return {k: fmean(estimator(samples, solved, k) for samples, solved in counts if samples >= k) for k in ks}
+    return {k: fmean(estimator(samples, solved, k) for samples, solved in counts) for k in ks}

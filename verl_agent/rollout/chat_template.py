@@ -17,6 +17,7 @@ from verl_agent.agents.functions import example_arguments
 from verl_agent.envs.call_error import BROKEN_JSON, NO_CALL
 from verl_agent.envs.call_formats import CALL_FORMATS
 from verl_agent.errors import ConfigError
+from verl_agent.models.hf import missing_template
 from verl_agent.rollout.control_tokens import ContentTokenizer
 from verl_agent.rollout.tokens import render_conversation
 from verl_agent.types import Message
@@ -51,8 +52,8 @@ def choose_builder(
     drops the newline after the end-of-turn token of ChatML templates: SmolLM2, whose type is `llama`, is one of them.
 
     Raises:
-        ConfigError: every builder disagrees with the template, the template rejects the probe, or a text becomes a
-            control token.
+        ConfigError: the tokenizer has no template, every builder disagrees with it, it rejects the probe, or a text
+            becomes a control token.
     """
     options, content = dict(template_options), ContentTokenizer(tokenizer)
     candidates = [create_continuous_token_builder(content, hf_model_type=model_type, chat_template_kwargs=options)]
@@ -65,21 +66,36 @@ def choose_builder(
             f"the chat template of this model (model_type={model_type!r}) does not render a system message and turns "
             f"of user and assistant: {error}. Use a model with a ChatML template."
         ) from error
+    except ValueError as error:
+        raise missing_template(error) from error
     disagreeing = []
     for builder in candidates:
         try:
             built = without_empty_thoughts(tokenizer.decode(render_conversation(builder, tokenizer, PROBE).ids))
-        except (TemplateError, ValueError) as error:  # the template changes earlier messages after a later one, or
-            built = str(error)  # refuses the part of a conversation that the builder renders
+        except (TemplateError, ValueError, TypeError) as error:  # the template changes earlier messages after a later
+            built = str(error)  # one, or refuses the part that the builder renders; or no token ends a turn
         if built == expected:
             _check_content(content, builder, model_type)
             return builder
         disagreeing.append(f"{type(builder).__name__}: {built!r}")
+    end = _end_of_reply(content, expected)
+    if end and end != tokenizer.eos_token:
+        raise ConfigError(
+            f"the chat template of this model (model_type={model_type!r}) ends replies with {end!r}, and its tokenizer "
+            f"has eos_token={tokenizer.eos_token!r}. Use a copy of the folder with eos_token={end!r} in "
+            f"tokenizer_config.json and eos_token_id={tokenizer.convert_tokens_to_ids(end)} in generation_config.json."
+        )
     raise ConfigError(
         f"no token builder of verl agrees with the chat template of this model (model_type={model_type!r}). "
         f"The template renders {expected!r}; {'; '.join(disagreeing)}. Use a model with a ChatML template, or register "
         "a builder for it."
     )
+
+
+def _end_of_reply(content: ContentTokenizer, rendered: str) -> str:
+    """Return the control token that follows the first reply of `PROBE` in its rendering; empty without one."""
+    after = rendered.partition(PROBE[2]["content"])[2]
+    return max((one for one in content.control.strings.values() if after.startswith(one)), key=len, default="")
 
 
 def _check_content(content: ContentTokenizer, builder: ContinuousTokenBuilder, model_type: str | None) -> None:
@@ -113,7 +129,7 @@ def describe_role_marks(tokenizer: Any, template_options: Mapping[str, Any]) -> 
     """Return a warning if the chat template marks replies by ordinary text, which a page can write, too; else ""."""
     try:
         text: str = tokenizer.apply_chat_template(PROBE[:3], tokenize=False, **template_options)
-    except TemplateError:
+    except (TemplateError, ValueError):
         return ""  # `choose_builder` explains it
     mark = text.partition(PROBE[1]["content"])[2].partition(PROBE[2]["content"])[0]
     if any(one in mark for one in ContentTokenizer(tokenizer).control.strings.values()):

@@ -90,9 +90,12 @@ class EnginePolicy:
         return output
 
     def _sampling_params(self, max_tokens: int) -> dict[str, Any]:
-        """Return the parameters of the next reply, with its own seed."""
+        """Return the parameters of the next reply, with its own seed.
+
+        An engine ends replies by the files of the model's folder, which may name other ids than the run's tokenizer.
+        """
         seed = {} if self.seed is None else {self.seed_name: self.seed.at(self._replies)}
-        return {**self.sampling, **seed, "max_tokens": max_tokens}
+        return {**self.sampling, **seed, "stop_token_ids": sorted(self.end_ids), "max_tokens": max_tokens}
 
     def _tokens_left(self) -> int:
         """Return the tokens that the episode may still have; after an edit of the context, the present segment."""

@@ -4,12 +4,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_agent.errors import ConfigError
+from verl_agent.models.hf import missing_template
 
 
 def template_tokens(tokenizer: Any) -> int:
-    """Return the tokens that the chat template puts around a reply and an answer."""
+    """Return the tokens that the chat template puts around a reply and an answer.
+
+    Raises:
+        ConfigError: there is no template, or it does not render turns of user and assistant.
+    """
+    from jinja2 import TemplateError
+
     turn = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
-    texts = [tokenizer.apply_chat_template(turn * count + turn[:1], tokenize=False) for count in (1, 2)]
+    try:
+        texts = [tokenizer.apply_chat_template(turn * count + turn[:1], tokenize=False) for count in (1, 2)]
+    except TemplateError as error:
+        raise ConfigError(
+            f"the chat template of this model does not render turns: {error}. Use another model."
+        ) from error
+    except ValueError as error:
+        raise missing_template(error) from error
     lengths = [len(tokenizer.encode(text, add_special_tokens=False)) for text in texts]
     return lengths[1] - lengths[0] - 2
 

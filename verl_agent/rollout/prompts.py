@@ -50,7 +50,7 @@ def cut_observation(messages: Sequence[Message], kept: int) -> list[Message]:
     if kept >= len(text):
         return [*rules, last]
     head, tail = text[: kept - kept // 2], text[len(text) - kept // 2 :]
-    return [*rules, {"role": last["role"], "content": head + MARKER.format(count=f"{len(text) - kept:,}") + tail}]
+    return [*rules, {**last, "content": head + MARKER.format(count=f"{len(text) - kept:,}") + tail}]
 
 
 def fit_prompt(messages: Sequence[Message], count: CountTokens, limit: int) -> list[Message]:

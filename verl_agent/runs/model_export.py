@@ -23,6 +23,9 @@ MERGED_BYTES = 2
 """Bytes of a merged model per parameter."""
 SHARD_BYTES = 4
 """Bytes of a trainer's shards per parameter."""
+GENERATION = "generation_config.json"
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Fields of this file that servers apply to requests without them."""
 
 
 def export_model(run: Path, into: Path, step: int | None = None, best: bool = False) -> Path:
@@ -64,6 +67,7 @@ def export_model(run: Path, into: Path, step: int | None = None, best: bool = Fa
             shutil.copytree(weights, draft)
         for weights_file in draft.glob("*.safetensors"):
             weights_file.chmod(0o644)  # transformers makes them readable for their owner only
+        remove_sampling(draft)
         finish_checkpoint(draft)
         config = read_json(draft / "config.json", "Choose another checkpoint.")
         kept = read_best(run) if best else None
@@ -138,6 +142,18 @@ def merge(shards: tuple[str, Path], into: Path) -> None:
         output = "\n".join(done.stderr.strip().splitlines()[-3:])
         raise ConfigError(f"verl's model merger cannot read the {backend} shards in {folder}: {output}")
     merge_adapters(into)  # verl's merger leaves them unmerged
+
+
+def remove_sampling(folder: Path) -> None:
+    """Remove the base model's advice on sampling, so that servers sample from the distribution that was trained.
+
+    vLLM and SGLang take it for the defaults of their requests, such as `top_k=20` and `repetition_penalty=1.05` of
+    Qwen2.5. The ids of tokens stay: they end a reply.
+    """
+    file = folder / GENERATION
+    if file.is_file():
+        values = read_json(file, "Choose another checkpoint.")
+        write_json_atomically(file, {name: value for name, value in values.items() if name not in SAMPLING})
 
 
 def _existing(path: Path) -> Path:

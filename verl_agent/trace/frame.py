@@ -50,8 +50,10 @@ OPTIONAL = ("shaped_return", "oracle_turns")
 """Columns that may be missing."""
 COLUMNS: dict[str, type] = {**HEADER, **COMPUTED, **{behavior.name: int for behavior in BEHAVIORS}}
 """Columns of an episode. That of a behavior is the number of its turns."""
-_JSON = ("info", "media", "usage", "calls")
+_JSON = ("info", "media", "usage", "review", "calls")
 """Fields of a turn that are JSON in Parquet."""
+_RECORD_JSON = ("data", "replays", "judgements", "unknown")
+"""Fields of a record that are JSON in Parquet."""
 _PARQUET_ROWS = 500
 """Records that are held in memory while Parquet is written."""
 
@@ -101,7 +103,7 @@ def make_frame(records: Iterable[EpisodeRecord], turns: bool = False) -> "pandas
 def write_parquet(records: Iterable[EpisodeRecord], path: Path | str) -> int:
     """Write whole records to a Parquet file: the columns of `episode_row`, and the lists `steps` and `messages`.
 
-    Fields that differ between environments are JSON: `data`, and `info`, `media` and `usage` of a step.
+    Nested fields are JSON, such as `data` and `judgements`, and `info` and `review` of a step; an action is text.
 
     Returns:
         Number of records.
@@ -144,13 +146,13 @@ def _nested(record: EpisodeRecord) -> dict[str, Any]:
         }
         for turn in record["turns"]
     ]
-    extra = {"steps": steps, "messages": record["messages"], "data": json.dumps(record["data"])}
-    return {**episode_row(record), "success_reward": record["success_reward"], **extra}
+    nested = {name: json.dumps(value) for name, value in record.items() if name in _RECORD_JSON}
+    return {"given_turns": 0, **record, **episode_row(record), **nested, "steps": steps}
 
 
 def _schema(pyarrow: Any) -> Any:
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
-    texts = ("reply", "action", "truncated_by", "observation", *_JSON)
+    texts = ("reply", "action", "truncated_by", "observation", "author", "proposed", *_JSON)
     numbers = ("reward", "generate_s", "env_s")
     step = pyarrow.struct([
         *((name, types[str]) for name in texts),
@@ -158,11 +160,18 @@ def _schema(pyarrow: Any) -> Any:
         *((name, types[float]) for name in numbers),
         *((name, types[bool]) for name in ("terminated", "force_closed", "rewritten")),
     ])  # fmt: skip
-    message = pyarrow.struct([("role", types[str]), ("content", types[str])])
+    texts_list = pyarrow.list_(types[str])
+    limits = pyarrow.struct([("max_tokens", types[int]), ("stop", texts_list)])
+    message = pyarrow.struct([
+        *((name, types[str]) for name in ("role", "content")),
+        ("answers", texts_list),
+        ("limits", limits),
+    ])  # fmt: skip
     return pyarrow.schema([
         *((name, types[kind]) for name, kind in COLUMNS.items()),
         ("success_reward", types[float]),
+        *((name, types[int]) for name in ("version", "prompt_length", "given_turns")),
         ("steps", pyarrow.list_(step)),
         ("messages", pyarrow.list_(message)),
-        ("data", types[str]),
+        *((name, types[str]) for name in _RECORD_JSON),
     ])  # fmt: skip

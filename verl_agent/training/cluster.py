@@ -127,7 +127,8 @@ def check_cluster(plan: RunPlan) -> None:
                 f"in the cluster; it would wait for ever. End its other jobs (`ray status` shows them), or start its "
                 f"machines with more (`ray start --num-{name.lower()}s=N`; they are logical)."
             )
-    folder, model = plan.schedule.folder, plan.actor.path
+    folder = plan.schedule.folder
+    models = [one.path for one in (*plan.trained, plan.teacher) if one and os.path.isdir(one.path)]
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / f".seen-by-all-{uuid.uuid4().hex[:8]}"
     probe.touch()
@@ -135,7 +136,7 @@ def check_cluster(plan: RunPlan) -> None:
         for node in nodes:
             name = node["NodeManagerHostname"]
             on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            asked = _look.options(scheduling_strategy=on_node).remote(str(probe), model)
+            asked = _look.options(scheduling_strategy=on_node).remote(str(probe), models)
             try:
                 found = ray.get(asked, timeout=PROBE_S)
             except RayError as error:
@@ -148,10 +149,10 @@ def check_cluster(plan: RunPlan) -> None:
                     f"machine {name} does not see the folder of the run, {folder}. Set trainer.default_local_dir to a "
                     "folder that all machines share under the same path."
                 )
-            if not found["model"]:
+            if found["missing"]:
                 raise ConfigError(
-                    f"machine {name} does not see the model at {model}. Put it into a folder that all machines share "
-                    "(VERL_AGENT_CACHE is where this package keeps models)."
+                    f"machine {name} does not see the model at {found['missing'][0]}. Put it into a folder that all "
+                    "machines share (VERL_AGENT_CACHE is where this package keeps models)."
                 )
             own = _versions()
             if other := {package: number for package, number in found["versions"].items() if number != own[package]}:
@@ -165,9 +166,10 @@ def check_cluster(plan: RunPlan) -> None:
 
 
 @ray.remote(num_cpus=0)
-def _look(probe: str, model: str) -> dict[str, Any]:
+def _look(probe: str, models: list[str]) -> dict[str, Any]:
     """Return what the machine of this task sees."""
-    return {"probe": Path(probe).exists(), "model": Path(model).exists(), "versions": _versions()}
+    missing = [model for model in models if not Path(model).exists()]
+    return {"probe": Path(probe).exists(), "missing": missing, "versions": _versions()}
 
 
 def _versions() -> dict[str, str]:

@@ -48,6 +48,25 @@ def returns_to_go(turns: Sequence[TurnSpan], gamma: float) -> list[float]:
     return returns
 
 
+def whitened(values_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Return values with mean 0 and deviation 1 over the written tokens of the batch; exactly 0 if all are equal.
+
+    verl subtracts a mean in float32 (utils/torch_functional.py, `masked_whiten`). Equal values such as 0.7 differ from
+    it by rounding, and the division by the root of 1e-8 makes that up to 1e-3, and more for larger values.
+
+    Args:
+        values_BT: float `(B, T)`.
+        mask_BT: 0/1 `(B, T)`, 1 where the model wrote the token.
+
+    Returns:
+        Float `(B, T)`, 0 where the mask is 0.
+    """
+    written = values_BT[mask_BT.bool()]
+    if len(written) and is_uniform([float(written.min()), float(written.max())]):
+        return torch.zeros_like(values_BT)
+    return masked_whiten(values_BT, mask_BT) * mask_BT
+
+
 def relative_to_group(
     values: Sequence[float], groups: Sequence[Hashable], by_std: bool, single: float | None
 ) -> list[float]:
@@ -100,7 +119,7 @@ def turn_returns(
     batch = current_turns()
     returns = returns_to_go(batch.turns, batch.shaping.turn_gamma)
     returns_BT = values_on_tokens(batch.turns, returns, token_level_rewards) * response_mask
-    return masked_whiten(returns_BT, response_mask) * response_mask, returns_BT
+    return whitened(returns_BT, response_mask), returns_BT
 
 
 ROLE_DECAY = 0.95
@@ -201,7 +220,19 @@ def once_an_episode(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable
     return counting
 
 
+def zero_if_uniform(estimator: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return an estimator of verl that whitens returns, with the advantages of `whitened`."""
+
+    @wraps(estimator)
+    def whitening(token_level_rewards: Tensor, response_mask: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        _, returns_BT = estimator(token_level_rewards, response_mask, **options)
+        return whitened(returns_BT, response_mask), returns_BT
+
+    return whitening
+
+
 ADV_ESTIMATOR_REGISTRY["rloo"] = once_an_episode(ADV_ESTIMATOR_REGISTRY["rloo"])
+ADV_ESTIMATOR_REGISTRY["reinforce_plus_plus"] = zero_if_uniform(ADV_ESTIMATOR_REGISTRY["reinforce_plus_plus"])
 
 
 def turn_advantages(turns: Sequence[TurnSpan], gamma: float, lam: float) -> list[float]:
@@ -245,4 +276,4 @@ def turn_gae(token_level_rewards: Tensor, response_mask: Tensor, config: Any = N
     returns = [advantage + turn.value for advantage, turn in zip(advantages, batch.turns, strict=True)]
     advantages_BT = values_on_tokens(batch.turns, advantages, token_level_rewards) * response_mask
     returns_BT = values_on_tokens(batch.turns, returns, token_level_rewards) * response_mask
-    return masked_whiten(advantages_BT, response_mask) * response_mask, returns_BT
+    return whitened(advantages_BT, response_mask), returns_BT

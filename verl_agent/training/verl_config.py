@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 import verl_agent.config
 from verl_agent.config.plan import OfflinePlan, RunPlan
 from verl_agent.config.plan_parts import SEPARATE, TEACHER_PATH, Schedule
+from verl_agent.models.resolve import weights_hash
 from verl_agent.platform.megatron.activation import STAND_INS
 from verl_agent.platform.worker_environment import worker_environment
 from verl_agent.runs.folder import RunFolder
@@ -92,13 +93,31 @@ def environment(config: DictConfig) -> dict[str, str]:
     return {str(name): str(value) for name, value in config.ray_kwargs.ray_init.runtime_env.env_vars.items()}
 
 
+def reference_weights(key: str, model: str) -> dict[str, str]:
+    """Return the setting that identifies a reference model: its name may mean other weights at the next start.
+
+    Args:
+        key: key of its path.
+        model: its folder, whose weights are read, or hub id, which identifies it alone.
+    """
+    weights = weights_hash(model)
+    return {f"weights of {key}": weights} if weights else {}
+
+
 def identity(plan: RunPlan) -> dict[str, Any]:
-    """Return the settings that identify a run: verl's config with the models as the recipe names them."""
+    """Return the settings that identify a run: verl's config with the models as the recipe names them.
+
+    Checkpoints hold all models but the reference: the teacher, or the initial model. That one is the policy without its
+    adapters where there are any.
+    """
     settings: Any = OmegaConf.to_container(to_verl(plan))
     for name in ("actor_rollout_ref", "critic"):
         settings[name]["model"]["path"] = plan.value(f"{name}.model.path")
     if plan.teacher:
         settings["distillation"]["teacher_models"]["teacher_model"]["model_path"] = plan.value(TEACHER_PATH)
+        return {**settings, **reference_weights(TEACHER_PATH, plan.teacher.path)}
+    if plan.estimation.has_reference and not plan.actor.model.get("lora_rank"):
+        return {**settings, **reference_weights(f"{plan.actor.model_key}.path", plan.actor.path)}
     return dict(settings)
 
 

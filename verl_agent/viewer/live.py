@@ -1,6 +1,5 @@
 """Present state of a run: episodes in play, speed, memory, an estimate of the end, and the end of its log."""
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,12 +8,14 @@ from typing import Any
 
 import psutil
 
+from verl_agent.envs.machine.processes import process_space
 from verl_agent.errors import ConfigError
 from verl_agent.oversight.socket import SOCKET, send_command
 from verl_agent.results.folder import LOG
 from verl_agent.rollout.live import read_running
 from verl_agent.runs.first_error import first_error_in
 from verl_agent.runs.hang_watch import PHASE_FILE, START
+from verl_agent.runs.heartbeat import HEARTBEAT_FILE
 from verl_agent.runs.identity import LOCK_FILE, read_plan
 from verl_agent.trace.progress import STEPS_FOR_ETA
 from verl_agent.viewer.conditions import LAST_ATTEMPT
@@ -112,14 +113,14 @@ def _speed(opened: OpenedSource, now: datetime) -> dict[str, str]:
 def _memory(opened: OpenedSource, logged: Mapping[int, Mapping[str, float]]) -> dict[str, str]:
     """Return the memory of the run's processes on this machine, and that of the GPU as the last step logged it."""
     found = {}
-    lock = opened.source.folder / LOCK_FILE
-    process = re.match(r"process (\d+) ", lock.read_text(encoding="utf-8")) if lock.is_file() else None
     try:
-        if process:
-            root = psutil.Process(int(process[1]))
+        # not from the lock: a viewer in the process of the run would release it with the file that it closes
+        _, process, *space = (opened.source.folder / HEARTBEAT_FILE).read_text(encoding="utf-8").split()
+        if " ".join(space) == process_space():
+            root = psutil.Process(int(process))
             used = sum(map(_own_bytes, [root, *root.children(recursive=True)]))
             found["memory"] = f"{used / 1e9:.1f} GB" if used >= 1e9 else f"{used / 1e6:.0f} MB"
-    except psutil.Error:  # it ended, or runs on another machine
+    except (OSError, ValueError, psutil.Error):  # it ended, or is writing its heartbeat
         pass
     if logged and (gpu := logged[max(logged)].get(GPU_MEMORY)) is not None:
         found["GPU memory"] = f"{gpu:.1f} GB"

@@ -1,13 +1,18 @@
-"""MCP server behind a URL, which it prints, whose answers to calls are no results: `web.py CONTENT_TYPE`."""
+"""MCP server behind a URL, which it prints, whose answers to calls are no results.
+
+`web.py CONTENT_TYPE [STATUS [BODY [SESSION]]]`; without a body, calls are answered with a result that is a text. With
+the type `never` they are not answered, and pings have the status.
+"""
 
 import json
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from typing_extensions import override
 
-KIND = sys.argv[1]
+KIND, STATUS, BODY, SESSION = [*sys.argv[1:], *("", "200", "", "")[len(sys.argv) - 1 :]]
 TOOL = {"name": "put", "inputSchema": {"type": "object", "properties": {"text": {"type": "string"}}}}
 
 
@@ -28,9 +33,17 @@ class Web(BaseHTTPRequestHandler):
             answer["result"] = results[request["method"]]
         else:
             answer["error"] = {"code": -32601, "message": "method not found"}
-        text = json.dumps(answer) if KIND == "application/json" else f"event: message\ndata: {json.dumps(answer)}\n\n"
-        self.send_response(202 if "id" not in request else 200)
-        self.send_header("Content-Type", KIND)
+        called = request["method"] == "tools/call"
+        if called and KIND == "never":
+            threading.Event().wait()
+        status = int(STATUS) if request["method"] in ("tools/call", "ping") else 200
+        kind = KIND if called or status != 200 else "application/json"
+        text = json.dumps(answer) if kind != "text/event-stream" else f"event: message\ndata: {json.dumps(answer)}\n\n"
+        text = BODY if called and BODY else text
+        self.send_response(status if "id" in request else 202)
+        self.send_header("Content-Type", kind)
+        if SESSION and request["method"] == "initialize":
+            self.send_header("Mcp-Session-Id", SESSION)
         self.send_header("Content-Length", str(len(text) if "id" in request else 0))
         self.end_headers()
         if "id" in request:

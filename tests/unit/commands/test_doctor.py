@@ -218,7 +218,11 @@ def test_an_environment_that_does_not_import_is_shown_with_the_reason():
 @pytest.mark.parametrize(
     ("gpu", "others", "says"),
     [
-        (checks.check_accelerator(NO_GPU), [], "trains small models on CPU (SmolLM2-135M): try `make quickstart`"),
+        (
+            checks.check_accelerator(NO_GPU),
+            [],
+            "trains small models on CPU (SmolLM2-135M): try `verl-agent quickstart`",
+        ),
         (checks.check_accelerator(H100_CUDA), [], "trains on GPU: 2 x NVIDIA H100 80GB HBM3, 80 GiB each."),
         (checks.check_accelerator(parse_gpus(H100)), [], "To use its GPU: `make setup DEVICE=gpu VENV=.venv-gpu`"),
         (checks.check_accelerator(NO_GPU), ["ray"], "cannot train yet: ray is missing"),

@@ -1,5 +1,6 @@
-"""Test recipes that are links, of another suffix, in another encoding, or with characters that YAML does not allow."""
+"""Test recipes that are links, of another suffix or encoding, with a tilde, or with characters that YAML refuses."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import ROOT
 from verl_agent.commands.recipes import check_recipe, copy_recipes, recipes_folder
 from verl_agent.config.composing import compose_recipe, read_yaml
 from verl_agent.errors import ConfigError
@@ -47,6 +49,21 @@ def test_a_command_explains_a_recipe_in_another_encoding(folder: Path):
     command = [sys.executable, "-m", "verl_agent.commands.evaluate", "--config-dir", str(folder)]
     done = subprocess.run([*command, "--config-name", "mine"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "mine.yaml is not UTF-8" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_tilde_in_a_recipe_is_the_home_folder(folder: Path, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / "mine.yaml").write_text("defaults: [agent_eval, _self_]\nevaluation: {compare_with: ~/earlier}\n")
+    assert compose_recipe(folder / "mine.yaml", "agent_eval").evaluation.compare_with == str(folder / "earlier")
+
+
+def test_a_command_writes_into_the_home_folder_that_a_tilde_names(tmp_path: Path):
+    recipe = ["--config-dir", str(ROOT / "recipes/guess_number"), "--config-name", "eval", "model.path=oracle"]
+    tasks = ["evaluation.tasks=small_test", "evaluation.max_tasks=1", "env.hosts.where=inline"]
+    command = [sys.executable, "-m", "verl_agent.commands.evaluate", *recipe, *tasks, "evaluation.output_dir='~/out'"]
+    variables = os.environ | {"HOME": str(tmp_path / "home")}
+    subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, check=True)
+    assert (tmp_path / "home/out/evaluation.json").is_file() and not (tmp_path / "~").exists()
 
 
 @pytest.mark.parametrize("read", [read_study, read_suite])

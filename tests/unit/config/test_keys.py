@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 import verl_agent
 from verl_agent.config.catalogue import all_sections, may_change
 from verl_agent.config.checks import check_keys
-from verl_agent.config.keys import as_text, check_complete, check_kind, literal, resolve
+from verl_agent.config.keys import as_text, check_complete, check_kind, expand_home, literal, resolve
 from verl_agent.config.search_path import register_config
 from verl_agent.errors import ConfigError
 from verl_agent.training.preflight.loggers import check_loggers
@@ -101,6 +101,29 @@ def test_a_missing_value_is_named_once_when_a_list_refers_to_it():
     horizon = {"eval_max_turns": "???", "max_turns": ["${horizon.eval_max_turns}"]}
     with pytest.raises(ConfigError, match=r"lacks a value for horizon\.eval_max_turns\.$"):
         check_complete(DictConfig({"horizon": horizon}))
+
+
+def test_a_tilde_is_the_home_folder_in_every_path_of_a_recipe(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    config = composed(
+        "trainer.default_local_dir=~/runs/a",
+        "trainer.rollout_data_dir=~/dumps",
+        "env.train_tasks=~/ids.txt",
+        "env.mixture=[{name: a, eval_tasks: ~/a.txt, options: {tasks: ~/b}}]",
+        "env.options.folder=~/inside",
+        "actor_rollout_ref.model.path=~/models/a",
+        "judge.cache=~",
+    )
+    expand_home(config)
+    assert config.episode.record_dir == "/home/ada/runs/a/episodes"
+    assert (config.trainer.default_local_dir, config.trainer.rollout_data_dir) == (
+        "/home/ada/runs/a",
+        "/home/ada/dumps",
+    )
+    assert (config.env.train_tasks, config.judge.cache) == ("/home/ada/ids.txt", None)
+    (entry,) = config.env.mixture
+    assert (entry.eval_tasks, entry.options.tasks) == ("/home/ada/a.txt", "~/b")
+    assert (config.env.options.folder, config.actor_rollout_ref.model.path) == ("~/inside", "~/models/a")
 
 
 def test_loggers_must_be_known_installed_and_include_file():

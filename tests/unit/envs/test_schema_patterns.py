@@ -40,6 +40,10 @@ def problems(schema: Any, value: Any) -> list[str]:
             {"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": SLOW}}},
             {"a": TEXT},
         ),
+        (
+            {"properties": {"default": {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": SLOW}}},
+            {"default": TEXT},
+        ),
     ],
 )
 def test_a_pattern_that_takes_too_long_is_an_invalid_argument_within_seconds(schema, value):

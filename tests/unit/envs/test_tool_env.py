@@ -312,6 +312,17 @@ def test_rewards_may_be_set_after_each_call():
     assert (episode.reward, episode.stop) == (0.5, va.StopReason.TERMINATED)
 
 
+@pytest.mark.parametrize("error", [KeyError("goal"), ValueError("goal"), FileNotFoundError(errno.ENOENT, "goal")])
+def test_an_exception_in_the_reward_is_no_answer_for_the_model(error):
+    class Judged(Garden):
+        def after_call(self, call, step):
+            raise error
+
+    episode = play(Judged(), call("dig", depth=1))
+    assert episode.stop is va.StopReason.ENV_ERROR
+    assert type(error).__name__ in episode.error and "goal" in episode.error
+
+
 def test_the_tutorial_runs_as_a_whole_and_shows_what_the_model_reads(capsys):
     page = (ROOT / "docs/start/tools.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "page"}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal, Optional
+from urllib.parse import quote
 
 import pytest
 from pydantic import BaseModel, Field
@@ -14,6 +15,7 @@ from typing_extensions import TypedDict
 from verl_agent.actions import ToolCall
 from verl_agent.envs.action_format import LineFormat, ToolFormat
 from verl_agent.envs.call_error import MISSING, UNKNOWN, UNKNOWN_FUNCTION, WRONG, CallError
+from verl_agent.envs.schemas import JsonSchema
 from verl_agent.envs.tool_check import check_call
 from verl_agent.envs.tools import Tool, arguments, as_tools, tool
 from verl_agent.errors import ConfigError
@@ -193,6 +195,24 @@ def test_arguments_of_a_megabyte_arrive_and_larger_ones_are_refused():
     assert isinstance(checked, CallError) and "Allowed: at most" in checked.text and len(checked.text) < 200
 
 
+@pytest.mark.parametrize(
+    ("step", "fitting", "others"),
+    [
+        (0.01, [0.07, 19.99, -1.1, 3, 0, 1e22], [0.075, 1e-9, -19.999]),
+        (0.5, [10**400, 2.5], [0.3, 0.25]),
+        (3, [9, 9.0, -(3 * 10**400)], [10**400, 9.5]),
+        (1e-300, [1e300, 1], [1.5e-300]),
+    ],
+)
+def test_multiples_are_those_of_the_written_numbers(step, fitting, others):
+    one = Tool("f", "Does it.", arguments(a={"type": "number", "multipleOf": step}))
+    for value in fitting:
+        assert not isinstance(check_call([one], "f", {"a": value}), CallError), value
+    for value in others:
+        checked = check_call([one], "f", {"a": value})
+        assert isinstance(checked, CallError) and checked.kinds == (WRONG,), value
+
+
 def test_equality_is_that_of_json():
     assert ToolCall("f", {"a": 1, "b": [True]}) == ToolCall("f", {"b": [True], "a": 1.0})
     assert ToolCall("f", {"a": 1}) != ToolCall("f", {"a": True})
@@ -224,7 +244,13 @@ def lacking(a: Callable[[int], int]):
     """Take anything."""
 
 
-LOOP = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
+def referring(**parts: object) -> dict[str, object]:
+    return {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": parts}}
+
+
+LOOP = referring(**{"$ref": "#/$defs/a"})
+DYNAMIC = referring(items={"$dynamicRef": "#node"})
+NESTED = referring(**{"$id": "https://x.org/a", "items": {"$ref": "#/$defs/a"}})
 
 
 @pytest.mark.parametrize(
@@ -239,7 +265,10 @@ LOOP = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {
         (lambda: Tool("f", "", {"type": "strin"}), "no JSON Schema"),
         (lambda: Tool("f", "", {"type": "array"}), "have the type 'array'. Allowed: object"),
         (lambda: Tool("f", "", LOOP), "leads back to itself"),
+        (lambda: Tool("f", "", DYNAMIC), r"tool 'f': .*\$dynamicRef='#node' .*Allowed: `\$ref` from the root"),
+        (lambda: Tool("f", "", NESTED), r"tool 'f': .*\$id='https://x.org/a' .*Allowed: `\$ref` from the root"),
         (lambda: Tool("f", "", {"type": "object", "properties": {"a": {"$ref": "#/no"}}}), "leads to no part"),
+        (lambda: Tool("f", "", {"type": "object", "properties": {"a": {"$ref": "#/"}}}), "leads to no part"),
         (
             lambda: Tool("f", "", {"type": "object", "properties": {"a": {"$ref": "https://x.org/"}}}),
             "leads to no part",
@@ -265,6 +294,34 @@ def test_a_recursive_schema_is_validated():
     assert not isinstance(check_call([one], "f", {"a": {"n": 1, "t": {"n": 2}}}), CallError)
     checked = check_call([one], "f", {"a": {"n": 1, "t": {}}})
     assert isinstance(checked, CallError) and "a.t.n is missing" in checked.text
+
+
+@pytest.mark.parametrize("name", ["My Type", "a/b", "~1", "50%", "100%25", "größe", "default", "$id", "$ref", ""])
+def test_references_to_parts_of_any_name_are_followed(name):
+    reference = "#/$defs/" + quote(name.replace("~", "~0").replace("/", "~1"), safe="")
+    union = {"anyOf": [{"$ref": reference}, {"type": "boolean"}]}
+    schema = {"type": "object", "properties": {name: union}, "$defs": {name: {"type": "integer"}}}
+    one = Tool("f", "Does it.", schema)
+    checked = check_call([one], "f", {name: "3"})
+    assert not isinstance(checked, CallError) and checked.call.arguments == {name: 3}
+    checked = check_call([one], "f", {name: "x"})
+    assert isinstance(checked, CallError) and checked.kinds == (WRONG,) and "Allowed: integer" in checked.text
+
+
+def test_a_nested_id_without_references_changes_nothing():
+    one = Tool("f", "Does it.", referring(**{"$id": "https://x.org/a", "type": "integer"}))
+    assert not isinstance(check_call([one], "f", {"a": 3}), CallError)
+    assert isinstance(check_call([one], "f", {"a": []}), CallError)
+
+
+def test_a_value_that_a_schema_cannot_check_is_a_wrong_argument():
+    endless = Tool("f", "Does it.", referring(allOf=[{"$ref": "#/$defs/a"}]))
+    for value in (1, "x"):
+        checked = check_call([endless], "f", {"a": value})
+        assert isinstance(checked, CallError) and checked.kinds == (WRONG,)
+    unchecked = JsonSchema({"properties": {"a": {"$ref": "#/no"}}})
+    (error,) = unchecked.errors({"a": 1})
+    assert "/no" in error.message
 
 
 def test_schemas_of_openai_anthropic_and_mcp_are_tools():

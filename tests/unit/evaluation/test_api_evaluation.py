@@ -88,6 +88,15 @@ def test_the_episode_ends_at_its_token_budget_as_the_server_counts(tmp_path):
     assert server.bodies[-1]["max_tokens"] < 30
 
 
+def test_a_temperature_that_the_server_does_not_allow_stops_the_evaluation(tmp_path):
+    fault = error(400, "Expected a value <= 2, but got 2.5.", param="temperature")
+    with (
+        ModelServer(faults=[fault] * 2).running() as server,
+        pytest.raises(ConfigError, match=r"evaluation\.temperature=2\.5 is not allowed by 'fake' at .*but got 2\.5"),
+    ):
+        evaluated(tmp_path, server, temperature=2.5, concurrency=1)
+
+
 def test_a_prompt_that_the_model_cannot_read_is_recorded_as_overlong(tmp_path):
     fault = error(400, "The input is longer than the model's context length.")
     with ModelServer(faults=[fault]).running() as server:

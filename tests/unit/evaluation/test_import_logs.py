@@ -13,6 +13,7 @@ from tests.support.episodes import STARTED, played, talk
 from tests.support.imports import TOLD, imported, refusals, write
 from tests.support.tool_envs import ITEM, Echo
 from verl_agent.errors import ConfigError
+from verl_agent.evaluation.imports.texts import REPEATED
 from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
 from verl_agent.trace.record_files import EpisodeWriter, read_records
 from verl_agent.types import StopReason
@@ -217,6 +218,29 @@ def test_the_task_of_a_sample_is_that_of_its_log_and_its_index_counts_in_that_ta
     records, _ = imported(tmp_path / "logs", "inspect")
     assert [(one["task"], one["sample"]) for one in records] == [("sums/1", 0), ("words/1", 0), ("sums/1", 1)]
     assert records[0]["reward"] == 0.5
+
+
+def test_a_sample_that_a_retry_copied_into_its_own_log_counts_once(tmp_path):
+    """`inspect eval-retry` copies the samples that ended, with their `uuid`; those of other epochs have others."""
+    for name, uuids in (("a", "xy"), ("b", "xz")):
+        told = json.loads(log(tmp_path / "logs" / f"{name}.json", "sums").read_text())
+        (sample,) = told["samples"]
+        told["samples"] = [{**sample, "uuid": one, "epoch": epoch} for epoch, one in enumerate(uuids, start=1)]
+        (tmp_path / "logs" / f"{name}.json").write_text(json.dumps(told))
+    with zipfile.ZipFile(tmp_path / "logs" / "c.eval", "w") as archive:
+        archive.writestr("samples/1_epoch_1.json", json.dumps({**sample, "uuid": "y"}))
+        archive.writestr("samples/1_epoch_2.json", "{")
+    records, found = imported(tmp_path / "logs", "inspect")
+    assert [(one["task"], one["sample"]) for one in records] == [("sums/1", 0), ("sums/1", 1), ("sums/1", 2)]
+    assert (dict(found.left_out), dict(found.refused)) == ({REPEATED: 2}, {"no JSON": 1})
+
+
+def test_a_name_with_bytes_that_are_no_utf_8_is_visible_among_the_refusals(tmp_path):
+    log(tmp_path / "logs" / "a\udcff.json", "sums", messages=[])
+    log(tmp_path / "logs" / "b.json", "sums")
+    imported(tmp_path / "logs", "inspect")
+    (refused,) = tmp_path.rglob("refused.txt")
+    assert refused.read_text(encoding="utf-8").startswith("a\ufffd.json, sample 1: ")
 
 
 def test_the_task_of_a_sample_of_a_zip_file_is_in_its_header(tmp_path):

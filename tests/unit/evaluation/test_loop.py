@@ -215,6 +215,14 @@ def test_alternatives_need_a_model_of_this_machine(tmp_path):
         ("/cache/models/smollm2-135m", "smollm2-135m"),
         ("Qwen/Qwen2.5-3B-Instruct", "Qwen2.5-3B-Instruct"),
         ("python:my_package.policies:greedy", "greedy"),
+        ("runs/a/best", "a_best"),
+        ("/x/runs/b/best/actor/huggingface", "b_best"),
+        ("../best", "best"),
+        ("/x/export/huggingface", "export"),
+        ("openai:gpt-4o-mini", "gpt-4o-mini"),
+        ("openai:llama3.1:8b", "llama3.1-8b"),
+        ("qwen3:8b", "qwen3-8b"),
+        ("anthropic:org/model:free", "model-free"),
     ],
 )
 def test_a_model_has_a_short_name_for_folders(model, name):

@@ -7,7 +7,7 @@ from tests.support.evaluated_games import evaluated, recipe
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import EvaluationProgress, play_pending
 from verl_agent.terminal import Console
-from verl_agent.types import Episode, StopReason, TaskItem
+from verl_agent.types import Episode, Reply, StopReason, TaskItem, Turn
 
 
 def ended(reward: float, stop: StopReason = StopReason.TERMINATED) -> Episode:
@@ -25,6 +25,15 @@ def test_the_rate_of_a_part_names_the_part_and_the_range_of_the_whole() -> None:
     for _ in range(6):
         progress.add(ended(1.0))
     assert progress.state == "success 88.9%, 1 environment errors"
+
+
+def test_an_episode_of_a_person_that_ends_in_an_error_is_left_out_once() -> None:
+    progress = EvaluationProgress(Console(file=io.StringIO()), total=4, done=0)
+    broken = ended(0.0, StopReason.ENV_ERROR)
+    broken.turns.append(Turn(Reply("a", author="person"), None, None, 0.0, 0.0))
+    for episode in (broken, ended(1.0), ended(1.0), ended(0.0)):
+        progress.add(episode)
+    assert progress.state == "success 66.7%, 1 with a person's decisions"
 
 
 def test_a_resumed_evaluation_prints_rates_over_all_starts(tmp_path) -> None:

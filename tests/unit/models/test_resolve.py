@@ -1,14 +1,17 @@
 """Resolution of model paths to weights, and the errors of paths without weights."""
 
+import json
 import os
 import tempfile
 from contextlib import chdir
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from verl_agent.errors import ConfigError
-from verl_agent.models.resolve import resolve_checkpoint, resolve_model
+from verl_agent.models.resolve import parameters, resolve_checkpoint, resolve_model, weights_hash
 
 
 def model(folder: Path, weights: str | None = "model.safetensors") -> Path:
@@ -46,6 +49,38 @@ def test_a_run_without_a_valid_tracker_resolves_to_its_highest_step(tmp_path, tr
     if tracker:
         (tmp_path / "latest_checkpointed_iteration.txt").write_text(tracker)
     assert resolve_checkpoint(tmp_path) == tmp_path / "global_step_10/huggingface"
+
+
+def saved(file: Path, **sizes: int) -> None:
+    """Write a file of safetensors with flat tensors of these sizes."""
+    save_file({name: np.zeros(size, np.float32) for name, size in sizes.items()}, file)
+
+
+def test_weights_in_a_second_layout_are_counted_once(tmp_path):
+    """Mistral's folders have them as `consolidated.safetensors` too."""
+    folder = model(tmp_path / "model", weights=None)
+    saved(folder / "consolidated.safetensors", all=30)
+    saved(folder / "model-00001-of-00002.safetensors", a=10)
+    saved(folder / "model-00002-of-00002.safetensors", b=20)
+    index = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert parameters(folder) == 30
+    small = model(tmp_path / "small", weights=None)
+    saved(small / "consolidated.safetensors", all=30)
+    saved(small / "model.safetensors", all=30)
+    assert parameters(small) == 30
+
+
+def test_the_hash_of_weights_depends_on_the_files_that_are_loaded(tmp_path):
+    folder = model(tmp_path / "model")
+    before = weights_hash(str(folder))
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "consolidated.safetensors").write_text("more")
+    os.utime(folder / "model.safetensors", (1, 1))
+    assert weights_hash(str(folder)) == before
+    (folder / "model.safetensors").write_text("others")
+    assert weights_hash(str(folder)) != before
+    assert weights_hash("owner/model") == ""
 
 
 def test_a_checkpoint_without_weights_names_the_setting_that_saves_them(tmp_path):

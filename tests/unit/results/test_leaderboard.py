@@ -165,6 +165,36 @@ def test_evaluations_that_treat_overlong_prompts_differently_have_boards_of_thei
     assert sorted(len(board.rows) for board in make_boards([runs, tmp_path / "other"])) == [1, 4]
 
 
+def changed(folder: Path, into: Path, **sections: dict) -> Path:
+    """Copy an evaluation, with other values in sections of its report."""
+    shutil.copytree(folder, into)
+    report = json.loads((into / REPORT).read_text())
+    for name, values in sections.items():
+        place = report if name == "api" else report["config"]
+        place[name] = {**(place.get(name) or {}), **values}
+    (into / REPORT).write_text(json.dumps(report))
+    return into
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p"])
+def test_a_model_that_refused_a_sampling_setting_has_a_board_of_its_own(runs, tmp_path, name):
+    refused = changed(runs / "oracle", tmp_path / "refused", api={"dropped": ["messages.reasoning", name, "seed"]})
+    same = changed(runs / "oracle", tmp_path / "same", api={"dropped": ["seed"]})
+    boards = make_boards([runs / "cheap", same, refused])
+    assert sorted((len(board.rows), board.conditions[name]) for board in boards) == [(1, "not sent"), (2, 1.0)]
+
+
+def test_a_number_is_the_same_condition_with_and_without_a_point(runs, tmp_path):
+    ways = [
+        changed(runs / "oracle", tmp_path / name, evaluation={"temperature": number}, env={"options": {"a": [number]}})
+        for name, number in (("int", 0), ("float", 0.0))
+    ]
+    (board,) = make_boards(ways)
+    assert len(board.rows) == 2 and "temperature 0.0" in leaderboard_markdown([board])
+    other = changed(runs / "oracle", tmp_path / "other", evaluation={"temperature": 0.5})
+    assert len(make_boards([*ways, other])) == 2
+
+
 def test_records_beyond_the_planned_tasks_and_samples_count_nowhere(tmp_path):
     """An evaluation that resumes with a smaller limit keeps the records of the others."""
     folder = evaluated(tmp_path, "cheap", samples=2)

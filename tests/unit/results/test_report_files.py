@@ -1,11 +1,12 @@
 """Test that texts of others are shown by Markdown as they are."""
 
+import json
 import random
 
 import pytest
 from markdown_it import MarkdownIt
 
-from verl_agent.results.report_files import escaped, markdown_table
+from verl_agent.results.report_files import escaped, markdown_table, write_report
 
 TEXTS = [
     *("a|b", "*bold*", "`code`", "<img src=x onerror=alert(1)>", "<!-- hidden -->", "[a](javascript:alert(1))"),
@@ -39,3 +40,11 @@ def test_random_texts_in_a_table_are_shown_as_they_are():
 def test_ordinary_texts_are_not_changed():
     texts = ["find-animal 3", "0.5 [0.3, 0.7]", "12 (3 of 4)", "get 1 oak_log", "a & b", "5 - 3 = 2", "C:\\dir"]
     assert [escaped(text) for text in texts] == texts
+
+
+def test_characters_that_act_or_cannot_be_written_are_visible_in_a_report(tmp_path):
+    odd = "go \ud800 \x1b[2J"
+    files = write_report(tmp_path, "failures", 1, {"action": odd}, "\n".join(markdown_table(["a"], [[odd]])))
+    assert [file.name for file in files] == ["failures.json", "failures.md"]
+    assert "| go \ufffd \u241b[2J |\n" in files[1].read_text(encoding="utf-8")
+    assert json.loads(files[0].read_text())["action"] == odd

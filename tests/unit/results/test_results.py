@@ -64,6 +64,21 @@ def test_pass_at_k_is_averaged_over_tasks_for_doubling_k():
     assert summarize(records)[-1].pass_at == pytest.approx({1: 1 / 6, 2: 1 / 3, 3: 0.5})
 
 
+def test_pass_at_k_is_over_all_tasks_for_each_k():
+    lost = {("b", 7), ("c", 0)}  # their environment failed
+    records = [
+        env_error(task, i) if (task, i) in lost else record(task, task == "a", i, category=f"of {task}")
+        for task in "abc"
+        for i in range(8)
+    ]
+    results = summarize(records)
+    assert results[-1].pass_at == results[-1].pass_hat == pytest.approx(dict.fromkeys((1, 2, 4, 7), 1 / 3))
+    assert [list(one.pass_at) for one in results[:-1]] == [[1, 2, 4, 8], [1, 2, 4, 7], [1, 2, 4, 7]]
+    text = shown(results_table(results, "talk"))
+    assert "pass@4" in text and "pass@8" not in text
+    assert "pass@7" in shown(results_table(results[-1:], "talk"))
+
+
 def test_categories_are_in_natural_order_with_all_last():
     results = summarize([record("a", category="depth 10"), record("b", True, category="depth 2")])
     assert [one.category for one in results] == ["depth 2", "depth 10", ALL]
@@ -81,6 +96,20 @@ def test_env_errors_are_counted_and_excluded_from_rates():
     overall = results[-1]
     assert (overall.tasks, overall.episodes, overall.env_errors, overall.success.mean) == (1, 1, 2, 1.0)
     assert overall.stops == {"env_error": 2, "terminated": 1}
+
+
+def test_episodes_without_a_reward_and_cancelled_ones_are_no_env_errors():
+    left_out = [record("a", stop=StopReason.UNRATED), record("b", stop=StopReason.CANCELLED), env_error("c")]
+    (overall,) = summarize([*left_out, record("d", True)])
+    assert (overall.episodes, overall.env_errors, overall.played, overall.success.mean) == (1, 1, 4, 1.0)
+    assert str(overall).endswith(", 1 without a reward, 1 cancelled")
+    assert "0 environment errors, 1 without a reward" in str(summarize(left_out[:1])[-1])
+
+
+def test_an_excluded_episode_is_counted_once():
+    refused = reviewed("a", "edited") | {"stop": "request_refused", "success": False}
+    (overall,) = summarize([refused, reviewed("b", "edited") | {"stop": "env_error"}])
+    assert (overall.operated, dict(overall.refused), overall.env_errors, overall.played) == (2, {}, 0, 2)
 
 
 def test_action_errors_are_failures_that_are_counted_apart():

@@ -9,6 +9,7 @@ from tests.support.attempts import play_until_valid
 from tests.support.fakes import ITEM, ScriptedPolicy, plain
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import OverlongPromptError
+from verl_agent.messages import ReplyLimits
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
 from verl_agent.rollout.prompts import FittedSession, cut_observation, fit_prompt
 from verl_agent.types import Message, Reply, StepResult, StopReason, TaskItem
@@ -40,6 +41,13 @@ def test_a_cut_prompt_fills_its_budget_and_says_what_is_missing(limit):
     count, _, tail = tail.partition(" characters are left out here: the prompt would be too long ...]\n")
     assert TEXT.startswith(head) and TEXT.endswith(tail) and abs(len(head) - len(tail)) <= 1
     assert int(count.replace(",", "")) == len(TEXT) - len(head) - len(tail)
+
+
+def test_a_cut_prompt_keeps_the_limits_of_its_reply():
+    """A program's request may set them."""
+    limits: ReplyLimits = {"max_tokens": 7, "stop": ["\n"]}
+    asked: list[Message] = [RULES, {"role": "user", "content": TEXT, "limits": limits}]
+    assert fit_prompt(asked, characters, 300)[-1]["limits"] == limits
 
 
 def test_rules_are_never_cut():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from verl_agent.errors import ConfigError
+from verl_agent.models.checkpoints import find_damage
 from verl_agent.runs.best_checkpoint import Best, store_best
 from verl_agent.runs.model_export import export_model, find_checkpoint, find_shards
 
@@ -31,6 +32,19 @@ def test_the_latest_checkpoint_is_exported_with_its_provenance(tmp_path):
     note = json.loads((tmp_path / "model/verl_agent.json").read_text())
     assert note["checkpoint"] == str(run / "global_step_10")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "run"]
+
+
+def test_the_base_models_advice_on_sampling_is_left_out(tmp_path):
+    """Servers would apply it to requests that leave it open, and so sample from another distribution."""
+    run = save(tmp_path / "run", 5)
+    ends = {"eos_token_id": [7, 8], "pad_token_id": 7, "do_sample": True}
+    advice = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05}
+    file = run / "global_step_5/actor/huggingface/generation_config.json"
+    file.write_text(json.dumps(advice | ends))
+    exported(run, tmp_path / "model")
+    assert json.loads((tmp_path / "model/generation_config.json").read_text()) == ends
+    assert json.loads(file.read_text()) == advice | ends, "the checkpoint stays"
+    assert find_damage(tmp_path / "model") == ""
 
 
 def test_a_step_or_the_best_checkpoint_can_be_exported(tmp_path):

@@ -129,13 +129,23 @@ def test_an_unfinished_last_line_is_skipped_with_a_warning(tmp_path, caplog):
     assert "a.jsonl:2" in caplog.text
 
 
-@pytest.mark.parametrize("removed_bytes", [1, 30])
+@pytest.mark.parametrize("removed_bytes", [2, 30])
 def test_a_writer_replaces_an_unfinished_last_line(tmp_path, removed_bytes):
     path = tmp_path / "a.jsonl"
     write(path, "1", "2")
     path.write_bytes(path.read_bytes()[:-removed_bytes])
     write(path, "3")
     assert tasks_in(path) == ["1", "3"]
+
+
+def test_a_writer_keeps_a_whole_last_record_without_a_line_break(tmp_path):
+    """Readers count it, so a resumed run must not lose it."""
+    path = tmp_path / "a.jsonl"
+    write(path, "1", "2")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert tasks_in(path) == ["1", "2"]
+    write(path, "3")
+    assert tasks_in(path) == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import zipfile
 from contextlib import closing
 from pathlib import Path
@@ -13,10 +14,26 @@ import pytest
 import verl_agent as va
 from tests.support.episodes import STARTED, played, talk
 from verl_agent.trace.curves import panel_png
+from verl_agent.trace.frame import write_parquet
 from verl_agent.trace.panels import Curve, Panel, PanelKind
-from verl_agent.trace.record import EpisodeMeta
+from verl_agent.trace.record import EpisodeMeta, EpisodeRecord, to_record
 from verl_agent.trace.record_files import EpisodeWriter
-from verl_agent.trace.turn_record import ReviewRecord
+from verl_agent.trace.turn_record import ReviewRecord, TurnRecord
+from verl_agent.types import (
+    CallResult,
+    Episode,
+    Grade,
+    Judgement,
+    Media,
+    Message,
+    Reply,
+    Review,
+    StepResult,
+    StopReason,
+    TaskItem,
+    Turn,
+    Usage,
+)
 from verl_agent.viewer.episode_html import describe_decision, episode_html
 from verl_agent.viewer.export.inspect_log import write_inspect_log
 from verl_agent.viewer.export.static_page import static_page
@@ -132,6 +149,29 @@ def test_an_invalid_export_is_refused_and_leaves_no_file(run: Path, name: str, w
     assert [path for path in sorted(run.parent.rglob("*")) if ".viewer" not in str(path)] == before
 
 
+@pytest.mark.parametrize("name", ["runs/all.jsonl", "runs/run/episodes/a/all.jsonl", "runs/eval/all.jsonl"])
+def test_records_are_not_exported_to_where_their_sources_are_read(run: Path, name: str) -> None:
+    """A viewer of the same folder would count each episode twice."""
+    runs = run.parent / "runs"
+    shutil.copytree(run, runs / "run")
+    (runs / "run" / "metrics" / "a.jsonl").touch()
+    shutil.copytree(run / "episodes", runs / "eval")
+    (runs / "eval" / "a.jsonl").rename(runs / "eval" / "episodes.jsonl")
+    (run.parent / name).parent.mkdir(exist_ok=True)
+    with pytest.raises(va.ConfigError, match=r"each exported episode would count twice\. Choose a file outside"):
+        export_episodes([runs], run.parent / name)
+    with closing(ViewerState([runs])) as state:
+        assert sorted(state.opened) == ["eval", "run"]
+
+
+def test_records_are_exported_neither_over_their_source_nor_refused_beside_it(run: Path) -> None:
+    file = run / "episodes" / "a.jsonl"
+    with pytest.raises(va.ConfigError, match="would count twice"):
+        export_episodes([file], file, "step=1")
+    assert export_episodes([run], run / "all.jsonl") == export_episodes([file], run / "episodes.html") == 4
+    assert export_episodes([run], run / "again.jsonl") == 4
+
+
 def test_an_export_of_a_file_without_records_names_the_import(tmp_path: Path) -> None:
     (tmp_path / "traces.jsonl").write_text('{"nodes": []}\n')
     with pytest.raises(va.ConfigError, match=r"no episode record: traces\.jsonl, byte 0: .*verl-agent records import"):
@@ -197,6 +237,44 @@ def test_parquet_holds_whole_records_and_jsonl_is_read_again(run: Path, tmp_path
     assert table["success"].tolist() == [False, True, False, True]
     assert table["steps"][0][0]["observation"] == first["turns"][0]["observation"]
     assert [message["content"] for message in table["messages"][0]] == [one["content"] for one in first["messages"]]
+
+
+def whole_record() -> EpisodeRecord:
+    """Return a record that has every field."""
+    review, usage = Review("edited", "person", "safer", 2.0), Usage("m", output_tokens=3, finish="stop")
+    reply = Reply("north", StopReason.TURN_TOKENS, 3, True, usage, author="person", proposed="south", review=review)
+    step = StepResult("hall", 0.5, True, {"gold": 2.0}, [Media("a.png", "map", (0.0, 0.0, 0.5, 0.5))])
+    calls = (CallResult("open", StepResult("hall", 0.5, True)), CallResult(None, errors=("no_call",), name="b"))
+    messages: list[Message] = [
+        {"role": "user", "content": "Begin.", "limits": {"max_tokens": 9, "stop": ["."]}},
+        {"role": "assistant", "content": "north"},
+        {"role": "tool", "content": "hall", "answers": ["hall", "no call"]},
+    ]
+    judgement = Judgement(0, 0.5, 0.5, [Grade("polite", 1.0, 0.5, "why")], 0.0, "m", 0.25)
+    episode = Episode(
+        TaskItem("talk", "1", {"n": [1]}, "easy"), 9, messages, [Turn(reply, "open", step, 0.5, 0.25, calls)],
+        StopReason.TERMINATED, "late", prompt_length=1, replays=["down"], oracle_turns=2, judgements=[judgement],
+        given_turns=1,
+    )  # fmt: skip
+    meta = EpisodeMeta("train", "train", 1, "g", 0, STARTED, 1.0, model="m", shaped_return=0.25, env_label="other")
+    return to_record(episode, meta) | {"unknown": ["data"]}
+
+
+def test_parquet_has_each_field_of_a_record(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install 'verl-agent[eval]'")
+    record = whole_record()
+    (turn,) = record["turns"]
+    kinds = ((EpisodeRecord, record), (TurnRecord, turn))
+    assert all(kind.__annotations__.keys() == whole.keys() for kind, whole in kinds), "a field has no value in the test"
+    assert {name for message in record["messages"] for name in message} == Message.__annotations__.keys()
+    write_parquet([record], tmp_path / "a.parquet")
+    (row,) = parquet.read_table(tmp_path / "a.parquet").to_pylist()
+    (step,) = row["steps"]
+    row["messages"] = [{key: one[key] for key in one if one[key] is not None} for one in row["messages"]]
+    for written, fields in ((step, turn), (row, {**record, "turns": 1})):
+        for name, value in fields.items():
+            as_json = isinstance(written[name], str) and not isinstance(value, str)
+            assert (json.loads(written[name]) if as_json else written[name]) == value, name
 
 
 def test_a_frame_has_a_row_for_each_episode_or_turn(run: Path) -> None:

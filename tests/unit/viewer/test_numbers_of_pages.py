@@ -120,8 +120,8 @@ def test_a_run_whose_records_are_not_read_yet_is_neither_ended_nor_stopped(tmp_p
     write_plan(tmp_path / "run", 3)
     state = ViewerState([tmp_path / "run"])
     (opened,) = state.opened.values()
-    state.start()
     before = opened.changes
+    state.start()
     try:
         shown = {status_of(opened)}
         wait_until(lambda: shown.add(status_of(opened)) or not opened.reading)

@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from verl_agent.oversight.socket import controlled
 from verl_agent.results.folder import read_report
 from verl_agent.results.statistics import Estimate
 from verl_agent.runs.hang_watch import mark_phase
-from verl_agent.runs.identity import LOCK_FILE, write_plan
+from verl_agent.runs.identity import LOCK_FILE, lock, write_plan
 from verl_agent.trace.labels import Label, LabelFile
 from verl_agent.trace.panels import RETURN, SECONDS, STOPS, SUCCESS, Curve, Panel
 from verl_agent.trace.run_panels import MOST_CURVES
@@ -374,7 +374,20 @@ def test_the_rate_of_a_step_is_that_of_the_report(tmp_path: Path) -> None:
     state.close()
 
 
-def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) -> None:
+def test_a_running_run_tells_its_memory_and_keeps_its_lock(tmp_path: Path) -> None:
+    """A lock of a process ends with any descriptor of its file that the process closes, also one of a page."""
+    (tmp_path / "metrics").mkdir()
+    lock(tmp_path)
+    with closing(ViewerState([tmp_path])) as state:
+        (opened,) = state.opened.values()
+        assert status_of(opened) == "running"
+        assert float(read_now(opened, datetime.now(UTC))["memory"].split()[0]) > 0
+    script = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    other = subprocess.run([sys.executable, "-c", script, str(tmp_path / LOCK_FILE)], capture_output=True, text=True)
+    assert "BlockingIOError" in other.stderr
+
+
+def test_a_running_run_tells_its_speed_and_its_end(tmp_path: Path) -> None:
     run, now = tmp_path / "run", datetime.now(UTC)
     (run / "metrics").mkdir(parents=True)
     (run / "episodes").mkdir()
@@ -384,13 +397,13 @@ def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) ->
     write_plan(run, 3)
     logged = {"timing_s/step": 60.0, "perf/max_memory_allocated_gb": 12.5}
     (run / "metrics" / "a.jsonl").write_text(json.dumps({"step": 1, "data": logged}) + "\n")
-    (run / LOCK_FILE).write_text(f"process {os.getpid()} on here")
+    (run / LOCK_FILE).touch()
     state = ViewerState([run])
     opened = state.get("run")
     state._update(opened)
     found = read_now(opened, now)
     assert found["turns a second"] == f"{2 / WINDOW_S:.2f}"
-    assert found["GPU memory"] == "12.5 GB" and float(found["memory"].split()[0]) > 0
+    assert found["GPU memory"] == "12.5 GB" and "memory" not in found
     assert found["step"] == "1 of 3" and found["ends"].endswith("in 0:02:00") and found[""] == "starting"
     mark_phase(run, "updating the policy")
     assert read_now(opened, now)[""] == "updating the policy"
@@ -402,7 +415,7 @@ def test_a_running_run_tells_its_speed_its_memory_and_its_end(tmp_path: Path) ->
 
 
 def test_a_running_evaluation_tells_its_end(tmp_path: Path) -> None:
-    (tmp_path / LOCK_FILE).write_text(f"process {os.getpid()} on here")
+    (tmp_path / LOCK_FILE).touch()
     now = datetime.now(UTC) + timedelta(seconds=1)  # after the start of the process
     records = [played(("north", "hall"), task=str(task)) | {"started_at": now.isoformat()} for task in range(2)]
     (tmp_path / "episodes.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))

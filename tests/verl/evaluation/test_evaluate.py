@@ -23,7 +23,9 @@ from verl_agent.types import Message, StopReason
 MESSAGES: list[Message] = [{"role": "system", "content": "Play."}, {"role": "user", "content": "Begin."}]
 
 
-def prepared(folder: Path, logprobs: int | None = None, options: dict[str, bool] | None = None, **episode) -> Evaluation:
+def prepared(
+    folder: Path, logprobs: int | None = None, options: dict[str, bool] | None = None, **episode
+) -> Evaluation:
     return prepare_evaluation(
         OmegaConf.create(
             {
@@ -31,7 +33,11 @@ def prepared(folder: Path, logprobs: int | None = None, options: dict[str, bool]
                 "horizon": {"max_turns": [3]},
                 "episode": {"max_tokens_per_turn": 8, **episode},
                 "agent": {"name": "act"},
-                "data": {"max_prompt_length": 64, "max_response_length": 64, "apply_chat_template_kwargs": options or {}},
+                "data": {
+                    "max_prompt_length": 64,
+                    "max_response_length": 64,
+                    "apply_chat_template_kwargs": options or {},
+                },
                 "model": {"path": "smollm2-135m"},
                 "engine": {"device": "cpu" if use_cpu_device() else "cuda"},
                 "evaluation": {"output_dir": str(folder), "temperature": 0.7, "top_p": 0.9, "logprobs": logprobs},
@@ -48,10 +54,12 @@ def policy(evaluation: Evaluation, engine: ScriptedEngine) -> Policy:
 
 
 def test_a_policy_samples_with_the_settings_of_the_evaluation(tmp_path):
-    engine = ScriptedEngine(AutoTokenizer.from_pretrained(prepare_smollm2()), ["ok"], log_probs=False, steps=(None,))
+    tokenizer = AutoTokenizer.from_pretrained(prepare_smollm2())
+    engine = ScriptedEngine(tokenizer, ["ok"], log_probs=False, steps=(None,))
     reply = asyncio.run(policy(prepared(tmp_path), engine).reply(MESSAGES))
     assert (reply.text, reply.truncated_by) == ("ok", None)
-    assert engine.sampling == [{"temperature": 0.7, "top_p": 0.9, "seed": SEED.at(0), "max_tokens": 8}]
+    limits = {"stop_token_ids": [tokenizer.eos_token_id], "max_tokens": 8}
+    assert engine.sampling == [{"temperature": 0.7, "top_p": 0.9, "seed": SEED.at(0), **limits}]
 
 
 def test_options_that_the_chat_template_does_not_read_are_refused(tmp_path):

@@ -10,8 +10,9 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.models import write_byte_model
 from verl_agent.errors import ConfigError
-from verl_agent.models.lora import has_adapters, merge_adapters
+from verl_agent.models.lora import check_adapters, has_adapters, merge_adapters
 from verl_agent.models.resolve import resolve_checkpoint
+from verl_agent.training.preflight.computation import check_computation
 
 RANK, ALPHA = 4, 12
 
@@ -21,12 +22,12 @@ def base(tmp_path_factory) -> Path:
     return write_byte_model(tmp_path_factory.mktemp("lora") / "model", ["a text to learn merges from"], vocabulary=300)
 
 
-def adapted(base: Path):
+def adapted(base: Path, **options):
     """Return the model with adapters that change its output."""
     torch.manual_seed(1)
     model = get_peft_model(
         AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
-        LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM"),
+        LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM", **options),
     )
     for name, weight in model.named_parameters():
         if "lora_B" in name:
@@ -100,3 +101,61 @@ def test_adapters_of_unknown_rank_raise_config_error(base, tmp_path):
     with pytest.raises(ConfigError, match=r"have LoRA adapters, and neither .* has their rank and alpha"):
         resolve_checkpoint(tmp_path)
     assert has_adapters(folder)
+
+
+def test_tensors_that_plain_lora_lacks_raise_config_error(base, tmp_path):
+    """Merged without them, the model would be another one."""
+    folder = tmp_path / "global_step_2/huggingface"
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    plain.save_pretrained(folder, state_dict=adapted(base, use_dora=True).state_dict())
+    (folder.parent / "lora_train_meta.json").write_text(json.dumps({"r": RANK, "lora_alpha": ALPHA}))
+    with pytest.raises(ConfigError, match=r"tensors that plain LoRA does not have .*lora_magnitude_vector"):
+        resolve_checkpoint(tmp_path)
+    assert has_adapters(folder)
+
+
+def continued(base: Path, folder: Path, **options) -> dict[str, object]:
+    """Return the section of a model that continues adapters with some options of PEFT."""
+    adapted(base, **options).save_pretrained(folder)
+    return {"lora_adapter_path": str(folder), "lora_rank": RANK, "lora_alpha": ALPHA}
+
+
+def test_adapters_of_rank_and_alpha_alone_are_continued(base, tmp_path):
+    check_adapters("model", continued(base, tmp_path), may_be_random=False)
+    check_adapters("model", {"lora_adapter_path": None, "lora_rank": 8}, may_be_random=False)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"use_rslora": True},
+        {"use_dora": True},
+        {"alpha_pattern": {"q_proj": 64}},
+        {"rank_pattern": {"q_proj": 2}},
+        {"modules_to_save": ["lm_head"]},
+        {"bias": "all"},
+        {"lora_dropout": 0.1},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_adapters_that_are_no_plain_lora_are_refused(base, tmp_path, option):
+    section, (name,) = continued(base, tmp_path, **option), option
+    with pytest.raises(ConfigError, match=rf"^model\.lora_adapter_path='.* has {name}=.*merge_and_unload"):
+        check_adapters("model", section, may_be_random=False)
+
+
+def test_dropout_of_adapters_is_allowed_where_a_pass_may_be_random(base, tmp_path):
+    check_adapters("model", continued(base, tmp_path, lora_dropout=0.1), may_be_random=True)
+
+
+@pytest.mark.parametrize(("key", "value"), [("lora_rank", 0), ("lora_rank", 8), ("lora_alpha", 16)])
+def test_adapters_of_another_rank_or_alpha_than_the_config_are_refused(base, tmp_path, key, value):
+    """An SFT run notes the config's alpha in each checkpoint, and its adapters are merged by that."""
+    given = {**continued(base, tmp_path), key: value, "path": str(base), "use_remove_padding": True}
+    with pytest.raises(ConfigError, match=rf"^model\.{key}={value} is not allowed with .*Allowed: (4|12), with which"):
+        check_computation("model", given, 100, may_be_random=True)
+
+
+def test_adapters_that_do_not_load_raise_config_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"^model\.lora_adapter_path='.*' does not load: .*adapter_config\.json"):
+        check_adapters("model", {"lora_adapter_path": str(tmp_path)}, may_be_random=True)

@@ -194,6 +194,12 @@ class TestRefusals:
         with pytest.raises(ConfigError, match=r"attention_dropout=0\.1"):
             self.check(section("llama", attention_dropout=0.1))
 
+    def test_the_config_of_another_folder_is_the_one_that_is_checked(self, section, tmp_path):
+        other = tmp_path / "other"
+        miniature_config(family("llama", attention_dropout=0.1)).save_pretrained(other)
+        with pytest.raises(ConfigError, match=r"attention_dropout=0\.1"):
+            self.check(section("llama") | {"hf_config_path": str(other)})
+
     @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
     def test_positions_that_depend_on_other_rows(self, section, kind):
         rope = {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}

@@ -1,6 +1,7 @@
 """Tests of the choice of a token builder and of the check for tools in chat templates."""
 
 import asyncio
+from functools import partial
 
 import pytest
 from verl.utils.tokenizer.continuous_token import ContinuousTokenBuilder, QwenContinuousTokenBuilder
@@ -21,6 +22,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.messages import expanded
 from verl_agent.rollout.chat_template import check_tools, choose_builder, describe_role_marks, without_empty_thoughts
 from verl_agent.rollout.episode import EpisodeLimits, play_episode
+from verl_agent.rollout.limits import template_tokens
 from verl_agent.rollout.tokens import render_conversation
 from verl_agent.types import Message
 
@@ -85,6 +87,39 @@ def test_template_that_no_builder_reproduces_raises_config_error(template):
 def test_template_without_a_system_role_raises_config_error_with_its_message():
     with pytest.raises(ConfigError, match=r"model_type='gemma'.* does not render a system message.*no system role\."):
         choose_builder(load_model(NO_SYSTEM).tokenizer, "gemma", {})
+
+
+def test_a_tokenizer_without_a_chat_template_raises_config_error_naming_the_setting():
+    tokenizer = load_model().tokenizer
+    tokenizer.chat_template = None
+    for use in (partial(choose_builder, tokenizer, "llama", {}), partial(template_tokens, tokenizer)):
+        with pytest.raises(ConfigError, match=r"chat_template is not set .* Set actor_rollout_ref\.model\.custom_"):
+            use()
+    assert describe_role_marks(tokenizer, {}) == ""
+
+
+def test_a_template_that_refuses_turns_raises_config_error_where_their_tokens_are_counted():
+    with pytest.raises(ConfigError, match=r"does not render turns: no turns\. Use another model"):
+        template_tokens(load_model("{{ raise_exception('no turns') }}").tokenizer)
+
+
+@pytest.mark.parametrize(("template", "model_type"), [("", "llama"), ("", "qwen2"), (NO_NEWLINE, "llama")])
+def test_a_tokenizer_that_ends_replies_unlike_its_template_is_told_which_token_to_set(template, model_type):
+    """As Qwen2.5's base models do."""
+    tokenizer = load_model(template).tokenizer
+    end = tokenizer.eos_token_id
+    tokenizer.eos_token = "<|endoftext|>"
+    with pytest.raises(ConfigError) as error:
+        choose_builder(tokenizer, model_type, {})
+    assert "ends replies with '<|im_end|>', and its tokenizer has eos_token='<|endoftext|>'" in str(error.value)
+    assert f"eos_token='<|im_end|>' in tokenizer_config.json and eos_token_id={end} in gen" in str(error.value)
+
+
+def test_a_tokenizer_without_an_end_of_turn_is_told_which_token_to_set():
+    tokenizer = load_model().tokenizer
+    tokenizer.eos_token = None
+    with pytest.raises(ConfigError, match=r"ends replies with '<\|im_end\|>', and its tokenizer has eos_token=None"):
+        choose_builder(tokenizer, "llama", {})
 
 
 VICUNA = (

@@ -33,7 +33,8 @@ def test_reply_is_truncated_at_the_budget_of_a_turn(smollm2):
     play = play_tokens(smollm2, ["abcdefgh"], 3, TokenBudget(prompt=100, episode=100, turn=5))
     assert play.episode.stop is StopReason.TURN_TOKENS
     assert written(play)[0] == Reply("abcde", StopReason.TURN_TOKENS, 5)
-    assert play.engine.sampling == [{"temperature": 1.0, "max_tokens": 5}]
+    end = smollm2.tokenizer.eos_token_id
+    assert play.engine.sampling == [{"temperature": 1.0, "stop_token_ids": [end], "max_tokens": 5}]
     check_tokens(play)
 
 

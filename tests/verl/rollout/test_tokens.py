@@ -4,6 +4,7 @@ import asyncio
 import re
 from dataclasses import fields
 from itertools import cycle, islice
+from typing import Any
 
 import pytest
 from verl.workers.rollout.replica import TokenOutput
@@ -121,6 +122,34 @@ def test_a_reply_of_two_versions_keeps_both(smollm2):
     (segment,) = policy.tokens.segments()
     assert contract(written_versions(segment)) == [[3, 2], [4, len(segment.response_ids) - 2]]
     assert contract(expand([(3, 2), (4, 1)])) == [[3, 2], [4, 1]]
+
+
+class Rambling:
+    """Engine that writes until an id that its folder or a request names as the end of a reply."""
+
+    def __init__(self, ids: list[int], of_folder: int) -> None:
+        self.ids, self.of_folder = ids, of_folder
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]
+    ) -> EngineOutput:
+        ends = {self.of_folder, *(sampling_params.get("stop_token_ids") or ())}
+        size = next((at for at, token in enumerate(self.ids, 1) if token in ends), len(self.ids))
+        return EngineOutput(self.ids[:size], None)
+
+
+def test_a_reply_ends_with_the_tokenizers_end_of_turn_where_the_models_folder_has_another(smollm2):
+    """As with a base model and the tokenizer of its chat model."""
+    tokenizer = smollm2.tokenizer
+    more = "<|im_start|>user\nIs it two?<|im_end|>\n<|endoftext|>"
+    ids = tokenizer.encode(f"It is one.<|im_end|>\n{more}", add_special_tokens=False)
+    engine = Rambling(ids, of_folder=tokenizer.convert_tokens_to_ids("<|endoftext|>"))
+    policy = smollm2.policy(engine)
+    reply = asyncio.run(policy.reply([{"role": "user", "content": "Begin."}]))
+    (segment,) = policy.tokens.segments()
+    assert reply.text == "It is one."
+    assert segment.response_ids == ids[: ids.index(tokenizer.eos_token_id) + 1]
+    assert segment.response_mask == [1] * len(segment.response_ids)
 
 
 def test_a_segment_has_the_experts_that_its_last_reply_came_with(smollm2):

@@ -82,7 +82,8 @@ def test_sglang_gets_the_seed_by_its_own_name():
 def test_unseeded_sampling_leaves_the_random_numbers_to_the_engine():
     made = loop(episode={"seeded_sampling": False})
     run(made)
-    assert [sorted(sampling) for sampling in made.server_manager.sampling] == [["max_tokens", "temperature"]] * 3
+    names = ["max_tokens", "stop_token_ids", "temperature"]
+    assert [sorted(sampling) for sampling in made.server_manager.sampling] == [names] * 3
 
 
 def test_a_prompt_is_cut_to_its_budget_on_request():

@@ -138,10 +138,21 @@ def test_too_few_machines_are_refused_with_the_gpus_of_each(cluster, tmp_path):
         check_cluster(run_plan(tmp_path, n_gpus_per_node=2))
 
 
-def test_model_that_another_machine_does_not_see_is_refused(cluster, tmp_path):
+@pytest.mark.parametrize("name", ["actor", "critic"])
+def test_model_that_another_machine_does_not_see_is_refused(cluster, tmp_path, name):
+    """The path leads through an open file of this process, which others do not have."""
+    descriptor = os.dup2(os.open(tmp_path, os.O_RDONLY), 901)
+    plan, here = run_plan(tmp_path), f"/proc/self/fd/{descriptor}"
+    try:
+        with pytest.raises(ConfigError, match=f"does not see the model at {here}"):
+            check_cluster(replace(plan, **{name: replace(plan.actor, path=here)}))
+    finally:
+        os.close(descriptor)
+
+
+def test_model_of_the_hub_is_no_folder_that_machines_share(cluster, tmp_path):
     plan = run_plan(tmp_path)
-    with pytest.raises(ConfigError, match="does not see the model at /nowhere"):
-        check_cluster(replace(plan, actor=replace(plan.actor, path="/nowhere")))
+    check_cluster(replace(plan, actor=replace(plan.actor, path="Qwen/Qwen2.5-3B-Instruct")))
 
 
 def test_cluster_that_does_not_run_is_refused(tmp_path):

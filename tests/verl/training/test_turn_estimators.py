@@ -44,6 +44,25 @@ def test_turn_returns_are_normalised_over_the_tokens_of_the_batch():
         assert estimated == pytest.approx(by_hand, abs=1e-5)
 
 
+@pytest.mark.parametrize("reward", [0.7, 1 / 3, 123.4])
+@pytest.mark.parametrize("estimator", ["turn_returns", "reinforce_plus_plus"])
+def test_equal_returns_of_a_whole_batch_have_no_advantage(estimator, reward):
+    """A mean in float32 differs from them by rounding, and verl divides the difference by 1e-4."""
+    rows: list[TurnRow] = [(f"a_{n}_0", WON, [0.0, reward], ["start", "stone"]) for n in range(7)]
+    data = turn_advantages(estimator, rows)
+    assert (data.batch["advantages"] == 0).all()
+    assert (data.batch["returns"][padded_mask(rows) == 1] == torch.tensor(reward)).all()
+
+
+def test_equal_advantages_of_turns_are_zero_too():
+    rows: list[TurnRow] = [(f"a_{n}_0", SHORT, [0.7], ["start"]) for n in range(7)]
+    values = [torch.zeros(len(SHORT.response_ids)) for _ in rows]
+    with batch_turns(rows, RewardShaping(), values=values):
+        mask_BT = padded_mask(rows)
+        advantages_BT, _ = verl_agent.training.estimators.turn_gae(torch.zeros(mask_BT.shape), mask_BT)
+    assert (advantages_BT == 0).all()
+
+
 def gigpo_by_hand(rows: list[TurnRow], gamma: float, omega: float, by_std: bool) -> list[list[float]]:
     """Return A^E + omega A^S as in the paper, for rows that are whole episodes."""
     groups = [key.split("_")[0] for key, *_ in rows]

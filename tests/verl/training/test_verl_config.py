@@ -2,13 +2,21 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
+from safetensors.torch import save_file
 
 from tests.support.composing import ROOT, recipe
+from verl_agent.config.catalogue import may_change
 from verl_agent.config.keys import leaves
 from verl_agent.config.plan import OfflinePlan, RunPlan
+from verl_agent.config.plan_parts import TEACHER_PATH, Teacher
+from verl_agent.errors import ConfigError
+from verl_agent.models.resolve import prepare_smollm2
+from verl_agent.runs.identity import claim, read_settings
 from verl_agent.training.verl_config import environment, for_trainer, identity, to_verl, to_verl_offline
 
 RECIPE = ROOT / "recipes/guess_number/grpo_cpu.yaml"
@@ -93,6 +101,47 @@ def test_the_identity_of_a_run_has_models_and_checkpoints_as_the_recipe_names_th
     assert to_verl(located).actor_rollout_ref.model.path == "/a/folder"
     assert settings["actor_rollout_ref"]["model"]["path"] == name
     assert settings["trainer"]["max_actor_ckpt_to_keep"] == plan.schedule.keep
+
+
+@pytest.mark.parametrize("flag", ["kl_loss", "kl_in_reward", "distils"])
+def test_a_resumed_run_keeps_the_weights_of_its_reference(plan, tmp_path, flag):
+    """The path may name a run whose last checkpoint is another one at the next start."""
+    initial, folder, own = (tmp_path / name for name in ("initial", "teacher", "own"))
+
+    def write(folder: Path, value: float) -> None:
+        folder.mkdir(exist_ok=True)
+        save_file({"weight": torch.full((8,), value)}, folder / "model.safetensors")
+
+    write(initial, 0.0)
+    write(folder, 0.0)
+    actor, estimation = replace(plan.actor, path=str(initial)), replace(plan.estimation, **{flag: True})
+    teacher = Teacher(path=str(folder), adds_rewards=False, coefficient=1.0, clamp=None) if flag == "distils" else None
+    found = replace(plan, actor=actor, teacher=teacher, estimation=estimation)
+    reference, other = (folder, initial) if teacher else (initial, folder)
+
+    def claimed() -> None:
+        claim(own, identity(found), may_change("train"), contents="another run", advice="Choose another folder.")
+
+    claimed()
+    write(other, 1.0)
+    claimed()
+    write(reference, 1.0)
+    key = TEACHER_PATH if teacher else "actor_rollout_ref.model.path"
+    with pytest.raises(ConfigError, match=rf"holds another run: weights of {key} was '\w+', is now '\w+'\."):
+        claimed()
+    without = replace(found, teacher=None, estimation=replace(found.estimation, **{flag: False}))
+    assert not any(name.startswith("weights of") for name in identity(without))
+
+
+def test_a_run_of_an_earlier_version_or_with_a_model_of_the_hub_has_no_weights_to_compare(plan, tmp_path):
+    found = replace(plan, estimation=replace(plan.estimation, kl_loss=True))
+    on_hub = replace(found, actor=replace(found.actor, path="owner/model"))
+    here = replace(found, actor=replace(found.actor, path=str(prepare_smollm2())))
+    of_adapters = replace(here, actor=replace(here.actor, model={**here.actor.model, "lora_rank": 8}))
+    assert identity(on_hub).keys() == identity(of_adapters).keys() == identity(plan).keys()
+    for each in (on_hub, here):
+        claim(tmp_path, identity(each), may_change("train"), contents="another run", advice="Choose another folder.")
+    assert read_settings(tmp_path)["weights of actor_rollout_ref.model.path"]
 
 
 def test_a_trainer_has_verls_mode_and_removes_no_checkpoint(plan):

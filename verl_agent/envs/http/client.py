@@ -17,6 +17,7 @@ from verl_agent.envs.http.connection import Connection, RefusedActionError
 from verl_agent.envs.http.server_pool import get_from_all, server_pool
 from verl_agent.envs.http.settings import OWN, HttpSettings
 from verl_agent.envs.http.transport import transport
+from verl_agent.envs.tasks import stable_hash
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.sections import section
 from verl_agent.types import Action, Message, StepResult, TaskItem
@@ -26,6 +27,9 @@ T = TypeVar("T")
 CLIENTS = "verl_agent.http_clients"
 """Group of entry points: subclasses of `HttpEnv`, by the values of `env.options.protocol`."""
 INFO_TIMEOUT_S = 30.0
+DIGEST = "digest"
+"""Key of the digest of a server's tasks and properties, and of the digest of both and an id in a task's data."""
+SAME = "Serve the same version with the same options."
 
 
 class HttpEnv(EnvAdapter):
@@ -94,7 +98,6 @@ class HttpEnv(EnvAdapter):
 
     def tasks(self, split: str) -> Sequence[TaskItem]:
         """Return the items of `split` by their names on the servers."""
-        fetch_info(self.settings.env, self.settings.servers)  # rejects servers that offer different tasks
         return fetch_tasks(self.settings.env, self.settings.servers, split)
 
     async def reset(self, item: TaskItem) -> list[Message]:
@@ -119,14 +122,24 @@ class HttpEnv(EnvAdapter):
         async def open_at(url: str, timeout_s: float) -> Connection:
             nonlocal data
             connection = Connection(url, self.settings.timeout_s)
-            data = await _ask(connection, "reset", {"task": item.id}, timeout_s)
+            try:
+                data = await _ask(connection, "reset", {"task": item.id}, timeout_s)
+            except BaseException:  # the server keeps a session for as long as its connection
+                await connection.close(wait=False)
+                raise
             return connection
 
         if self._session is None:
             self._url, self._session = await self._place(open_at)
         else:
             data = await _ask(self._session, "reset", {"task": item.id})
-        messages = read_field(read_field(data["observation"], "metadata"), "messages")
+        metadata = read_field(data["observation"], "metadata")
+        messages = read_field(metadata, "messages")
+        expected, digest = item.data.get(DIGEST), metadata.get(DIGEST)
+        if expected and digest and expected != _digest_of(item.id, digest):
+            raise ConfigError(
+                f"{self._url} offers different tasks or options than the server that listed {item.id!r}. {SAME}"
+            )
         return [{"role": message["role"], "content": message["content"]} for message in messages]
 
     async def _step(self, action: Action) -> StepResult:
@@ -165,10 +178,18 @@ async def _ask(
 
 @cache
 def fetch_tasks(env: str, servers: tuple[str, ...], split: str) -> tuple[TaskItem, ...]:
-    """Return the tasks of one split, from the first server that answers."""
+    """Return the tasks of one split, from the first server that answers; their data has digests of their contents."""
+    digest = str(read_field(fetch_info(env, servers), DIGEST))  # rejects servers that offer different tasks
     answers = _get(env, servers, f"/tasks?split={quote(split)}")
     tasks = next(iter(answers.values()))
-    return tuple(TaskItem(env, task["id"], {}, task["category"]) for task in tasks)
+    return tuple(
+        TaskItem(env, task["id"], {DIGEST: _digest_of(task["id"], digest)}, task["category"]) for task in tasks
+    )
+
+
+def _digest_of(task: str, digest: str) -> str:
+    """Return the digest of one task, which differs from those of other ones as a task's data should."""
+    return stable_hash(f"{digest} {task}")[:16]
 
 
 @cache
@@ -183,10 +204,8 @@ def fetch_info(env: str, servers: tuple[str, ...]) -> Mapping[str, Any]:
     for url, info in answers.items():
         if read_field(info, "env") != env:
             raise ConfigError(f"env.options.env={env!r}, but {url} serves {info['env']!r}. Change env or urls.")
-        if read_field(info, "digest") != answers[first]["digest"]:
-            raise ConfigError(
-                f"{first} and {url} offer different tasks or options. Serve the same version with the same options."
-            )
+        if read_field(info, DIGEST) != answers[first][DIGEST]:
+            raise ConfigError(f"{first} and {url} offer different tasks or options. {SAME}")
     info = answers[first]
     assert isinstance(info, Mapping)  # read_field() has checked it
     return info

@@ -199,7 +199,8 @@ class SocketSession:
         messages = await session.begin(item)
         self._task, self._steps = item.id, 0
         text = "\n\n".join(message["content"] for message in messages)
-        return _observation({"text": text, "metadata": {"task": item.id, "messages": messages}}, None, False)
+        metadata = {"task": item.id, "messages": messages, "digest": self._server.tasks.digest}
+        return _observation({"text": text, "metadata": metadata}, None, False)
 
     def _item(self, data: Body) -> TaskItem:
         seed, task, tasks = data.get("seed"), data.get("task"), self._server.tasks

@@ -1,6 +1,7 @@
 """Index of a server's tasks: by number in one split, by name in all splits."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from verl_agent.envs.action_format import action_format_to_json
@@ -57,7 +58,11 @@ class TaskIndex:
 
     def describe(self) -> dict[str, Any]:
         """Return the description that `/info` sends; equal digests mean equal tasks and properties."""
-        properties = {
+        return {**self._properties, "split": self.split, "digest": self.digest}
+
+    @property
+    def _properties(self) -> dict[str, Any]:
+        return {
             "env": self.env,
             "splits": {name: len(items) for name, items in self.splits.items()},
             "success_reward": self.success_reward,
@@ -66,9 +71,12 @@ class TaskIndex:
             "ends_failed_tasks": self.ends_failed_tasks,
             "form": action_format_to_json(self.action_format),
         }
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of all tasks and properties."""
         contents = {name: task_contents(items) for name, items in self.splits.items()}
-        digest = stable_hash(repr((self.action_format, sorted(properties.items()), contents)))
-        return {**properties, "split": self.split, "digest": digest}
+        return stable_hash(repr((self.action_format, sorted(self._properties.items()), contents)))
 
     def list_split(self, split: str) -> list[dict[str, str]]:
         """Return names and categories of one split. The data is left out because it may hold answers."""

@@ -104,7 +104,7 @@ class JudgeModel:
         raise EnvError(f"{self._where} gave {counted(TRIES, 'answer')} that cannot be used; the last: {problem}")
 
     def _key(self, request: ChatRequest, position: int) -> str:
-        return request_key(self._api.label, request, position)
+        return request_key(self._api.source, request, position)
 
     async def _reply(self, request: ChatRequest, position: int) -> ApiReply:
         async with self._slots:

@@ -65,6 +65,10 @@ class AnthropicDialect(ApiDialect):
         return body | dict(request.options or {})
 
     @override
+    def error(self, value: Any) -> Any:
+        return value.get("error")
+
+    @override
     def answer(self, value: Any) -> ApiReply:
         """The blocks go back as they are and in order, but for empty texts, which requests may not have."""
         blocks: list[Mapping[str, Any]] = []

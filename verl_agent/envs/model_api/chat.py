@@ -94,6 +94,14 @@ class ApiDialect(Protocol):
         """
         ...
 
+    def error(self, value: Any) -> Any:
+        """Return the error in the decoded body of an answer with status 200; None or another empty value without one.
+
+        Raises:
+            KeyError, IndexError, TypeError, AttributeError: the body has another form.
+        """
+        ...
+
     def answer(self, value: Any) -> ApiReply:
         """Return the reply in the decoded body of an answer, with a usage that has neither cost nor `dropped`.
 

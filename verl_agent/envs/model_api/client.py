@@ -21,11 +21,11 @@ from verl_agent.envs.machine.proxies import proxy_of
 from verl_agent.envs.model_api.anthropic_dialect import AnthropicDialect
 from verl_agent.envs.model_api.chat import ApiDialect, ApiReply, ChatRequest
 from verl_agent.envs.model_api.echo import PREFIX, extra_fields, has_call
-from verl_agent.envs.model_api.failures import CONTENT_FILTER, Meaning, RequestFailure, explain_status
+from verl_agent.envs.model_api.failures import BROKEN_OFF, CONTENT_FILTER, Meaning, RequestFailure, explain_status
 from verl_agent.envs.model_api.openai_dialect import OpenAiDialect
 from verl_agent.envs.model_api.prices import Budget, PriceList
 from verl_agent.envs.model_api.reply_log import ReplyLog, request_key
-from verl_agent.envs.model_api.settings import ApiSettings, read_key
+from verl_agent.envs.model_api.settings import OWN_FIELDS, ApiSettings, read_key
 from verl_agent.envs.model_api.traffic import Traffic
 from verl_agent.errors import (
     ConfigError,
@@ -79,6 +79,10 @@ class ContextLimitError(OverlongPromptError):
 class ApiClient:
     """Asks one model for replies, from many episodes at once. Use it as an asynchronous context manager.
 
+    Args:
+        chosen: a person chose temperature and top_p. A value out of the server's range is then an error; otherwise it
+            is left out, as a field that the server refuses.
+
     Raises:
         ConfigError: the key is missing, or the budget needs prices that are unknown.
     """
@@ -90,8 +94,9 @@ class ApiClient:
         max_usd: float | None = None,
         first_wait_s: float = FIRST_WAIT_S,
         traffic: Traffic | None = None,
+        chosen: bool = False,
     ) -> None:
-        self._settings, self._log, self._first_wait_s = settings, log, first_wait_s
+        self._settings, self._log, self._first_wait_s, self._chosen = settings, log, first_wait_s, chosen
         self._traffic = traffic or Traffic(logger.info)
         self._dialect: ApiDialect = OpenAiDialect() if settings.kind == "openai" else AnthropicDialect()
         self._key = read_key(settings)
@@ -126,19 +131,19 @@ class ApiClient:
             ContextLimitError: the conversation does not fit into the model's context.
             ConfigError: every other request would fail, too, or the budget is spent.
         """
-        key = request_key(self._settings.label, request, position)
+        key = request_key(self._settings.source, request, position)
         retries, refused = 0, False
         while (answer := self._log.get(key)) is None:
             outcome = await self._attempt(key, request)
             if isinstance(outcome, ApiReply):
                 return outcome
-            if outcome.meaning is Meaning.REFUSED_FIELD:
+            if outcome.meaning is Meaning.REFUSED_FIELD or (outcome.field and not self._chosen and not self._answered):
                 self._drop(outcome)
                 continue
             if outcome.meaning is Meaning.REFUSED and not refused:
                 refused = True  # a router may send the second request to another server
                 continue
-            self._stop_if_final(outcome)
+            self._stop_if_final(outcome, request)
             if retries == self._settings.retries:
                 raise ReplyUnavailableError(
                     f"{self._where} gave no reply to {counted(retries + 1, 'request')}: {outcome.message}"
@@ -151,7 +156,7 @@ class ApiClient:
         """Send a request once, within the budget; record what it cost."""
         await self._traffic.wait(self._not_before - asyncio.get_running_loop().time())
         body = self._dialect.body(self._settings.name or "", request, self._refused)
-        data = json.dumps(body).encode()
+        data = json.dumps(body, ensure_ascii=False).encode(errors="replace")  # servers refuse half a surrogate pair
         most_usd = self._prices.most(len(data) + EXTRA_TOKENS, request.max_tokens)  # a token has a byte or more
         await self._budget.reserve(most_usd)
         charged, answer, lost = most_usd, None, True  # a cancelled request may have been charged
@@ -202,10 +207,14 @@ class ApiClient:
         """Return the reply in a body of status 200, or the failure; see `_send`."""
         try:
             value = json.loads(text)
-            if isinstance(value, dict) and value.get("error"):  # routers answer so if their own request failed
-                code = value["error"].get("code")
-                return self._explain(code if isinstance(code, int) else 500, headers, text, body), False
-            return self._dialect.answer(value), False
+            if error := self._dialect.error(value):  # routers answer so if their own request failed
+                code = error.get("code") if isinstance(error, dict) else None
+                status = code if isinstance(code, int) and code >= 400 else 500
+                return self._explain(status, headers, json.dumps({"error": error}), body), "choices" in value
+            answer = self._dialect.answer(value)
+            if (finish := answer.usage.finish) in BROKEN_OFF:
+                return RequestFailure(Meaning.RETRY, f"it broke the reply off: {finish}"), True
+            return answer, False
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
             return RequestFailure(
                 Meaning.RETRY, f"its answer is not of this protocol: {type(error).__name__} {error}"
@@ -231,11 +240,11 @@ class ApiClient:
             logger.warning("%s refuses %s, which is left out: %s", self._where, failure.field, failure.message)
         self._refused.add(failure.field)
 
-    def _stop_if_final(self, failure: RequestFailure) -> None:
+    def _stop_if_final(self, failure: RequestFailure, request: ChatRequest) -> None:
         """Raise the error for a failure that no retry can change.
 
         A request that the server refuses before it answered any other one may point to a wrong setting. So its episode
-        is played again later, and the third such request stops.
+        is played again later, and the third such request stops. A value that the server does not allow stops at once.
         """
         if failure.meaning is Meaning.CONTEXT:
             raise ContextLimitError(f"{self._where} refuses the length of the conversation: {failure.message}")
@@ -243,6 +252,11 @@ class ApiClient:
             raise ConfigError(f"{self._where}: {failure.message}")
         unsure = failure.meaning is Meaning.REFUSED and failure.kind != CONTENT_FILTER and not self._answered
         self._first_refusals += unsure
+        if unsure and failure.field:
+            raise ConfigError(
+                f"{OWN_FIELDS[failure.field]}={request.sampling[failure.field]:g} is not allowed by {self._where}: "
+                f"{failure.message.rstrip('.')}. Set a value that the server allows."
+            )
         if failure.meaning is Meaning.NO_MODEL or (unsure and self._first_refusals >= MAX_FIRST_REFUSALS):
             raise ConfigError(f"{self._where}: {failure.message.rstrip('.')}. {self._hint}")
         if unsure:

@@ -16,6 +16,8 @@ MAX_CHARS = 300
 """Most characters of a server's message that are read and shown; a longer one may repeat the request."""
 RETRIED = frozenset({408, 409, 425, 429})
 """Status codes below 500 after which the same request may succeed later."""
+BROKEN_OFF = frozenset({"abort", "error", "insufficient_system_resource", "network_error"})
+"""Finish reasons of a server that failed during a reply: of vLLM and SGLang, OpenRouter, DeepSeek and Z.AI."""
 DROPPABLE = ("seed", "parallel_tool_calls", "top_p", "temperature")
 """Fields that a request can do without, in the order in which they are left out. A message that refuses the pair of
 `temperature` and `top_p` names both."""
@@ -34,6 +36,14 @@ NOT_ACCEPTED = (
     r"(unknown|unexpected|invalid|unsupported) (parameter|field|argument|value|key|option|keyword)"
 )
 """Words of a message that refuses a field; a message may also repeat a prompt that contains the field's name."""
+SAMPLING = ("temperature", "top_p")
+"""Fields whose value a person chooses."""
+OUT_OF_RANGE = re.compile(
+    r"\b(range|between|(above|below) (the )?(max|min)|at (most|least)|(less|greater|more|higher|lower) than|positive|"
+    r"non-negative)|[<>]=? ?-?\d|\bin [\[(]",
+    re.IGNORECASE,
+)
+"""Words of a message that refuses a value, and not the field."""
 UNKNOWN_FIELD = re.compile(
     rf"{NOT_ACCEPTED}|forbidden|additional propert|unrecogni[sz]ed|unknown name|must not|should not|"
     r"cannot (find|contain|have)|input should be|is (invalid|unsupported)",
@@ -83,7 +93,8 @@ class RequestFailure:
 
     Attributes:
         wait_s: seconds that the server asks to wait; None if it does not say.
-        field: refused field, for `REFUSED_FIELD`; that of a message begins with `echo.PREFIX`.
+        field: refused field, for `REFUSED_FIELD`; that of a message begins with `echo.PREFIX`. For `REFUSED` the field
+            of `SAMPLING` whose value is out of the server's range, if that is the reason.
         kind: name of a refusal, for `REFUSED`: `content filter`, or the status, such as `status 400`.
     """
 
@@ -124,7 +135,8 @@ def explain_status(
         return RequestFailure(Meaning.NO_MODEL, said)
     if status == 413 or "context_length_exceeded" in codes or CONTEXT.search(message):
         return RequestFailure(Meaning.CONTEXT, said)
-    if field := _refused_field(message, parameter, body):
+    out_of_range = _out_of_range(message, parameter, body)
+    if field := _refused_field(message, parameter, set(body) - {out_of_range}):
         return RequestFailure(Meaning.REFUSED_FIELD, said, field=field)
     if filtered:
         return RequestFailure(Meaning.REFUSED, said, kind=CONTENT_FILTER)
@@ -136,7 +148,7 @@ def explain_status(
             f"the model does not call functions, which agent.name=tools needs ({said}). Choose another agent, such as "
             "agent.name=react, or start the server with function calling.",
         )
-    return RequestFailure(Meaning.REFUSED, said, kind=f"status {status}")
+    return RequestFailure(Meaning.REFUSED, said, field=out_of_range, kind=f"status {status}")
 
 
 def _refused_in_message(message: str, parameter: str, extra: Collection[str]) -> str:
@@ -158,12 +170,26 @@ def _refused_field(message: str, parameter: str, body: Collection[str]) -> str:
     return next((name for name in DROPPABLE if name in body and _refuses(message, name)), "")
 
 
+def _out_of_range(message: str, parameter: str, body: Collection[str]) -> str:
+    """Return the field of `SAMPLING` of which a server refuses the value and allows others; "" for other errors."""
+    for name in (name for name in SAMPLING if name in body):
+        field = re.compile(rf"\b{name}\b", re.IGNORECASE)
+        said = " ".join(one for one in _sentences(message) if parameter == name or field.search(one))
+        if OUT_OF_RANGE.search(said) and not re.search(NOT_ACCEPTED, said, re.IGNORECASE):
+            return name
+    return ""
+
+
 def _refuses(message: str, field: str) -> bool:
     """Return True if a message names a field as such: in quotes, or in a sentence that says that it is refused."""
     if re.search(rf"""(?<!\w)(["'`]){field}\1""", message):
         return True
-    sentences = re.split(r"(?<=[.;!?])\s", message)
-    return any(re.search(rf"\b{field}\b", one) and re.search(NOT_ACCEPTED, one, re.IGNORECASE) for one in sentences)
+    named = (one for one in _sentences(message) if re.search(rf"\b{field}\b", one))
+    return any(re.search(NOT_ACCEPTED, one, re.IGNORECASE) for one in named)
+
+
+def _sentences(message: str) -> list[str]:
+    return re.split(r"(?<=[.;!?])\s", message)
 
 
 def _read_error(text: str) -> tuple[str, frozenset[str], str]:

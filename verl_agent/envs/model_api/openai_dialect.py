@@ -51,6 +51,11 @@ class OpenAiDialect(ApiDialect):
         return body | dict(request.options or {})
 
     @override
+    def error(self, value: Any) -> Any:
+        """A router has the error of the server behind it in the choice, if that one failed after it had begun."""
+        return value.get("error") or value["choices"][0].get("error")
+
+    @override
     def answer(self, value: Any) -> ApiReply:
         """The message goes back as it is, but for fields that are null, which requests may not have."""
         choice = value["choices"][0]

@@ -43,13 +43,14 @@ class Totals:
     finishes: Mapping[str, int]
 
 
-def request_key(name: str, request: ChatRequest, position: int) -> str:
+def request_key(source: str, request: ChatRequest, position: int) -> str:
     """Return the key of a reply: a hash of the request and of its position in the evaluation.
 
     Args:
+        source: server and model that are asked, see `ApiSettings.source`.
         position: number of the turn's position, which differs between samples and attempts of equal content.
     """
-    content = json.dumps([name, asdict(request), position], sort_keys=True, default=str)
+    content = json.dumps([source, asdict(request), position], sort_keys=True, default=str)
     return sha256(content.encode()).hexdigest()[:32]
 
 

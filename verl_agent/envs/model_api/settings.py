@@ -123,6 +123,11 @@ class ApiSettings:
         """Name of the policy in records and folders, for example `openai:gpt-4o-mini`."""
         return f"{self.kind}:{self.name}"
 
+    @property
+    def source(self) -> str:
+        """Origin of replies: the label, with the URL of a server that is not the vendor's own."""
+        return self.label if self.url == VENDORS[self.kind or "openai"][0] else f"{self.label}@{self.url}"
+
 
 def api_settings(values: Any, path: str | None) -> ApiSettings | None:
     """Build section `model.api`; None if `model.path` names the policy.

@@ -191,8 +191,6 @@ class Request:
 
     def _refused_text(self, text: str) -> CallError | None:
         """Return the answer to a text that does not have the schema of the request."""
-        from referencing.exceptions import Unresolvable
-
         assert self.schema is not None  # of the caller
         try:
             value = read_json(text)
@@ -200,7 +198,7 @@ class Request:
             return CallError((BROKEN_JSON,), f"The reply is no JSON: {error}.{self.directive}")
         try:
             wrong = next(JsonSchema(self.schema or {"type": "object"}).errors(value), None)
-        except (RecursionError, ArithmeticError, Unresolvable) as error:  # no end, or too large a number
+        except RecursionError as error:  # the schema is nested too deeply
             return CallError((WRONG,), f"The reply cannot be checked by its schema: {error!r:.200}.{self.directive}")
         return wrong and CallError(
             (WRONG,), f"The reply does not have its schema: {wrong.message:.300}.{self.directive}"

@@ -123,8 +123,8 @@ def read_inspect(value: Json, beside: Json, settings: ImportSettings) -> Read:
     )
     episode.left_out.update(unread)
     episode.choose(_scores(optional(value, "scores", dict)), settings.score)
-    read = ("id", "epoch", "input", "messages", "output", "scores", "error", "limit", "started_at", "total_time")
-    episode.count(value, (*read, "attachments"))
+    read = ("id", "uuid", "epoch", "input", "messages", "output", "scores", "error", "limit", "attachments")
+    episode.count(value, (*read, "started_at", "total_time"))
     return episode
 
 

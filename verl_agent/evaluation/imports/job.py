@@ -64,7 +64,7 @@ def import_records(path: Path, name: str, into: Path, settings: ImportSettings) 
                     records.write(json.dumps(_record(text, name, settings, found, samples)) + "\n")
                 except RefusedError as error:
                     found.refused[error.kind] += 1
-                    refused.write(f"{text.source}: {one_line(str(error))}\n")
+                    refused.write(one_line(f"{text.source}: {error}") + "\n")
         if not found.episodes:
             first = drafts[1].read_text(encoding="utf-8").partition("\n")[0]
             first = first or ", ".join(f"left out is {one}" for one in found.left_out) or "it is empty"

@@ -5,6 +5,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
@@ -16,6 +17,9 @@ from verl_agent.evaluation.imports.values import Json, RefusedError, optional, r
 
 ZSTD, LOCAL_HEADER = 93, 30
 """Number of the compression, and bytes of a member's header, in the format of zip files."""
+
+REPEATED = "sample that an earlier log has, too"
+"""Name under which a sample is left out that a retry of Inspect has copied, with its `uuid`, into the next log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +99,20 @@ def traces_of(path: Path) -> Iterator[Found]:
 
 
 def samples_of(path: Path) -> Iterator[Found]:
-    """Yield the samples of a log of Inspect, or of the logs in a folder.
+    """Yield the samples of a log of Inspect, or of the logs in a folder, of which each sample counts once.
 
     Raises:
         ConfigError: a file is no log, is damaged, or is compressed in a way that this Python cannot read.
     """
+    known = set[str]()
     for file in sorted([*path.rglob("*.eval"), *path.rglob("*.json")]) if path.is_dir() else [path]:
         samples = 0
         try:
             for sample in _members(file) if file.suffix != ".json" else _listed(file):
                 samples += 1
-                yield sample
+                identity = str(sample.text.get("uuid") or "") if isinstance(sample.text, dict) else ""
+                yield replace(sample, left_out=REPEATED) if identity in known else sample
+                known |= {identity} - {""}
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"{file} is compressed with zstd, which needs the package {error.name}. Install it: "
@@ -135,7 +142,10 @@ def _members(file: Path) -> Iterator[Found]:
         beside = _eval(json.loads(_content(archive, head))) if head else {}
         for name, member in members.items():
             if name.startswith("samples/"):
-                yield Found(f"{file.name}, {name}", _content(archive, member), beside)
+                text: Any = _content(archive, member)
+                with suppress(ValueError):  # the import refuses it, with the reason
+                    text = read_json(text.decode("utf-8-sig"))
+                yield Found(f"{file.name}, {name}", text, beside)
 
 
 def _eval(log: Any) -> Json:

@@ -2,14 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from verl_agent.evaluation.report import plain_table
-from verl_agent.evaluation.suite.run import SuiteOutcome, outcome_of_report
+from verl_agent.evaluation.suite.run import OTHER_MODEL, SuiteOutcome, outcome_of_report, played_model
 from verl_agent.evaluation.suite.settings import Suite
 from verl_agent.evaluation.training_differences import run_of_model
 from verl_agent.results.folder import REPORT, planned_records, read_report
@@ -18,13 +19,15 @@ from verl_agent.results.leaderboard_report import FEW, to_cell
 from verl_agent.results.report_files import escaped, markdown_table, write_report
 from verl_agent.results.results import ALL, CategoryResult, summarize
 from verl_agent.results.statistics import MIN_TASKS, Estimate, macro_mean
-from verl_agent.runs.identity import read_settings
+from verl_agent.runs.identity import differences, read_settings
 from verl_agent.terminal import styled
 from verl_agent.trace.provenance import read_json
 
 SUITE_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
 JSON = "suite.json"
+WITH_RESULT = ("played", "partial")
+"""Statuses of evaluations with a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +208,7 @@ def _text(row: SuiteRow) -> str:
 
 
 def _results(outcome: SuiteOutcome) -> list[CategoryResult]:
-    if outcome.status not in ("played", "partial"):
+    if outcome.status not in WITH_RESULT:
         return []
     count_operated = read_report(outcome.folder)["config"]["evaluation"].get("count_operated", False)
     return summarize(planned_records(outcome.folder), count_operated)
@@ -224,7 +227,7 @@ def with_earlier(suite: Suite, outcomes: Sequence[SuiteOutcome], into: Path) -> 
     """Return the outcomes of a run and, for all other evaluations and models, those that the folder holds.
 
     Results are read again from the folders of the evaluations. `suite.json` has the reasons for which the others were
-    skipped or failed.
+    skipped or failed. Results of another model with the same name, or of other weights, count as failed.
 
     Returns:
         The outcomes in the order of the suite's file, and of each evaluation those of this run first.
@@ -244,6 +247,12 @@ def with_earlier(suite: Suite, outcomes: Sequence[SuiteOutcome], into: Path) -> 
                 found[model, name] = outcome_of_report(model, name, env, folder)
             elif (model, name) in unplayed:
                 found[model, name] = unplayed[model, name]
+    first: dict[str, Mapping[str, Any]] = {}
+    for key, one in list(found.items()):  # those of this run first
+        if one.status in WITH_RESULT:
+            own = played_model(one.folder)
+            if any(differences(first.setdefault(one.model, own), own)):
+                found[key] = replace(one, status="failed", reason=OTHER_MODEL)
     return [found[model, name] for name in suite.listed for model in models if (model, name) in found]
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from verl_agent.config.keys import literal
 from verl_agent.errors import ConfigError, EnvError
@@ -22,6 +22,8 @@ from verl_agent.terminal import Console, say
 
 PROGRAM = (sys.executable, "-m", "verl_agent.commands.evaluate")
 Status = Literal["played", "partial", "skipped", "failed"]
+OTHER_MODEL = "its folder holds results of another model or of other weights"
+"""Reason for which results are not those of the model of their column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def play_suite(suite: Suite, models: Mapping[str, Sequence[str]], into: Path, co
         given = [*replace(suite, common=overrides).overrides(name), f"evaluation.output_dir={literal(str(folder))}"]
         code = run_command([*PROGRAM, *location, *given])
         if code and (folder / REPORT).is_file() and not plays_model(folder, config):
-            reason = f"it ended with status {code}; its folder holds results of another model or of other weights"
+            reason = f"it ended with status {code}; {OTHER_MODEL}"
             outcomes.append(SuiteOutcome(model, name, env, folder, "failed", reason))
             continue
         outcomes.append(outcome_of_report(model, name, env, folder, code))
@@ -154,8 +156,18 @@ def plays_model(folder: Path, config: EvaluationConfig) -> bool:
             model = resolve_model(model, "model.path")
         except ConfigError:
             return False
-    recorded = {**read_settings(folder, SETTINGS), "model": read_report(folder, "model")["model"]}
-    return not list(differences(recorded, model_identity(config, model)))
+    server = {} if config.api is None else {"model.api": {"base_url": config.api.base_url}}
+    return not list(differences(played_model(folder), {**model_identity(config, model), **server}))
+
+
+def played_model(folder: Path) -> dict[str, Any]:
+    """Return name, weight files and server of the model whose results a folder holds, as far as they are recorded."""
+    settings, found = read_settings(folder, SETTINGS), {"model": read_report(folder, "model")["model"]}
+    if "weights" in settings:
+        found["weights"] = settings["weights"]
+    if "model.api" in settings:
+        found["model.api"] = {"base_url": settings["model.api"]["base_url"]}
+    return found
 
 
 def outcome_of_report(model: str, name: str, env: str, folder: Path, code: int = 0) -> SuiteOutcome:

@@ -38,8 +38,10 @@ class Settings:
 
     def checksum(self) -> str:
         """Return a short checksum of the settings on which samples depend, beside model, sampling and turn limit."""
-        run, data = self.config.run, self.config.data
-        parts = [asdict(part) for part in (run.agent, run.episode, data)]
+        run, data, api = self.config.run, self.config.data, self.config.api
+        parts: list[Any] = [asdict(part) for part in (run.agent, run.episode, data)]
+        if api is not None:
+            parts += [api.source, api.max_output_tokens, api.options]
         rules = [asdict(rule) for rule in self.rules]
         text = json.dumps([run.env.name, run.env.options, *parts, *rules], sort_keys=True, default=str)
         return f"{zlib.crc32(text.encode()):08x}"

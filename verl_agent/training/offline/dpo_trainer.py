@@ -13,7 +13,6 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.workers.engine_workers import TrainingWorker, TrainingWorkerConfig
 
-from verl_agent.models.resolve import weights_on_disk
 from verl_agent.runs.identity import read_settings
 from verl_agent.trace.provenance import read_json, write_json_atomically
 from verl_agent.training.offline.encoding import PairDataset, collate_pairs
@@ -66,7 +65,8 @@ def dpo_losses(policy_2B: Tensor, reference_2B: Tensor, beta: float) -> tuple[Te
 PAIR = 2
 """Number of rows that verl must keep in one micro-batch (`force_group_size`)."""
 REFERENCE = "reference.json"
-"""File in a run's folder with the log-probs of the reference model, and a hash of the pairs, settings and weights."""
+"""File in a run's folder with the log-probs of the reference model, and a hash of the pairs and of the settings, which
+identify its weights."""
 
 
 def preference_loss(
@@ -157,7 +157,7 @@ class PreferenceTrainer(SupervisedTrainer):
         cache = self.plan.schedule.folder / REFERENCE
         data = [dataset for dataset in (self.train_dataset, self.val_dataset) if dataset is not None]
         names = [name for dataset in data for name in dataset.fingerprints]
-        source = content_hash([names, read_settings(cache.parent), weights_on_disk(self.plan.actor.path)])
+        source = content_hash([names, read_settings(cache.parent)])
         scores_N2 = self._read_reference(cache, source)
         if scores_N2 is None:
             scores_N2 = torch.cat([self._score(dataset) for dataset in data])

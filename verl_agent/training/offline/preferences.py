@@ -116,8 +116,8 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
 
     Seats of an arena have prompts of their own, so each is paired with itself.
 
-    Equal conversations count once, and no episode is in two pairs. The result does not depend on the order of the
-    records.
+    Equal conversations count once, with the best of their rewards, and no episode is in two pairs. The result does not
+    depend on the order of the records.
 
     Raises:
         ConfigError: two episodes of a task begin with different prompts, or no pair can be made.
@@ -127,7 +127,10 @@ def make_pairs(records: Iterable[EpisodeRecord], settings: PreferenceSettings) -
     by_task: dict[tuple[TaskKey, str], dict[str, EpisodeRecord]] = defaultdict(dict)
     for record in records:
         task, seat = task_key(record), str(record["data"].get(SEAT, ""))
-        by_task[task, seat].setdefault(content_hash(conversation(record)), record)
+        equal, told = by_task[task, seat], content_hash(conversation(record))
+        other = equal.setdefault(told, record)
+        if other is not record:
+            equal[told] = min(other, record, key=lambda entry: (-entry["reward"], content_hash(entry)))
     pairs: list[Pair] = []
     for (task, _), episodes in sorted(by_task.items()):
         ranked = [episodes[name] for name in sorted(episodes, key=lambda name: (-episodes[name]["reward"], name))]

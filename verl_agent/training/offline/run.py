@@ -42,7 +42,7 @@ from verl_agent.training.preflight.computation import check_computation
 from verl_agent.training.preflight.estimates import FLOPS, offline_gb, shape_of, spell
 from verl_agent.training.preflight.machine import cpu_flops
 from verl_agent.training.preflight.ranks import check_torchrun_ranks
-from verl_agent.training.verl_config import to_verl_offline
+from verl_agent.training.verl_config import reference_weights, to_verl_offline
 
 POLL_S = 0.5
 LINE_S = 10.0
@@ -102,6 +102,7 @@ class OfflineTraining(TrainingJob):
             **self.plan.values,
             **rows.facts,
             **check_play(self.plan, rows.recorded),
+            **(reference_weights(self.model_key, model.path) if self.plan.has_pairs else {}),
         }
         self.checkpoint_gb = checkpoint_gb(parameters(model.path), list(model.checkpoint["save_contents"]))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config
+from verl_agent.models.lora import check_adapters
 from verl_agent.models.miniature import VOCABULARY, miniature
 
 LENGTHS = (13, 1, 17, 9)
@@ -48,9 +49,10 @@ def check_computation(key: str, model: Mapping[str, Any], longest: int, *, may_b
     Raises:
         ConfigError: the run would compute something else than the model.
     """
+    check_adapters(key, model, may_be_random=may_be_random)
     override = dict(model.get("override_config") or {})
     attention = override.pop("attn_implementation", None) or "flash_attention_2"
-    config = load_config(model["path"], f"{key}.path")
+    config = load_config(model.get("hf_config_path") or model["path"], f"{key}.path")
     for name, value in override.items():
         setattr(config.get_text_config() if hasattr(config.get_text_config(), name) else config, name, value)
     kind = config.model_type

@@ -21,6 +21,7 @@ from verl_agent.rollout.control_tokens import encode_content
 from verl_agent.rollout.limits import template_tokens
 from verl_agent.rollout.oracle import oracle_policy, play_oracle
 from verl_agent.training.preflight.estimates import MeanEpisode
+from verl_agent.training.preflight.prompts import policy_tokenizer
 
 MOST_TURNS = 200
 """Turn limit of the oracle's episodes."""
@@ -127,7 +128,7 @@ def mean_episode(plan: RunPlan) -> MeanEpisode | None:
 
     None if one of them has no oracle that solves tasks in time: this is for a line of an estimate, and stops no run.
     """
-    tokenizer = load_tokenizer(plan.actor.tokenizer_path, "actor_rollout_ref.model.path")
+    tokenizer = policy_tokenizer(plan)
     try:
         found = [(one, measure_oracle(one, tokenizer, SAMPLE, SAMPLE_S)) for one in plan.envs]
     except AgentError:

@@ -185,6 +185,17 @@ def checked_counter(
     return token_counter(builder, new_agent)
 
 
+def policy_tokenizer(plan: RunPlan) -> Any:
+    """Return the tokenizer of the policy, with the chat template of the run.
+
+    Raises:
+        ConfigError: it does not load.
+    """
+    model = plan.actor.model
+    key = "tokenizer_path" if model.get("tokenizer_path") else "path"
+    return load_tokenizer(plan.actor.tokenizer_path, f"{plan.actor.model_key}.{key}", model.get("custom_chat_template"))
+
+
 def check_lengths(plan: RunPlan, report: Callable[[str], None]) -> None:
     """Check that an episode fits into the model's context, and that its turns fit into the response.
 
@@ -198,7 +209,7 @@ def check_lengths(plan: RunPlan, report: Callable[[str], None]) -> None:
     check_context(known, plan.lengths.prompt, response, f"{key}={path!r}")
     around = 1
     with suppress(ConfigError):  # `check_prompts` raises it again
-        around = template_tokens(load_tokenizer(plan.actor.tokenizer_path, key))
+        around = template_tokens(policy_tokenizer(plan))
     for one in envs:
         if one.new_agent().context.edits:
             continue
@@ -222,13 +233,11 @@ def check_prompts(plan: RunPlan, run_env: RunEnv, report: Callable[[str], None])
     """
     from verl_agent.rollout.chat_template import describe_role_marks
 
-    path, budget = plan.actor.path, plan.lengths.prompt
-    key, own = "actor_rollout_ref.model.path", plan.actor.tokenizer_path
+    path, budget, key = plan.actor.path, plan.lengths.prompt, "actor_rollout_ref.model.path"
     model_config = load_config(path, key)
     check_portable(model_config, f"{key}={path!r}")
-    tokenizer = load_tokenizer(own, key if own == path else "actor_rollout_ref.model.tokenizer_path")
-    if not plan.value("actor_rollout_ref.model.custom_chat_template"):
-        check_template_options(tokenizer, plan.lengths.template_options or ())
+    tokenizer = policy_tokenizer(plan)
+    check_template_options(tokenizer, plan.lengths.template_options or ())
     count = checked_counter(tokenizer, model_config.model_type, run_env.new_agent, plan.lengths.template_options)
     if warning := describe_role_marks(tokenizer, plan.lengths.template_options):
         report(warning)

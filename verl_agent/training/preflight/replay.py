@@ -11,9 +11,10 @@ from verl_agent.envs.hosts.local import local_pool
 from verl_agent.envs.session import PooledEnv
 from verl_agent.envs.tasks import sample_tasks
 from verl_agent.errors import ConfigError, counted
-from verl_agent.models.hf import load_config, load_tokenizer
+from verl_agent.models.hf import load_config
 from verl_agent.rollout.episode import Course, GivenReplies, play_once
 from verl_agent.rollout.sessions import RecoveringSession
+from verl_agent.training.preflight.prompts import policy_tokenizer
 from verl_agent.training.solved_episodes import SolvedEpisodes
 from verl_agent.types import Episode, TaskItem
 
@@ -123,9 +124,8 @@ def _prompt_tokens(plan: RunPlan, agent: Agent, episode: Episode) -> int:
     from verl_agent.rollout.chat_template import choose_builder
     from verl_agent.rollout.tokens import EpisodeTokens
 
-    key = "actor_rollout_ref.model.path"
-    tokenizer, config = load_tokenizer(plan.actor.tokenizer_path, key), load_config(plan.actor.path, key)
-    builder = choose_builder(tokenizer, config.model_type, plan.lengths.template_options)
+    config = load_config(plan.actor.path, "actor_rollout_ref.model.path")
+    builder = choose_builder(policy_tokenizer(plan), config.model_type, plan.lengths.template_options)
     tokens = EpisodeTokens(builder, -1, agent.tools, agent.marks)
     tokens.add_messages(episode.messages[: episode.prompt_length])
     return len(tokens.ids)

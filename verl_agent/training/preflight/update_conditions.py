@@ -11,6 +11,7 @@ from pydantic import Field
 
 from verl_agent.config.algorithms import CRITICS, ESTIMATOR, KNOWN_LOSSES, LOSS
 from verl_agent.config.catalogue import SET
+from verl_agent.config.keys import leaves
 from verl_agent.training.preflight.conditions import Condition, Get, Where
 
 LOSS_MEANS = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-sum-norm", "seq-mean-token-mean"]
@@ -81,6 +82,12 @@ def _sampled_log_probs(mode: Any, get: Get) -> bool:
     return mode == PROCESSED or (mode in (RAW, None) and get(f"{ROLLOUT}.temperature") == 1)
 
 
+def _of_update_alone(override: Any, get: Get) -> bool:
+    """Allow overrides that change how an update computes the model, and not which model an engine plays."""
+    names = [key.rpartition(".")[2] for key, _ in leaves(override or {})]
+    return all(name in ("", "attn_implementation") or "drop" in name or "jitter" in name for name in names)
+
+
 def _betas(value: Any, get: Get) -> bool:
     return len(value) == 2 and all(isinstance(beta, int | float) and 0 <= beta < 1 for beta in value)
 
@@ -135,6 +142,12 @@ UPDATE_CONDITIONS: tuple[Condition, ...] = (
                 "It changes the sampled tokens or their log-probs, and the loss does not know of it. Leave it out.",
                 {f"{ROLLOUT}.name": [engine]})
       for engine, names in ENGINE_KWARGS.items() for name in names),
+    *(Condition(f"actor_rollout_ref.model.{key}", allowed,
+                "The engine reads config.json of the model's folder and would play another model than the update "
+                "trains. Write the value there, and set actor_rollout_ref.model.path to that folder.")
+      for key, allowed in (
+          ("override_config", Where("attn_implementation, and names with drop or jitter", _of_update_alone)),
+          ("hf_config_path", NoneType))),
     Condition(f"{ROLLOUT}.full_determinism", Off,
               "It gives all samples of a task the same seed, so that they are equal and nothing is learnt. data.seed "
               "chooses the order of tasks and the random numbers."),

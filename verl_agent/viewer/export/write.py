@@ -53,7 +53,8 @@ def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int
         limit: most episodes of each run; None for all, on a page for `MAX_ON_PAGE`.
 
     Raises:
-        ConfigError: the format is unknown, no episode is selected, or the file cannot be written.
+        ConfigError: the format is unknown, no episode is selected, the file cannot be written, or it would be read as
+            further episodes of the same sources.
     """
     if to.suffix not in FORMATS:
         raise ConfigError(f"--export {to} ends with {to.suffix!r}. Allowed: {', '.join(FORMATS)}.")
@@ -63,6 +64,8 @@ def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int
     draft = to.with_name(f".{to.stem}.part{to.suffix}")
     state = ViewerState(paths)
     try:
+        if to.suffix == ".jsonl":
+            _check_place(to, list(state.opened.values()), paths)
         for opened in state.opened.values():
             opened.index.update()
         if not any(count_episodes(opened.index, chosen, replaced=False) for opened in state.opened.values()):
@@ -76,6 +79,18 @@ def export_episodes(paths: Sequence[Path], to: Path, where: str = "", limit: int
         draft.unlink(missing_ok=True)
         state.close()
     return count
+
+
+def _check_place(to: Path, sources: Sequence[OpenedSource], paths: Sequence[Path]) -> None:
+    """Check that no file or folder that is read holds the file of records: each episode would count twice."""
+    opened = {one.source.path: one.source for one in sources}
+    read = [path if path.is_file() else source.records for path, source in opened.items()]
+    read += [path for path in (Path(one).resolve() for one in paths) if path not in opened]  # folders of runs
+    if place := next((place for place in read if to.resolve().is_relative_to(place)), None):
+        raise ConfigError(
+            f"--export {to} is not allowed: the viewer reads the records of {place}, so each exported episode would "
+            "count twice. Choose a file outside of it."
+        )
 
 
 def _nothing_selected(sources: Sequence[OpenedSource], paths: Sequence[Path], where: str) -> ConfigError:

@@ -53,6 +53,9 @@ class Ranks(IntEnum):
     LOW, MIDDLE, HIGH, HIGHEST = 10, 20, 30, 40
 
 
+DOORS = "MiniGrid-DoorKey-5x5-v0"
+
+
 def registered(name, **attributes):
     """Register a class of `Pier` with other attributes, and return its id."""
     gymnasium.register(name, entry_point=type("Pier", (Pier,), attributes))
@@ -142,10 +145,25 @@ def test_each_seed_draws_a_map_of_frozen_lake():
 
 def test_minigrid_describes_its_view_in_words():
     pytest.importorskip("minigrid")
-    prompt, steps = play("MiniGrid-DoorKey-5x5-v0", "left", "toggle")
+    prompt, steps = play(DOORS, "left", "toggle")
     assert prompt[1].startswith("Mission: use the key to open the door")
     assert "You see: yellow key 1 right." in prompt[1]
     assert steps[0].observation != prompt[1]
+
+
+def test_minigrid_in_a_wrapper_is_described_only_where_its_image_is_the_agents_view():
+    wrappers = pytest.importorskip("minigrid.wrappers")
+
+    def wrapped(name, wrapper):
+        gymnasium.register(name, entry_point=lambda **options: wrapper(gymnasium.make(DOORS, **options)))
+        return name
+
+    smaller = wrapped("port/Smaller-v0", lambda env: wrappers.ViewSizeWrapper(env, 5))
+    assert "You see: yellow key 1 right." in play(smaller)[0][1]
+    for kind in ("FullyObsWrapper", "RGBImgPartialObsWrapper", "OneHotPartialObsWrapper"):
+        other = wrapped(f"port/{kind}-v0", getattr(wrappers, kind))
+        with pytest.raises(ConfigError, match=rf"names='{other}' is not for text: observation\['image'\] is an array"):
+            Gymnasium(other)
 
 
 def test_an_id_with_a_namespace_has_no_rules_names_and_rewards_of_the_classic():
@@ -232,6 +250,10 @@ def test_observations_that_no_text_holds_have_a_reason(space, reason):
         (spaces.Discrete(3, start=5), "2", None),
         (spaces.Discrete(2), "1 0", None),
         (spaces.Discrete(2), "-1", None),
+        *((spaces.Discrete(4), text, None) for text in ("- 3", "0 1-2", "2, -", "3 99999999999", "3 \u0664", "1-", "")),
+        (spaces.Discrete(4), "[3]", 3),
+        (spaces.MultiDiscrete([2, 3]), "1 - 2", None),
+        (spaces.MultiDiscrete([2, 3]), "1,2,", [1, 2]),
         (spaces.MultiDiscrete([2, 3]), "(1, 2)", [1, 2]),
         (spaces.MultiDiscrete([2, 3]), "1, 3", None),
         (spaces.MultiBinary(2), "1 1", [1, 1]),
@@ -254,7 +276,7 @@ def test_numbers_are_written_with_three_decimals_and_parts_by_name():
     assert observation_text((1, 0.5), ("x", "y")) == "x: 1\ny: 0.500"
 
 
-@pytest.mark.parametrize("name", ["Taxi-v4", "Blackjack-v1", "MiniGrid-DoorKey-5x5-v0"])
+@pytest.mark.parametrize("name", ["Taxi-v4", "Blackjack-v1", DOORS])
 def test_environments_keep_the_contract(name):
     if name.startswith("MiniGrid"):
         pytest.importorskip("minigrid")

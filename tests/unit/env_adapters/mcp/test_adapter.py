@@ -41,6 +41,16 @@ def test_a_check_reads_task_and_answer_and_one_that_cannot_run_is_an_environment
         play(make(check="no-such-program-here"), FINISH)
 
 
+@pytest.mark.parametrize("sandbox", ["", "bubblewrap"])
+@pytest.mark.parametrize("check", ["bash missing.sh", "./stored", " sh -c 'exit 127'", "(exit 126)"])
+def test_a_check_that_misses_a_file_of_the_policy_earns_nothing(make, check, sandbox):
+    try:
+        ended = play(make(check=check, sandbox=sandbox), PUT, FINISH)[1]
+    except ConfigError as error:
+        pytest.skip(str(error))
+    assert (ended.reward, ended.terminated, ended.observation) == (0.0, True, "The check does not pass.")
+
+
 def test_a_function_gives_the_reward(make):
     env = make(reward="tests.support.mcp_servers.rewards:score")
     assert play(env, PUT, ToolCall("finish", {"answer": "Store right."}))[1].reward == 0.75

@@ -3,6 +3,9 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -89,18 +92,64 @@ def test_json_lines_that_are_no_answers_are_stray_output(make):
     assert step.info["stray_output"] == 16.0
 
 
-@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
-def test_an_answer_of_a_url_that_is_no_result_is_an_environment_error(make, kind):
-    with subprocess.Popen(
-        [sys.executable, str(SERVERS / "web.py"), kind], stdout=subprocess.PIPE, text=True
-    ) as process:
+@contextmanager
+def web(*arguments: str) -> Iterator[dict[str, Any]]:
+    """Start the server behind a URL, and yield the environment's servers."""
+    command = [sys.executable, str(SERVERS / "web.py"), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            env = make({"one": {"url": process.stdout.readline().strip()}})
-            with pytest.raises(EnvError, match=r"'one': its answer to 'put' is no result of MCP: Failed"):
-                play(env, PUT)
+            yield {"one": {"url": process.stdout.readline().strip()}}
         finally:
             process.kill()
+
+
+def error(code: int, message: str) -> str:
+    return json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["application/json"], "Failed to parse"),
+        (["text/event-stream"], "Failed to parse"),
+        (["text/html"], "Unexpected content type: text/html"),
+        (["text/html", "401", "Log in"], "Server returned an error response"),
+        (["text/html", "502", "Bad gateway"], "Server returned an error response"),
+        (["text/html", "404", "Lost"], "Not Found"),
+        (["text/html", "404", "Lost", "session"], "Session terminated"),
+        (["application/json", "404", error(-32600, "Session not found"), "session"], "Session not found"),
+        (["application/json", "404", error(-32001, "Session not found"), "session"], "Session not found"),
+        (["application/json", "404", error(-32600, "Not Found: Session has been terminated")], "Not Found: Session"),
+        (["application/json", "400", error(-32000, "Bad Request: Server not initialized")], "Bad Request: Server"),
+    ],
+)
+def test_a_failure_of_the_service_behind_a_url_is_an_environment_error(make, arguments, message):
+    with web(*arguments) as servers, pytest.raises(EnvError, match=f"answer to 'put' is no result of MCP: {message}"):
+        play(make(servers), PUT)
+
+
+def test_a_service_that_fails_a_ping_after_a_slow_call_is_an_environment_error(make):
+    with web("never", "502") as servers, pytest.raises(EnvError, match="answer to a ping is no result of MCP: Server"):
+        play(make(servers, call_s=0.5), PUT)
+    with web("never") as servers:
+        (step,) = play(make(servers, call_s=0.5), PUT)
+    assert (step.observation, dict(step.info)) == ("put failed: no answer within 0.5 seconds", {"server_error": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "measured"),
+    [
+        (-32602, "no room", "call_error_function_failed"),
+        (-32600, "no room", "server_error"),
+        (-32603, "Session not found in the calendar", "server_error"),
+    ],
+)
+def test_an_error_of_a_tool_behind_a_url_is_an_answer(make, code, message, measured):
+    with web("application/json", "400", error(code, message)) as servers:
+        (step,) = play(make(servers), PUT)
+    assert step.observation == f"put failed: {message}"
+    assert step.info[measured] == 1.0
 
 
 def test_a_slow_tool_is_an_answer_while_its_server_answers(make):

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from env_adapters.terminal.adapter import Terminal
-from env_adapters.terminal.grading import TestsFailedError
+from env_adapters.terminal.grading import RunCheck, TerminalTask, TestsFailedError
 from env_adapters.terminal.harbor import read_task, reward
-from tests.support.sandboxes import as_files, need, play
+from env_adapters.terminal.runtimes import Limits
+from tests.support.sandboxes import Dying, as_files, need, play
 from verl_agent.errors import ConfigError
 
 TOML = """
@@ -184,6 +185,14 @@ def content(data: bytes):
         ("instruction.md", content(b"x" * (2 << 20)), "instruction.md of 2097152 bytes. Allowed: at most 1048576"),
         ("tests/more", lambda path: [path.with_name(f"{n}").touch() for n in range(201)], "203 of them in tests"),
         ("tests/a\nb", content(b""), "printable"),
+        *(
+            (
+                f"tests/{name}",
+                content(b"echo 1\r\n"),
+                rf"tests/{name} with line ends of Windows.*sed -i 's/\\r\$//' \S+",
+            )
+            for name in ("test.sh", "run.sh")
+        ),
     ],
 )
 def test_a_hostile_part_is_refused_with_the_name_of_the_task(task, part, change, message):
@@ -216,6 +225,44 @@ def test_copies_stay_in_the_working_folder(task):
     for to in ("../etc/x", "/srv/task/../x"):
         (task / "environment" / "Dockerfile").write_text(f"FROM debian:12\nWORKDIR /srv/task\nCOPY in.txt {to}\n")
         assert f"`COPY in.txt {to}`" in read_task(task).missing
+
+
+@pytest.mark.parametrize(
+    ("lines", "copies"),
+    [
+        ("COPY in.txt .", ["in.txt"]),
+        ("WORKDIR /srv\nCOPY in.txt task/\nWORKDIR /srv/task", ["in.txt"]),
+        ("COPY in.txt /srv/task/a.txt\nWORKDIR /srv/task", ["a.txt"]),
+        ("WORKDIR /other\nCOPY data /srv/task/data\nWORKDIR /srv/task", ["data/more.txt"]),
+        ("WORKDIR /srv/task\nCOPY in.txt a.\nCOPY in.txt ./", ["a.", "in.txt"]),
+    ],
+)
+def test_a_copy_lands_where_the_working_folder_of_its_line_puts_it(task, lines, copies):
+    (task / "environment" / "Dockerfile").write_text(f"FROM debian:12\n{lines}\n")
+    assert (list(read_task(task).copies), read_task(task).missing) == (copies, "")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "WORKDIR /srv\nCOPY in.txt .\nWORKDIR /srv/task",
+        "COPY in.txt .\nWORKDIR /app",  # the folder of the image is another one
+        "COPY in.txt /app/\nWORKDIR /srv/task",
+        "WORKDIR /srv/task\nCOPY in.txt .\nWORKDIR /other",
+    ],
+)
+def test_a_copy_outside_of_the_last_working_folder_is_named(task, lines):
+    (task / "environment" / "Dockerfile").write_text(f"FROM debian:12\n{lines}\n")
+    assert read_task(task).copies == {}
+    assert read_task(task).missing.startswith("`COPY in.txt")
+
+
+@pytest.mark.parametrize(("ended", "expected"), [(0, 1.0), (1, 1.0), (2, 0.0)])
+def test_hidden_tests_whose_sandbox_ends_get_a_second_one(task, ended, expected):
+    """A second end counts: an error would let the agent's programs choose which episodes count."""
+    assert read_task(task).grade({}, Dying(ended), Limits()) == expected
+    generated = TerminalTask("", {}, [], [RunCheck(("/bin/cat", "out.txt"), "", "SOME WORDS")])
+    assert generated.grade({}, Dying(ended), Limits()) == expected
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +13,7 @@ from env_adapters.webarena.adapter import WebArena
 from env_adapters.webarena.browser.driver import MARK_ARGUMENT
 from env_adapters.webarena.browser.grammar import parse_action
 from env_adapters.webarena.grading.redundancy import RedundancyTracker
+from env_adapters.webarena.open_task import ScreenshotFolder
 from env_adapters.webarena.options import ViewOptions
 from tests.support.web import needs_chromium, page, serving, serving_pages
 from verl_agent.envs.hosts.host import CallLimits
@@ -260,6 +262,11 @@ def test_scroll_continues_after_a_truncated_observation():
 def test_pages_are_painted_at_full_size_only_for_screenshots(tmp_path):
     assert ViewOptions().page_view.paint_scale < 1
     assert ViewOptions(screenshots=str(tmp_path)).page_view.paint_scale == 1
+
+
+def test_a_tilde_in_the_folder_of_screenshots_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert ScreenshotFolder(Path("~/shots"), "1").folder.parent == tmp_path / "shots"
 
 
 @needs_chromium

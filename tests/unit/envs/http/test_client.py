@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from env_adapters.agentgym.adapter import AGREEMENT, DIALECTS, parse_numbers
 from env_adapters.guess_number.adapter import GuessNumber
@@ -32,7 +33,7 @@ from verl_agent.envs.http.client import HttpEnv
 from verl_agent.envs.http.task_index import TaskIndex
 from verl_agent.envs.registry import make_env
 from verl_agent.envs.session import PooledEnv
-from verl_agent.envs.tasks import check_disjoint, select_tasks
+from verl_agent.envs.tasks import check_disjoint, select_tasks, task_contents
 from verl_agent.envs.testing.check import check_adapter
 from verl_agent.errors import ConfigError, ContractError
 from verl_agent.oversight.approval import Approval, ApprovedPool
@@ -263,6 +264,49 @@ def test_servers_with_different_tasks_or_properties_raise_config_error(change):
         change(two.server.tasks)
         with pytest.raises(ConfigError, match="offer different tasks"):
             make_env("http", options("guess_number", one.url, two.url)).tasks("train")
+
+
+@pytest.mark.parametrize("change", [smaller, changed, easier])
+def test_a_server_that_is_reached_later_with_different_tasks_raises_config_error(change):
+    with ExitStack() as stack:
+        listed, same, other = (stack.enter_context(serving("guess_number", pool_of(GuessNumber))) for _ in range(3))
+        change(other.server.tasks)
+        item = make_env("http", options("guess_number", listed.url)).tasks("train")[0]
+        asyncio.run(begin(same.url, item))
+        with pytest.raises(ConfigError, match=f"{other.url} offers different tasks or options.*Serve the same version"):
+            asyncio.run(begin(other.url, item))
+        wait_until(lambda: len(other.server.sessions) == 0)
+
+
+async def begin(url: str, item: TaskItem) -> None:
+    """Begin a task on a server."""
+    session = make_env("http", options("guess_number", url)).new_session()
+    try:
+        await session.reset(item)
+    finally:
+        await session.close()
+
+
+def test_a_server_that_sends_no_digest_plays_on():
+    async def answer(socket: WebSocket) -> None:
+        await socket.accept()
+        await socket.receive_text()
+        messages = [{"role": "user", "content": "Guess."}]
+        observation = {"text": "Guess.", "metadata": {"messages": messages}}
+        data = {"observation": observation, "reward": None, "done": False}
+        await socket.send_json({"type": "observation", "data": data})
+
+    with serving_app(Starlette(routes=[WebSocketRoute("/ws", answer)])) as running:
+        asyncio.run(begin(running.url, TaskItem("guess_number", "1", {"digest": "of another server"})))
+
+
+def test_changed_tasks_of_a_server_change_the_contents_that_a_run_remembers():
+    with ExitStack() as stack:
+        first, second, other = (stack.enter_context(serving("guess_number", pool_of(GuessNumber))) for _ in range(3))
+        changed(other.server.tasks)
+        envs = [make_env("http", options("guess_number", one.url)) for one in (first, second, other)]
+        one, same, different = (task_contents(select_tasks(env, "small_train")) for env in envs)
+    assert one == same != different
 
 
 def test_a_server_that_sends_html_raises_config_error():

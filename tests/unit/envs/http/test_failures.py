@@ -11,6 +11,7 @@ import pytest
 from env_adapters.guess_number.adapter import GuessNumber
 from tests.support.http_episodes import options, solve, unused_url
 from tests.support.serving import pool_of, serving
+from tests.support.waiting import wait_until
 from verl_agent.envs.http.client import HttpEnv
 from verl_agent.envs.http.run_server import bind_listener, url_of
 from verl_agent.envs.http.server_pool import ServerPool
@@ -36,6 +37,15 @@ def test_a_dead_server_gets_no_sessions():
         episodes = [asyncio.run(solve(item, chosen, [f"Action: {item.id.split(':')[1]}"])) for item in items[:4]]
         assert [episode.reward for episode in episodes] == [1.0] * 4
         assert running.pool.stats()["opened"] == 4
+
+
+def test_a_reset_that_fails_leaves_no_session_on_the_server():
+    with serving("guess_number", pool_of(GuessNumber)) as running:
+        session = HttpEnv(**options("guess_number", running.url))
+        with pytest.raises(EnvError, match="there is no item 'no-such-task'"):
+            asyncio.run(session.reset(TaskItem("guess_number", "no-such-task")))
+        assert running.pool.stats()["opened"] == 1
+        wait_until(lambda: len(running.server.sessions) == 0)
 
 
 def test_a_session_opens_on_the_server_with_the_fewest_sessions():

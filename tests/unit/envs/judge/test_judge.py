@@ -65,6 +65,18 @@ def test_an_equal_request_is_answered_from_the_cache_of_another_process(tmp_path
     assert len(server.bodies) == 2
 
 
+def test_the_cache_tells_servers_apart(tmp_path):
+    """Several servers may give their models the same name, such as `default`."""
+    with (
+        ModelServer(lambda messages: verdict(5)).running() as first,
+        ModelServer(lambda messages: verdict(9)).running() as second,
+    ):
+        cache = str(tmp_path / "cache")
+        judged(settings(first, cache=cache), tmp_path / "1", episode("a"))
+        (other,) = judged(settings(second, cache=cache), tmp_path / "2", episode("a"))
+    assert len(second.bodies) == 1 and other.judgements[0].score == pytest.approx(0.75 * 0.9 + 0.25)
+
+
 def test_requests_are_limited_in_number_and_concurrency_and_have_a_price(tmp_path):
     prices = {"prices": {"input": 10.0, "output": 10.0}}
     with ModelServer(lambda messages: verdict(5), delay_s=0.05).running() as server:

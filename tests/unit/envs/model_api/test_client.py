@@ -32,15 +32,21 @@ def settings(server: ModelServer, kind: str = "openai", **api) -> ApiSettings:
 
 
 def ask(
-    server: ModelServer, folder: Path, api: ApiSettings, max_usd: float | None = None, count: int = 1
+    server: ModelServer,
+    folder: Path,
+    api: ApiSettings,
+    max_usd: float | None = None,
+    count: int = 1,
+    request: ChatRequest = REQUEST,
+    chosen: bool = False,
 ) -> list[ApiReply | AgentError]:
     """Ask `count` different requests at once, in a client of its own; return replies and errors."""
 
     async def run() -> list[ApiReply | AgentError]:
         log = ReplyLog(folder / "replies.jsonl")
         try:
-            async with ApiClient(api, log, max_usd, first_wait_s=0.01) as client:
-                asked = [client.ask(REQUEST, position) for position in range(count)]
+            async with ApiClient(api, log, max_usd, first_wait_s=0.01, chosen=chosen) as client:
+                asked = [client.ask(request, position) for position in range(count)]
                 found = await asyncio.gather(*asked, return_exceptions=True)
         finally:
             log.close()
@@ -50,7 +56,17 @@ def ask(
     return asyncio.run(run())
 
 
+def broken_off(finish: str, **fields: object) -> Fault:
+    """Return an answer with a reply that the server could not end."""
+    message = {"role": "assistant", "content": "Action:"}
+    return Fault(body={"choices": [{"finish_reason": finish, "message": message, **fields}]})
+
+
+DISCONNECTED = broken_off("error", error={"code": 502, "message": "Provider disconnected"})
 BROKEN = [
+    DISCONNECTED,
+    *map(broken_off, ("error", "abort", "insufficient_system_resource", "network_error")),
+    Fault(body={"error": "upstream failed"}),
     error(429, "Slow down."),
     error(500, "Internal error."),
     error(529, "Overloaded."),
@@ -73,6 +89,34 @@ def test_a_failure_that_may_pass_is_asked_again(tmp_path, kind, fault):
     assert answer.text == "Action: 5"
     assert len(server.all_bodies) == 3
     assert server.all_bodies[0] == server.all_bodies[2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (DISCONNECTED, "status 502: Provider disconnected"),
+        (broken_off("abort"), "it broke the reply off: abort"),
+        (Fault(body={"error": "upstream failed"}), "status 500: upstream failed"),
+    ],
+)
+def test_a_failure_inside_an_answer_is_told_in_the_words_of_the_server(tmp_path, fault, message):
+    with ModelServer(faults=[fault]).running() as server:
+        (failed,) = ask(server, tmp_path, settings(server, retries=0))
+    assert isinstance(failed, ReplyUnavailableError) and str(failed).endswith(message)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_a_surrogate_pair_reaches_no_server(tmp_path, kind):
+    """Servers that check texts refuse it, and local engines read a question mark."""
+    shown = [
+        ChatMessage("user", "From 1 to 9 \ud83d"),
+        ChatMessage("assistant", "3 \udc00"),
+        ChatMessage("user", "Low"),
+    ]
+    with ModelServer(lambda messages: "Action: 5").running() as server:
+        (answer,) = ask(server, tmp_path, settings(server, kind), request=ChatRequest(shown, 8, {}))
+    assert isinstance(answer, ApiReply)
+    assert [message["content"] for message in server.bodies[0]["messages"]] == ["From 1 to 9 ?", "3 ?", "Low"]
 
 
 def test_requests_that_wait_are_reported_and_counted(tmp_path):
@@ -150,6 +194,37 @@ def test_refused_settings_are_dropped_for_all_requests_and_recorded(tmp_path, ki
     assert refusals == (3 if kind == "openai" else 2)  # Anthropic's protocol has no seed to begin with
     assert len(server.all_bodies) == refusals + 2, "a second start repeats neither refusals nor the first request"
     assert totals(tmp_path / "replies.jsonl").dropped == ["seed", "temperature", "top_p"]
+
+
+TOO_HIGH = error(
+    400,
+    "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 2.5 instead.",
+    "decimal_above_max_value",
+    "temperature",
+)
+
+
+def test_a_chosen_value_that_the_server_does_not_allow_stops_and_is_not_dropped(tmp_path):
+    with ModelServer(faults=[TOO_HIGH] * 2).running() as server:
+        (failed,) = ask(server, tmp_path, settings(server), chosen=True)
+    assert isinstance(failed, ConfigError)
+    assert re.match(r"evaluation\.temperature=0\.7 is not allowed by 'fake' at .*: status 400: Invalid", str(failed))
+    assert str(failed).endswith("but got 2.5 instead. Set a value that the server allows.")
+    assert all(body["temperature"] == 0.7 for body in server.all_bodies)
+
+
+def test_a_value_that_nobody_chose_is_left_out_if_the_server_does_not_allow_it(tmp_path):
+    """A judge asks with temperature 0, which some servers refuse."""
+    with ModelServer(faults=[TOO_HIGH]).running() as server:
+        (answer,) = ask(server, tmp_path, settings(server))
+    assert isinstance(answer, ApiReply) and answer.usage.dropped == ("temperature",)
+
+
+def test_a_message_about_a_range_after_a_reply_ends_its_episode_alone(tmp_path):
+    with ModelServer(faults=[None, TOO_HIGH, TOO_HIGH]).running() as server:
+        ask(server, tmp_path, settings(server), chosen=True)
+        failed = ask(server, tmp_path, settings(server), count=2, chosen=True)[1]
+    assert isinstance(failed, RequestRefusedError)
 
 
 def test_settings_that_are_not_refused_are_sent(tmp_path):

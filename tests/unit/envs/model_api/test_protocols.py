@@ -252,6 +252,42 @@ def test_a_setting_is_refused_only_by_a_message_that_names_it_as_such(message, f
 
 
 @pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ("Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 2.5.", "temperature"),
+        ("Range of top_p should be (0.0, 1.0)", "top_p"),
+        ("temperature: range: 0..1", "temperature"),
+        ("Invalid params: temperature must be in range (0, +inf)", "temperature"),
+        ("Input validation error: `temperature` must be strictly positive", "temperature"),
+        ("Temperature should be in [0.0, 2.0)", "temperature"),
+        ([{"loc": ["body", "temperature"], "msg": "Input should be less than or equal to 2"}], "temperature"),
+        ("top_p must be in (0, 1], got 0.0", "top_p"),
+    ],
+)
+def test_a_value_out_of_range_is_no_refused_field(message, field):
+    text = json.dumps({"error": {"message": message}})
+    found = explain_status(400, {}, text, SAMPLING_FIELDS, "KEY")
+    assert (found.meaning, found.field) == (Meaning.REFUSED, field)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (
+            "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) value is "
+            "supported.",
+            "unsupported_value",
+        ),
+        ("Unsupported parameter: 'temperature' is not supported with this model.", "unsupported_parameter"),
+    ],
+)
+def test_a_parameter_that_a_model_does_not_have_is_a_refused_field(message, code):
+    text = json.dumps({"error": {"message": message, "code": code, "param": "temperature"}})
+    found = explain_status(400, {}, text, SAMPLING_FIELDS, "KEY")
+    assert (found.meaning, found.field) == (Meaning.REFUSED_FIELD, "temperature")
+
+
+@pytest.mark.parametrize(
     ("options", "path"),
     [
         ({"metadata": {"token": "sk-1"}}, "metadata.token"),

@@ -50,7 +50,6 @@ ENDLESS = {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"allOf": 
         ({}, '{"a": 1, "a": 2}', "broken_json"),
         ({}, "[1]", "wrong_argument"),
         ({"type": "array"}, "{}", "wrong_argument"),
-        ({"multipleOf": 0.5}, "1" + "0" * 400, "wrong_argument"),
         (ENDLESS, '{"a": 1}', "wrong_argument"),
     ],
 )
@@ -63,7 +62,9 @@ def test_a_reply_with_the_schema_of_its_request_passes():
     assert Request((Said("user", "Go."),), schema={"type": "array"}).refused("<think>hm</think>[1]") is None
 
 
-MADE = [{"id": name, "type": "function", "function": {"name": "go", "arguments": "{}"}} for name in ("call_1", "call_2")]
+MADE = [
+    {"id": name, "type": "function", "function": {"name": "go", "arguments": "{}"}} for name in ("call_1", "call_2")
+]
 USED = [{"type": "tool_use", "id": name, "name": "go", "input": {}} for name in ("toolu_1", "toolu_2")]
 CALLED = [{"type": "function_call", "call_id": name, "name": "go", "arguments": "{}"} for name in ("call_1", "call_2")]
 LATE = ("2", "1")

@@ -13,9 +13,10 @@ from tests.support.evaluated_games import evaluated
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
 from verl_agent.evaluation.suite.report import SuiteReport, with_earlier
-from verl_agent.evaluation.suite.run import SuiteOutcome, missing_need, models_of, play_suite
+from verl_agent.evaluation.suite.run import SuiteOutcome, missing_need, models_of, play_suite, plays_model
 from verl_agent.evaluation.suite.settings import Suite, compose_entry, read_suite
 from verl_agent.platform.detect import use_cpu_device
+from verl_agent.results.folder import REPORT, SETTINGS
 
 RECIPE = f"{ROOT}/recipes/guess_number/eval.yaml"
 CONTENT = f"""
@@ -85,10 +86,10 @@ def test_a_suite_plays_below_a_folder_with_special_characters(tmp_path):
 
 
 def test_an_evaluation_that_ends_with_an_error_has_no_results_of_another_model_in_its_folder(tmp_path):
-    (other := tmp_path / "b/best").mkdir(parents=True)
+    (other := tmp_path / "b/model").mkdir(parents=True)
     (other / "config.json").write_text("{}")
     (other / "model.safetensors").touch()
-    evaluated(tmp_path / "out/best/small", "oracle")
+    evaluated(tmp_path / "out/model/small", "oracle")
     evaluated(tmp_path / "out/oracle/small", "oracle")
     chosen = suite(tmp_path, "horizon.eval_max_turns=2", only=("small",))
     models = models_of(chosen, [str(other), "oracle"])
@@ -214,6 +215,39 @@ def test_the_report_keeps_evaluations_and_models_that_this_run_did_not_play(tmp_
     assert f"{earned} return" in shown.file.getvalue()
     returns = files[1].read_text().partition("## Mean return")[2].partition("##")[0]
     assert "| small | 1 to 7 |" in returns and f"{earned} (7) |" in returns
+
+
+@pytest.mark.parametrize("change", ["model", "weights", "server"])
+def test_results_of_another_model_are_not_in_the_column_of_one_with_the_same_name(tmp_path, change):
+    """A suite with `--model x/a --only small` may follow one with `--model y/a --only stand_in`."""
+    folders = {name: evaluated(tmp_path / "a" / name, "oracle") for name in ("small", "stand_in")}
+    for name, folder in folders.items():
+        report, settings = (json.loads((folder / file).read_text()) for file in (REPORT, SETTINGS))
+        if change == "model":
+            report["model"] = f"/runs/{name}/a"
+        elif change == "weights":
+            settings["weights"] = [["model.safetensors", 9, len(name)]]
+        else:
+            settings["model.api"] = {"base_url": f"http://{name}:8000/v1", "options": {}}
+        (folder / REPORT).write_text(json.dumps(report))
+        (folder / SETTINGS).write_text(json.dumps(settings))
+    played = SuiteOutcome("a", "stand_in", "guess_number", folders["stand_in"], "played")
+    covered = with_earlier(suite(tmp_path, only=("stand_in",)), [played], tmp_path)
+    assert [(one.evaluation, one.status) for one in covered] == [("small", "failed"), ("stand_in", "played")]
+    assert covered[0].reason == "its folder holds results of another model or of other weights"
+    earlier = with_earlier(suite(tmp_path), [], tmp_path)
+    assert [(one.evaluation, one.status) for one in earlier] == [("small", "played"), ("stand_in", "failed")]
+
+
+def test_results_of_another_server_are_not_those_of_a_model(tmp_path):
+    folder = evaluated(tmp_path / "tiny", "oracle")
+    report, settings = (json.loads((folder / file).read_text()) for file in (REPORT, SETTINGS))
+    (folder / REPORT).write_text(json.dumps({**report, "model": "openai:tiny"}))
+    (folder / SETTINGS).write_text(json.dumps({**settings, "model.api": {"base_url": "http://127.0.0.1:9/v1"}}))
+    api = ("model.api.kind=openai", "model.api.name=tiny")
+    for port, same in ((9, True), (8, False)):
+        chosen = suite(tmp_path, *api, f"model.api.base_url=http://127.0.0.1:{port}/v1")
+        assert plays_model(folder, compose_entry(chosen, "small")) is same
 
 
 def test_the_reason_of_each_model_is_listed(tmp_path):

@@ -141,6 +141,20 @@ def test_the_checksum_of_settings_changes_with_those_on_which_samples_depend(tmp
     assert len({same, *others}) == 3
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.api.options.reasoning_effort=high",
+        "model.api.max_output_tokens=20",
+        "model.api.base_url=http://127.0.0.1:8000/v1",
+    ],
+)
+def test_the_checksum_of_a_model_behind_an_api_changes_with_its_server_and_options(tmp_path: Path, override: str):
+    recorded = of_evaluation(tmp_path, "openai:gpt", api={"kind": "openai", "name": "gpt"}, data=LENGTHS)
+    checksums = {settings_of(recorded, given).checksum() for given in ([], ["model.api.timeout_s=9"], [override])}
+    assert len(checksums) == 2, "a timeout changes no reply"
+
+
 def test_an_override_wins_over_the_recorded_setting(tmp_path: Path):
     overrides = [
         "model.path=oracle",

@@ -50,6 +50,13 @@ def test_the_order_of_the_records_does_not_matter():
     assert make_pairs(records, settings()) == make_pairs(shuffled, settings())
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_equal_conversations_count_with_the_best_of_their_rewards(order):
+    records = [talk("a", 0.2), talk("a", 1.0), talk("b", 0.0)][::order]
+    (pair,) = make_pairs(records, settings())
+    assert (words(pair), pair.better["reward"]) == (("a", "b"), 1.0)
+
+
 def test_different_prompts_of_one_task_raise_config_error():
     records = [talk("a", prompt="Begin."), talk("b", 0.0, prompt="Begin, please.")]
     with pytest.raises(ConfigError, match=r"preference.records hold episodes of task '1' .* 2 different prompts"):

@@ -131,6 +131,18 @@ def test_a_killed_dpo_run_ends_like_an_uninterrupted_one(folder, preferred):
         assert all(torch.equal(end[name], weights[name]) for name in end)
 
 
+def test_a_dpo_run_does_not_resume_with_another_reference(folder, preferred):
+    weights = folder / "model/model.safetensors"
+    content = weights.read_bytes()
+    try:
+        weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(ConfigError, match=r"holds step 12 of another recipe: weights of model\.path was '"):
+            start_here(folder, DPO, preferred)
+    finally:
+        weights.write_bytes(content)
+    start_here(folder, DPO, preferred)
+
+
 def test_sft_trains_on_oracle_and_records_and_its_shards_are_exported(folder, tmp_path, capfd):
     run = folder / "runs/sft"
     output = finished(start(folder, "sft", f"trainer.default_local_dir={run}"))

@@ -15,7 +15,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.router import get_router_handle
 
 from tests.support.composing import ROOT, recipe
-from tests.support.models import write_byte_model
+from tests.support.models import CHATML, without_template, write_byte_model
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
@@ -25,7 +25,7 @@ from verl_agent.runs.identity import SETTINGS_FILE
 from verl_agent.system.resources import RL_MEMORY_GB
 from verl_agent.training.preflight.lengths import check_critic
 from verl_agent.training.preflight.machine import check_machine, smallest_bucket_mb
-from verl_agent.training.preflight.prompts import check_prompts
+from verl_agent.training.preflight.prompts import check_lengths, check_prompts
 from verl_agent.training.preflight.rl import check_environment, check_plan, choose_dev_tasks
 from verl_agent.training.run import ReinforcementLearning
 from verl_agent.training.seats import check_comparison
@@ -318,6 +318,24 @@ def test_rules_that_are_too_long_raise_config_error_although_observations_are_cu
 def test_options_that_the_chat_template_does_not_read_are_refused(folder):
     with pytest.raises(ConfigError, match=r"^data\.apply_chat_template_kwargs\.enable_thinking has no effect"):
         check(folder, "data.apply_chat_template_kwargs.enable_thinking=false")
+
+
+def test_the_chat_template_of_the_recipe_takes_the_place_of_a_missing_one(folder, tmp_path):
+    model = without_template(write_byte_model(tmp_path / "model", ["Guess a whole number."], vocabulary=300))
+    own = f"actor_rollout_ref.model.path={model}"
+    with pytest.raises(ConfigError, match=r"Set actor_rollout_ref\.model\.custom_chat_template"):
+        check(folder, own)
+    setting = f"actor_rollout_ref.model.custom_chat_template={json.dumps(CHATML)}"
+    lengths = ["data.max_prompt_length=600", "env.max_env_error_rate=1"]
+    assert "the longest has" in check(folder, own, setting, *lengths)[-1]
+    with pytest.raises(ConfigError, match=r"^data\.apply_chat_template_kwargs\.thinking has no effect"):
+        check(folder, own, setting, "data.apply_chat_template_kwargs.thinking=false")
+
+
+def test_the_check_of_lengths_leaves_a_missing_chat_template_to_that_of_prompts(folder, tmp_path):
+    model = without_template(write_byte_model(tmp_path / "model", ["Guess a whole number."], vocabulary=300))
+    plan = RunPlan.read(recipe(folder / "mine.yaml", f"actor_rollout_ref.model.path={model}"))
+    check_lengths(plan, print)
 
 
 def test_a_hub_id_is_not_resolved_to_a_path():

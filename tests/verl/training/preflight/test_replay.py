@@ -8,9 +8,10 @@ import pytest
 from env_adapters.textcraft.adapter import TextCraft
 from tests.support.composing import ROOT, recipe
 from tests.support.episodes import STARTED
-from tests.support.models import write_byte_model
+from tests.support.models import CHATML, without_template, write_byte_model
 from tests.support.packages import write_metadata
 from verl_agent.agents.registry import AgentSettings, make_agent
+from verl_agent.config.keys import literal
 from verl_agent.config.plan import RunPlan
 from verl_agent.errors import ConfigError
 from verl_agent.rollout.oracle import demonstrate
@@ -42,6 +43,13 @@ def test_the_demonstrations_are_replayed_and_their_length_is_told(model):
     (spare,) = check(model, *changes[:2], "horizon.max_turns=[2]", "horizon.replay={spare:1}")
     assert int(turns) >= 1 and int(tokens) < 4000 and spare == line
     assert check(model, *changes) == []
+
+
+def test_the_prompts_have_the_chat_template_of_the_recipe(model, tmp_path):
+    silent = without_template(write_byte_model(tmp_path / "model", TEXTS, vocabulary=300))
+    changes = ["data.max_prompt_length=4000", "data.max_response_length=400", "horizon.max_turns=[1]"]
+    template = f"actor_rollout_ref.model.custom_chat_template={literal(CHATML)}"
+    assert check(silent, *changes, "horizon.replay={}", template) == check(model, *changes, "horizon.replay={}")
 
 
 def test_a_prompt_that_is_too_long_with_its_turns_is_refused(model):
