@@ -90,7 +90,7 @@ class Mcp(EnvAdapter):
         if not isinstance(servers, Mapping) or not servers:
             raise ConfigError("env.options.servers is empty. Allowed: servers by name, each with a command or a url.")
         self._specs = {name: read_server(name, value) for name, value in servers.items()}
-        self._environment, file = check_environment(environment, ()), Path(tasks).resolve()
+        self._environment, file = check_environment(environment, ()), Path(tasks).expanduser().resolve()
         if not file.is_file():
             raise ConfigError(f"env.options.tasks={tasks!r} is not a file. Allowed: a file of JSON lines.")
         if sandbox and sandbox not in RUNTIMES:

@@ -33,8 +33,15 @@ FOLDER = "{folder}"
 """Part of a command that stands for the folder of the session."""
 TAIL = 1000
 """Most bytes of a server's errors in a message."""
-STATUS = '"$0" -c "$1" > /dev/null 2>&1; echo $?; command -v "$2" > /dev/null; echo $?'
-"""Command that writes the exit status of a check, and that of a search for its program."""
+STATUS = (
+    '"$0" -c "$1" > /dev/null 2>&1; echo $?; shift; '
+    'for one do command -v "$one" > /dev/null || { echo missing; break; }; done'
+)
+"""Command that writes the exit status of a check, and `missing` if the machine lacks a program of it."""
+PROGRAM = re.compile(
+    r"(?:^|[;&|(\n])\s*(?:(?:\w+=\S*|!|env|exec|time|timeout\s+\S+)\s+)*([A-Za-z_][\w.+-]*)(?=[\s;&|)]|$)"
+)
+"""Bare name at the start of a command of a check."""
 INSIDE = f"""
 import json, socket, subprocess, sys
 path, commands = json.load(sys.stdin)
@@ -265,14 +272,13 @@ class SandboxPlace:
 
 
 def _judging(check: str) -> list[str]:
-    """Return the command that runs a check, and searches for its program if the check begins with a bare name."""
-    program = re.match(r"\s*(\w[\w.+-]*)(?=\s|$)", check)
-    return ["/bin/sh", "-c", STATUS, "/bin/sh", check, program[1] if program else "sh"]
+    """Return the command that runs a check, and searches for the programs that it names without a folder."""
+    return ["/bin/sh", "-c", STATUS, "/bin/sh", check, *PROGRAM.findall(check)]
 
 
 def _passed(check: str, written: bytes) -> bool:
-    """Return True for the status 0; other programs that are missing may be files that the policy did not write."""
-    status, *found = written.split() or [b""]
-    if status in (b"126", b"127") and found != [b"0"]:
+    """Return True for the status 0; a missing program with a folder may be a file that the policy did not write."""
+    status, *missing = written.split() or [b""]
+    if status in (b"126", b"127") and missing:
         raise EnvError(f"the check {check!r:.200} cannot be run: its exit status is {status.decode()}.")
     return status == b"0"

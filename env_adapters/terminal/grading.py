@@ -185,7 +185,7 @@ class TerminalTask:
                     sandbox.append(Sandbox(runtime, replace(limits, files=limits.files + len(files)), self.layout))
                     if not sandbox[0].put(files):
                         raise SandboxEndedError("the files do not fit.")
-                return sandbox[0].execute(argv, stdin, CHECK_S, MAX_BYTES)
+                return sandbox[0].execute(argv, stdin, min(CHECK_S, seconds), MAX_BYTES)
 
             try:
                 return float(all(check.passes(files, run) for check in self.checks))

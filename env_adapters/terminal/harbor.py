@@ -87,7 +87,7 @@ class HarborTask:
                     return 0.0
                 sandbox.execute(("/bin/bash", "/tests/test.sh"), b"", seconds, TEST_OUTPUT_MB << 20)
                 if sandbox.reason:
-                    raise TestsFailedError(ENDED.get(sandbox.reason, sandbox.reason).format(seconds=seconds))
+                    raise TestsFailedError(ENDED.get(sandbox.reason, sandbox.reason).format(seconds=self.tests_s))
                 return reward(sandbox.take(REWARD) or {})
             finally:
                 sandbox.end()
@@ -132,7 +132,7 @@ def harbor_folders(root: str) -> list[Path]:
     Raises:
         ConfigError: no folder has a task.toml.
     """
-    folder = Path(root)
+    folder = Path(root).expanduser()
     found = [folder] if (folder / "task.toml").is_file() else sorted(path.parent for path in folder.glob("*/task.toml"))
     if not found:
         raise ConfigError(

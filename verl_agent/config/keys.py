@@ -138,12 +138,13 @@ def as_text(value: Any) -> Any:
 def expand_home(config: DictConfig) -> None:
     """Replace `~` at the start of a path by the home folder, as a shell does, in place.
 
-    Keyword arguments of others stay as they are: a path of theirs may be one inside a sandbox. So do models, which
-    `resolve_model` finds: a resumed run compares their names.
+    Keyword arguments of others stay as they are: a path of theirs may be one inside a sandbox. So do the
+    paths of models, because a resumed run compares them; `resolve_model` expands them.
     """
     for key, value in leaves(OmegaConf.to_container(config)):
         expanded = _with_home(value)
-        if expanded != value and not is_below(key, FREE) and not key.endswith(("model.path", "model_path")):
+        is_own = key.startswith("episodes.explored.") or not is_below(key, FREE)
+        if expanded != value and is_own and not key.endswith(("model.path", "model_path")):
             OmegaConf.update(config, key, expanded, merge=False)
 
 

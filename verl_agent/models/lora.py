@@ -25,7 +25,8 @@ ADAPTER: Final = "lora_adapter"
 PLAIN: Final = {"peft_type": "LORA", "bias": "none"}
 NOT_PLAIN: Final = (
     *("use_rslora", "use_dora", "use_qalora", "rank_pattern", "alpha_pattern", "target_parameters"),
-    *("modules_to_save", "trainable_token_indices", "layer_replication"),
+    *("modules_to_save", "trainable_token_indices", "layer_replication", "lora_bias", "alora_invocation_tokens"),
+    *("use_bdlora", "velora_config", "monteclora_config"),
 )
 """Options of PEFT that plain LoRA has with these values, and those that it lacks or has empty."""
 
@@ -48,10 +49,10 @@ def check_adapters(key: str, model: Mapping[str, Any], *, may_be_random: bool) -
     name = f"{key}.lora_adapter_path={path!r}"
     try:
         own = vars(PeftConfig.from_pretrained(path))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{name} does not load: {error}. Name a folder that `save_pretrained` of PEFT wrote, with "
-            "adapter_config.json."
+            f"{name} does not load: {type(error).__name__} {error}. Name a folder that `save_pretrained` of PEFT "
+            "wrote, with adapter_config.json."
         ) from error
     other = [option for option, value in PLAIN.items() if own.get(option, value) != value]
     other += [option for option in (*NOT_PLAIN, *([] if may_be_random else ["lora_dropout"])) if own.get(option)]

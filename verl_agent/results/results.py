@@ -38,8 +38,8 @@ class CategoryResult:
         operated: number of episodes in which somebody intervened; excluded from all rates unless asked for.
         refused: number of episodes of which a server refused a request, by the kind of refusal; in no rate.
         success: success rate; each task has the same weight.
-        pass_at: by k, probability that at least one of k samples solves a task, up to the fewest valid episodes of a
-            task, so that each value is over the same tasks.
+        pass_at: by k, probability that at least one of k samples solves a task, up to the valid episodes that nine of
+            ten tasks have; tasks with fewer than k are left out.
         pass_hat: by k, probability that all of k samples solve a task (pass^k).
         mean_return: mean return, in the environment's own units; each task has the same weight.
         tokens_mean: mean number of generated tokens per episode; None if a server did not count those of a reply.
@@ -268,8 +268,11 @@ def _result(category: str, played: Sequence[CountedEpisode]) -> CategoryResult:
 def _over_tasks(
     estimator: Callable[[int, int, int], float], solved_by_task: Mapping[TaskKey, Sequence[float]]
 ) -> dict[int, float]:
-    """Return the mean of pass@k or pass^k over tasks, for k = 1, 2, 4, ... and the samples that every task has."""
-    counts = [(len(samples), round(sum(samples))) for samples in solved_by_task.values()]
-    most = min((samples for samples, _ in counts), default=0)
+    """Return the mean of pass@k or pass^k over tasks, for k = 1, 2, 4, ... and the samples that nine of ten tasks have.
+
+    Tasks with fewer than k samples are left out.
+    """
+    counts = sorted((len(samples), round(sum(samples))) for samples in solved_by_task.values())
+    most = counts[len(counts) // 10][0] if counts else 0
     ks = sorted({2**power for power in range(most.bit_length())} | {most}) if most else []
-    return {k: fmean(estimator(samples, solved, k) for samples, solved in counts) for k in ks}
+    return {k: fmean(estimator(samples, solved, k) for samples, solved in counts if samples >= k) for k in ks}

@@ -189,7 +189,7 @@ class RunFolder:
             settings,
             may_change,
             contents=f"step {step} of another recipe",
-            advice="Name this run otherwise (trainer.experiment_name=...), or delete the folder.",
+            advice="Restore what changed, name this run otherwise (trainer.experiment_name=...), or delete the folder.",
             earlier=None if step else {},
         )
         if is_first_rank():

@@ -107,8 +107,8 @@ def reference_weights(key: str, model: str) -> dict[str, str]:
 def identity(plan: RunPlan) -> dict[str, Any]:
     """Return the settings that identify a run: verl's config with the models as the recipe names them.
 
-    Checkpoints hold all models but the reference: the teacher, or the initial model. That one is the policy without its
-    adapters where there are any.
+    Checkpoints hold all models but the reference: the teacher, or the initial model. With LoRA the
+    initial model is the policy without its adapters, which checkpoints hold.
     """
     settings: Any = OmegaConf.to_container(to_verl(plan))
     for name in ("actor_rollout_ref", "critic"):

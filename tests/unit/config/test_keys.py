@@ -124,6 +124,9 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_recipe(monkeypatch):
     (entry,) = config.env.mixture
     assert (entry.eval_tasks, entry.options.tasks) == ("/home/ada/a.txt", "~/b")
     assert (config.env.options.folder, config.actor_rollout_ref.model.path) == ("~/inside", "~/models/a")
+    learning = OmegaConf.create({"episodes": {"explored": {"records": ["~/played"]}}})
+    expand_home(learning)
+    assert learning.episodes.explored.records == ["/home/ada/played"]
 
 
 def test_loggers_must_be_known_installed_and_include_file():

@@ -64,7 +64,7 @@ def test_pass_at_k_is_averaged_over_tasks_for_doubling_k():
     assert summarize(records)[-1].pass_at == pytest.approx({1: 1 / 6, 2: 1 / 3, 3: 0.5})
 
 
-def test_pass_at_k_is_over_all_tasks_for_each_k():
+def test_pass_at_k_is_for_samples_that_nine_of_ten_tasks_have():
     lost = {("b", 7), ("c", 0)}  # their environment failed
     records = [
         env_error(task, i) if (task, i) in lost else record(task, task == "a", i, category=f"of {task}")
@@ -77,6 +77,12 @@ def test_pass_at_k_is_over_all_tasks_for_each_k():
     text = shown(results_table(results, "talk"))
     assert "pass@4" in text and "pass@8" not in text
     assert "pass@7" in shown(results_table(results[-1:], "talk"))
+    ten = [
+        env_error(str(task), i) if (task, i) == (0, 1) else record(str(task), task < 5, i)
+        for task in range(10)
+        for i in (0, 1)
+    ]
+    assert summarize(ten)[-1].pass_at == {1: 0.5, 2: pytest.approx(4 / 9)}, "the task with one sample is left out"
 
 
 def test_categories_are_in_natural_order_with_all_last():

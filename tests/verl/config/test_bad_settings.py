@@ -368,6 +368,7 @@ def test_a_setting_without_effect_raises_config_error_with_the_reason_and_its_de
         (f"{MODEL}.lora_rank=8", f"{MODEL}.lora_alpha=8", f"{MODEL}.target_modules=[q_proj]"),
         (f"{MODEL}.lora_rank=8", f"{MODEL}.lora_adapter_path=/an/adapter"),
         (f"{MODEL}.override_config={{attention_dropout: 0.0, text_config: {{router_jitter_noise: 0.0}}}}",),
+        (f"{MODEL}.override_config={{use_cache: false, output_router_logits: false}}",),
         ("+overlay/engine=fsdp", f"{ACTOR}.fsdp_config.use_orig_params=true"),
         (PPO, "critic.model.lora_rank=8", "critic.model.lora_alpha=8"),
         (PARTIAL,),

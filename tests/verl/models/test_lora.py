@@ -134,6 +134,8 @@ def test_adapters_of_rank_and_alpha_alone_are_continued(base, tmp_path):
         {"rank_pattern": {"q_proj": 2}},
         {"modules_to_save": ["lm_head"]},
         {"bias": "all"},
+        {"lora_bias": True},
+        {"alora_invocation_tokens": [1]},
         {"lora_dropout": 0.1},
     ],
     ids=lambda option: next(iter(option)),
@@ -158,4 +160,7 @@ def test_adapters_of_another_rank_or_alpha_than_the_config_are_refused(base, tmp
 
 def test_adapters_that_do_not_load_raise_config_error(tmp_path):
     with pytest.raises(ConfigError, match=r"^model\.lora_adapter_path='.*' does not load: .*adapter_config\.json"):
+        check_adapters("model", {"lora_adapter_path": str(tmp_path)}, may_be_random=True)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "OF_TOMORROW"}')
+    with pytest.raises(ConfigError, match=r"^model\.lora_adapter_path='.*' does not load: KeyError 'OF_TOMORROW'"):
         check_adapters("model", {"lora_adapter_path": str(tmp_path)}, may_be_random=True)

@@ -103,6 +103,7 @@ class ApiClient:
         self._prices, self._budget = PriceList(settings), Budget(max_usd, log.spent_usd)
         self._refused = set(self._dialect.unsupported) | log.dropped
         self._answered, self._first_refusals = len(log) > 0, 0
+        self._accepted = False  # by this server, now: the log may hold replies of another one
         self._not_before = 0.0  # time of the event loop before which the server asked to send nothing
         self._session: aiohttp.ClientSession | None = None
 
@@ -137,7 +138,7 @@ class ApiClient:
             outcome = await self._attempt(key, request)
             if isinstance(outcome, ApiReply):
                 return outcome
-            if outcome.meaning is Meaning.REFUSED_FIELD or (outcome.field and not self._chosen and not self._answered):
+            if outcome.meaning is Meaning.REFUSED_FIELD or (outcome.field and not self._chosen and not self._accepted):
                 self._drop(outcome)
                 continue
             if outcome.meaning is Meaning.REFUSED and not refused:
@@ -165,7 +166,7 @@ class ApiClient:
             outcome, lost = await self._send(data, body)
             if isinstance(outcome, ApiReply):
                 answer = outcome = self._priced(outcome, request)
-                self._answered = True
+                self._answered = self._accepted = True
                 self._traffic.answer(answer.usage)
             cost = None if answer is None else answer.usage.cost_usd
             charged = (most_usd if lost or answer is not None else 0.0) if cost is None else cost

@@ -82,10 +82,14 @@ def _sampled_log_probs(mode: Any, get: Get) -> bool:
     return mode == PROCESSED or (mode in (RAW, None) and get(f"{ROLLOUT}.temperature") == 1)
 
 
+OF_UPDATE = ("", "attn_implementation", "use_cache", "router_aux_loss_coef", "output_router_logits", "pad_token_id")
+"""Names in `override_config` that change no log-prob."""
+
+
 def _of_update_alone(override: Any, get: Get) -> bool:
     """Allow overrides that change how an update computes the model, and not which model an engine plays."""
     names = [key.rpartition(".")[2] for key, _ in leaves(override or {})]
-    return all(name in ("", "attn_implementation") or "drop" in name or "jitter" in name for name in names)
+    return all(name in OF_UPDATE or "drop" in name or "jitter" in name for name in names)
 
 
 def _betas(value: Any, get: Get) -> bool:
@@ -146,7 +150,7 @@ UPDATE_CONDITIONS: tuple[Condition, ...] = (
                 "The engine reads config.json of the model's folder and would play another model than the update "
                 "trains. Write the value there, and set actor_rollout_ref.model.path to that folder.")
       for key, allowed in (
-          ("override_config", Where("attn_implementation, and names with drop or jitter", _of_update_alone)),
+          ("override_config", Where(f"{', '.join(OF_UPDATE[1:])}, names with drop or jitter", _of_update_alone)),
           ("hf_config_path", NoneType))),
     Condition(f"{ROLLOUT}.full_determinism", Off,
               "It gives all samples of a task the same seed, so that they are equal and nothing is learnt. data.seed "

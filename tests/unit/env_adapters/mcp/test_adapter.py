@@ -37,8 +37,9 @@ def test_a_check_reads_task_and_answer_and_one_that_cannot_run_is_an_environment
     env = make(task={"check": check, "data": {"wanted": "7"}, "files": {"sub/a.txt": "x"}})
     answers = [play(env, ToolCall("finish", {"answer": text}))[0].reward for text in ("7", "8")]
     assert answers == [1.0, 0.0]
-    with pytest.raises(EnvError, match="exit status is 127"):
-        play(make(check="no-such-program-here"), FINISH)
+    for start in ("", "cd . && ", "timeout 5 ", "env A=1 ", "A=1 ", "set -e; "):
+        with pytest.raises(EnvError, match="exit status is 127"):
+            play(make(check=f"{start}no-such-program-here -q"), FINISH)
 
 
 @pytest.mark.parametrize("sandbox", ["", "bubblewrap"])

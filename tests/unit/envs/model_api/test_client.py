@@ -220,6 +220,14 @@ def test_a_value_that_nobody_chose_is_left_out_if_the_server_does_not_allow_it(t
     assert isinstance(answer, ApiReply) and answer.usage.dropped == ("temperature",)
 
 
+def test_replies_of_another_server_in_the_log_do_not_keep_a_value_that_nobody_chose(tmp_path):
+    with ModelServer().running() as other:
+        ask(other, tmp_path, settings(other))
+    with ModelServer(faults=[TOO_HIGH]).running() as server:
+        (answer,) = ask(server, tmp_path, settings(server))
+    assert isinstance(answer, ApiReply) and answer.usage.dropped == ("temperature",)
+
+
 def test_a_message_about_a_range_after_a_reply_ends_its_episode_alone(tmp_path):
     with ModelServer(faults=[None, TOO_HIGH, TOO_HIGH]).running() as server:
         ask(server, tmp_path, settings(server), chosen=True)
