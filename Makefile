@@ -7,7 +7,7 @@ SHELL := /bin/bash
 DEVICE ?= cpu
 ENGINE ?= vllm
 STUDY ?= horizon_textcraft
-TESTS ?= test-training test-unit test-verl test-envs
+TESTS ?= test-envs test-unit test-training test-verl
 RUN ?= runs/textcraft_quickstart
 VENV ?= .venv
 PYTHON ?= $(shell requirements/find_python.sh)
@@ -118,9 +118,9 @@ chromium: ## Install Chromium for web environments (needs root and apt)
 
 .PHONY: test
 test: setup ## Run the unit tests and those with verl, two targets at a time; TESTS has the targets
-	$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync $(TESTS)
+	@printf '%s\n' $(TESTS) | xargs -P 2 -I TARGET $(MAKE) --no-print-directory --jobs 2 --output-sync TARGET
 
-# Four targets of similar length, so that two cores are busy to the end. Training runs come first and need most memory.
+# The longest come first, so that two cores are busy to the end.
 .PHONY: test-training
 test-training: setup ## Run the tests of training with verl, Ray and tiny models
 	pytest -o cache_dir=.pytest_cache/training tests/verl/training --ignore tests/verl/training/preflight

@@ -18,11 +18,14 @@ from tests.support.composing import ROOT, recipe
 from tests.support.models import CHATML, without_template, write_byte_model
 from verl_agent.config.mixture import run_envs
 from verl_agent.config.plan import RunPlan
+from verl_agent.envs.registry import make_env
+from verl_agent.envs.tasks import task_contents, task_ids
 from verl_agent.errors import ConfigError
 from verl_agent.models.checkpoints import finish_checkpoint
 from verl_agent.models.resolve import SMOLLM2, parameters, prepare_smollm2, resolve_model
-from verl_agent.runs.identity import SETTINGS_FILE
+from verl_agent.runs.identity import SETTINGS_FILE, TASK_CONTENTS, TASK_IDS
 from verl_agent.system.resources import RL_MEMORY_GB
+from verl_agent.terminal import Console
 from verl_agent.training.preflight.lengths import check_critic
 from verl_agent.training.preflight.machine import check_machine, smallest_bucket_mb
 from verl_agent.training.preflight.prompts import check_lengths, check_prompts
@@ -251,6 +254,17 @@ def test_resume_of_other_fsdp1_ranks_raises_config_error_before_ray_starts(folde
     config.trainer.default_local_dir = str(tmp_path)
     with pytest.raises(ConfigError, match=r"\(FSDP1\) .* was written by 2 ranks; .* gives 1\. Use 2 ranks again"):
         ReinforcementLearning(RunPlan.read(config)).run()
+
+
+@pytest.mark.skipif(psutil.virtual_memory().available < RL_MEMORY_GB * 1e9, reason="the machine has too little memory")
+def test_a_run_is_identified_by_the_contents_of_its_tasks(folder, tmp_path):
+    config = recipe(folder / "mine.yaml", "actor_rollout_ref.model.path=" + SMOLLM2, "env.train_tasks=small_train")
+    config.trainer.default_local_dir = str(tmp_path)
+    run = ReinforcementLearning(RunPlan.read(config))
+    run.shown = Console(quiet=True)
+    run.check()
+    tasks = make_env("guess_number").tasks("small_train")
+    assert (run.settings[TASK_IDS], run.settings[TASK_CONTENTS]) == (task_ids(tasks), task_contents(tasks))
 
 
 def test_a_critic_with_too_small_a_vocabulary_raises_config_error(tmp_path):
