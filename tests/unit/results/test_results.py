@@ -64,6 +64,10 @@ def test_pass_at_k_is_averaged_over_tasks_for_doubling_k():
     assert summarize(records)[-1].pass_at == pytest.approx({1: 1 / 6, 2: 1 / 3, 3: 0.5})
 
 
+def many(tasks: str):
+    return [record(task, task == "a", i) for task in tasks for i in range(4)]
+
+
 def test_pass_at_k_is_for_samples_that_nine_of_ten_tasks_have():
     lost = {("b", 7), ("c", 0)}  # their environment failed
     records = [
@@ -77,6 +81,8 @@ def test_pass_at_k_is_for_samples_that_nine_of_ten_tasks_have():
     text = shown(results_table(results, "talk"))
     assert "pass@4" in text and "pass@8" not in text
     assert "pass@7" in shown(results_table(results[-1:], "talk"))
+    once = record("d", category="of d")
+    assert "pass@4" in shown(results_table(summarize([*many("abcefghijkl"), once]), "talk"))
     ten = [
         env_error(str(task), i) if (task, i) == (0, 1) else record(str(task), task < 5, i)
         for task in range(10)
