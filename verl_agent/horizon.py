@@ -34,9 +34,10 @@ class Outcome:
         task: id of its task.
         category: category of its task.
         limit: its turn limit.
-        turns: turns that it took.
+        turns: turns that it took; of a solved one, those until it solved the task.
         solved: True if it solved the task.
         limited: True if the turn limit ended it.
+        group: name of its group, whose episodes of the task have the same limit.
     """
 
     task: str
@@ -45,6 +46,7 @@ class Outcome:
     turns: int
     solved: bool
     limited: bool
+    group: str = ""
 
 
 class Schedule:
@@ -191,6 +193,11 @@ class Horizon:
             raise ConfigError(
                 f"horizon.{(chosen + ordered)[0]} cannot choose between the limits {self.stages}. Give "
                 "horizon.max_turns several limits, or set horizon.grow_by and horizon.up_to."
+            )
+        if (self.per_task or self.deepen) and len(set(self.stages)) < len(self.stages):
+            raise ConfigError(
+                f"horizon.{chosen[0]} chooses between limits, of which horizon.max_turns={self.stages} has one twice. "
+                "Leave the second one out."
             )
 
     def _check_replay(self) -> None:

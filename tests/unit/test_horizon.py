@@ -11,7 +11,7 @@ from verl_agent.config.composing import compose_training
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import SCHEDULE_GROUP, Adaptive, Horizon, Outcome, PerTask, Replay, Schedule
 from verl_agent.sections import section
-from verl_agent.training.task_limits import hazards, luby, signal_per_turn
+from verl_agent.training.task_limits import hazards, luby, prospects, signal_per_turn
 from verl_agent.training.turn_limits import new_schedule
 from verl_agent.types import TaskItem
 
@@ -303,9 +303,9 @@ def test_settings_of_the_other_rule_are_refused(options, refused):
 # Limits by task
 
 
-def played(task: str, turns: list[int], limit: int, category: str = "") -> list[Outcome]:
+def played(task: str, turns: list[int], limit: int, category: str = "", group: str = "") -> list[Outcome]:
     """Return a group whose episodes take these turns: solved, or, where negative, failed or ended by the limit."""
-    return [Outcome(task, category, limit, abs(one), one > 0, one < 0 and -one == limit) for one in turns]
+    return [Outcome(task, category, limit, abs(one), one > 0, one < 0 and -one == limit, group) for one in turns]
 
 
 def without_luck(rule: str, stages: list[int], **options) -> Schedule:
@@ -324,19 +324,21 @@ def test_without_censoring_the_signal_is_that_of_plain_shares():
     for limit in (1, 5, 12):
         share = sum(solved and turns <= limit for turns, solved, _ in episodes) / 200
         turns_mean = sum(min(turns, limit) for turns, _, _ in episodes) / 200
-        assert signal_per_turn(hazards(episodes, 12), [limit]) == pytest.approx([share * (1 - share) / turns_mean])
+        known = prospects(hazards(episodes, 12), [limit])
+        assert known == [pytest.approx((share, turns_mean))]
+        assert signal_per_turn(*known[0]) == pytest.approx(share * (1 - share) / turns_mean)
 
 
 def test_censored_episodes_count_as_long_as_they_were_watched():
     """Three of six are solved at turn 2; of the rest one was ended at 2, and one of the other two is solved at 4."""
     episodes = [*[(2, True, False)] * 3, (2, False, True), (4, True, False), (4, False, True)]
     solved, turns = 0.5 + 0.5 * 0.5, 1 + 1 + 0.5 + 0.5
-    assert signal_per_turn(hazards(episodes, 4), [4]) == pytest.approx([solved * (1 - solved) / turns])
+    assert prospects(hazards(episodes, 4), [4]) == [pytest.approx((solved, turns))]
 
 
 def test_a_turn_that_no_episode_played_has_no_estimate():
-    assert len(signal_per_turn(hazards([(3, False, True)], 8), [3, 8])) == 1
-    assert len(signal_per_turn(hazards([(3, True, False)], 8), [3, 8])) == 2  # all ended before
+    assert len(prospects(hazards([(3, False, True)], 8), [3, 8])) == 1
+    assert len(prospects(hazards([(3, True, False)], 8), [3, 8])) == 2  # all ended before
 
 
 def test_the_limit_with_the_most_signal_per_turn_is_chosen():
@@ -356,8 +358,67 @@ def test_an_unsolved_task_plays_lubys_sequence():
 def test_a_new_task_takes_the_estimate_of_its_category():
     schedule = without_luck("signal", [4, 8], explore=0.0)
     schedule.observe(played("seen", [7, 8, 7, -8, -8, -8, -8, 7], 8, "deep"))
-    assert schedule.limit(2, TaskItem("env", "new", {}, "deep")) == 8
-    assert schedule.limit(2, TaskItem("env", "new", {}, "shallow")) == 4
+    schedule.observe(played("solved soon", [2, 2, -4, -4], 4, "shallow"))
+    limits = [schedule.limit(2, TaskItem("env", "new", {}, category)) for category in ("deep", "shallow")]
+    assert limits == [8, 4]
+
+
+@pytest.mark.parametrize("rule", ["signal", "ladder"])
+def test_a_new_category_takes_the_estimate_of_all_tasks(rule):
+    schedule = without_luck(rule, [4, 8], **({"explore": 0.0} if rule == "signal" else {}))
+    schedule.observe(played("seen", [7, 8, 7, -8, -8, 7, -8, 7], 8, "deep"))
+    assert schedule.limit(2, TaskItem("env", "new", {}, "new")) == 8
+
+
+def test_a_limit_within_which_a_task_was_never_solved_is_not_chosen():
+    """Always solved at turn 8, the task has no signal at 4 and none at 8; 16 costs no turn more, and 8 is the lower."""
+    schedule = without_luck("signal", [4, 8, 16], explore=0.0, prior=0.0)
+    schedule.observe(played("task", [8] * 8, 16))
+    assert schedule.limit(2, TASK) == 8
+
+
+def test_shares_that_sum_to_one_up_to_rounding_have_no_signal():
+    """Ends at equal shares of turns 5 to 8, all solved: p(8) misses 1 by rounding for some numbers of episodes."""
+    for count in range(1, 40):
+        schedule = without_luck("signal", [8, 16], explore=0.0, prior=0.0, window=4 * 40)
+        schedule.observe(played("task", [5, 6, 7, 8] * count, 16))
+        assert schedule.limit(2, TASK) == 8
+
+
+def test_which_groups_explore_depends_on_the_seed():
+    rule, found = PerTask(explore=0.5, prior=0.0), []
+    for seed in range(3):
+        schedule = new_schedule(Horizon([4, 8], per_task=rule), f"{seed} env")
+        schedule.observe(played("task", [3, 3, -4, -4], 8))
+        found.append([schedule.limit(step, TASK) for step in range(1, 41)])
+    assert len(set(map(tuple, found))) == 3
+
+
+def test_groups_of_one_task_in_a_batch_count_one_by_one():
+    """Two groups that the limit ended make the ladder climb, and Luby's sequence goes on by two."""
+    both = [*played("task", [-4] * 4, 4, group="a"), *played("task", [-4] * 4, 4, group="b")]
+    ladder = without_luck("ladder", [4, 8], patience=2)
+    signal = without_luck("signal", [4, 8], explore=0.0)
+    for schedule in (ladder, signal):
+        schedule.observe(both)
+    assert [ladder.limit(2, TASK), signal.limit(2, TASK)] == [8, 8]
+
+
+def test_ids_that_look_like_categories_keep_the_window_of_a_task():
+    """Four episodes of 9 turns leave the window of four before the limit follows from those of 2 turns alone."""
+    whole, resumed = (without_luck("ladder", [4, 8, 16], window=4) for _ in range(2))
+    whole.observe(played("/data/a.json", [9] * 4, 16))
+    resumed.restore(json.loads(json.dumps(whole.saved())))
+    for schedule in (whole, resumed):
+        schedule.observe(played("/data/a.json", [2] * 4, 16))
+        assert schedule.limit(3, TaskItem("env", "/data/a.json")) == 4
+
+
+@pytest.mark.parametrize("which", [{"per_task": PerTask()}, {"deepen": True}])
+def test_a_limit_given_twice_raises_config_error(which):
+    with pytest.raises(ConfigError, match=r"horizon\.max_turns=\[4, 4, 8\] has one twice\. Leave the second one out"):
+        Horizon([4, 4, 8], **which)
+    assert Horizon([4, 4, 8], 2).turns_at(5) == 8
 
 
 def test_a_share_of_the_groups_plays_one_limit_higher():

@@ -1,5 +1,6 @@
 """Turn limit that follows from the oracle of an environment: the best that a limit can know, a control of studies."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from verl_agent.types import TaskItem
 
 
 class OracleLimit(Schedule):
-    """The lowest of the limits with `slack` times the turns of the oracle; the last one if none is high enough.
+    """`slack` times the turns of the oracle, rounded up, at most the last limit of `horizon.max_turns`.
 
     Args:
         stages: limits of `horizon.max_turns`.
@@ -32,5 +33,4 @@ class OracleLimit(Schedule):
             if turns is None:
                 raise ConfigError(f"task {item.id} of {item.env!r} has no oracle. Choose another horizon.schedule.")
             self._turns[item.id] = turns
-        needed = self._slack * self._turns[item.id]
-        return next((limit for limit in self.stages if limit >= needed), self.stages[-1])
+        return min(math.ceil(self._slack * self._turns[item.id]), self.stages[-1])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Self, get_args
 
 from verl_agent.errors import LOST_CONNECTION
+from verl_agent.returns import reaches
 from verl_agent.trace.behaviors import Played, action_checksums, mean_thought_length, turns_with_behaviors
 from verl_agent.trace.turn_record import visible_info
 from verl_agent.types import Episode, StopReason
@@ -36,6 +37,8 @@ class EpisodeSummary:
         paused_s: seconds spent waiting for an update of the weights.
         task: id of the task.
         operated: True if a person intervened; see `Episode.operated`.
+        solved_turns: turns until the task was solved; None if it was not.
+        group: name of its group in a batch; "" before the batch is known.
     """
 
     reward: float
@@ -60,6 +63,8 @@ class EpisodeSummary:
     operated: bool = False
     paused_s: float = 0.0
     task: str = ""
+    solved_turns: int | None = None
+    group: str = ""
 
     @property
     def effective_return(self) -> float:
@@ -130,4 +135,14 @@ def summarize_episode(
         operated=episode.operated,
         paused_s=sum(turn.reply.paused_s for turn in episode.turns),
         task=episode.item.id,
+        solved_turns=_turns_until_solved(episode),
     )
+
+
+def _turns_until_solved(episode: Episode) -> int | None:
+    """Return the number of turns after which the return first solved the task; None if the episode did not solve it."""
+    if not episode.success:
+        return None
+    rewards = [turn.step.reward if turn.step else 0.0 for turn in episode.turns]
+    counts = range(1, len(rewards) + 1)
+    return next((count for count in counts if reaches(rewards[:count], episode.success_reward)), len(rewards))

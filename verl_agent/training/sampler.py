@@ -8,6 +8,7 @@ drops a group with fewer than `min_group_size` valid episodes.
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -175,7 +176,7 @@ class EpisodeSampler(ReplayBuffer):
             batch = KVBatchMeta(partition_id=partition_id, keys=kept, tags=[tags[key] for key in kept])
         self._mark(batch, seats.keys() - different)
         valid = list(summaries.values())
-        self._played += valid
+        self._played += [replace(summary, group=group_of(key)) for key, summary in summaries.items()]
         apart = divergence_turns(by_part({key: summary.actions for key, summary in summaries.items()}, seats).values())
         metrics |= episode_metrics([*valid, *self._invalid], batch_size - len(intact), len(uniform), apart)
         return batch, metrics | return_margins((one.env_label, one.task, one.reward) for one in valid)

@@ -66,7 +66,7 @@ class EpisodeTraining(DistilledTraining):
         self._rejection = Rejection.of(plan.value("algorithm.rollout_correction"))
         super().__init__(for_trainer(config, self.mode))
         self.checkpoint_callback = FinishingCallback(build_checkpoint_callback(config))
-        self.turn_limits, self._draws = TurnLimits(plan.envs), TaskDraws()
+        self.turn_limits, self._draws = TurnLimits(plan.envs, plan.batch.seed), TaskDraws()
         self._shaping = plan.envs[0].credit
         estimator, treatments = plan.estimation.name, {env.credit.truncated for env in plan.envs}
         register(estimator)

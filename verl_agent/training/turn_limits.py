@@ -67,8 +67,8 @@ class AdaptiveStages(Schedule):
         self._measured = [(float(success), float(limited)) for success, limited in saved["measured"]]
 
 
-def new_schedule(horizon: Horizon) -> Schedule:
-    """Return the schedule of a horizon at its beginning.
+def new_schedule(horizon: Horizon, seed: str = "") -> Schedule:
+    """Return the schedule of a horizon at its beginning, with the seed of its random draws.
 
     Raises:
         ConfigError: that of another package does not load or refuses its options.
@@ -76,7 +76,8 @@ def new_schedule(horizon: Horizon) -> Schedule:
     if horizon.adaptive:
         return AdaptiveStages(horizon, horizon.adaptive)
     if horizon.per_task:
-        return (Signal if horizon.per_task.rule == "signal" else Ladder)(horizon, horizon.per_task)
+        learnt_by_signal = horizon.per_task.rule == "signal"
+        return Signal(horizon, horizon.per_task, seed) if learnt_by_signal else Ladder(horizon, horizon.per_task)
     if horizon.deepen:
         return FirstLimit(horizon.stages)
     return OwnSchedule(horizon, horizon.schedule) if horizon.schedule else Staged(horizon)
@@ -167,11 +168,11 @@ def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
 
 
 class TurnLimits:
-    """Turn limits of a run: the schedule of each of its environments."""
+    """Turn limits of a run: the schedule of each of its environments, whose random draws follow from a seed."""
 
-    def __init__(self, envs: Sequence[RunEnv]) -> None:
+    def __init__(self, envs: Sequence[RunEnv], seed: int = 0) -> None:
         self._envs = {env.label: env for env in envs}
-        self._schedules = {label: new_schedule(env.horizon) for label, env in self._envs.items()}
+        self._schedules = {label: new_schedule(env.horizon, f"{seed} {label}") for label, env in self._envs.items()}
 
     @cached_property
     def _items(self) -> dict[tuple[str, str], TaskItem]:
@@ -193,8 +194,9 @@ class TurnLimits:
         for one in episodes:
             if one.valid:
                 label, limited = one.env_label or next(iter(found)), one.stop is StopReason.TURN_LIMIT
-                outcome = Outcome(one.task, one.category, one.max_turns, one.turns, one.success, limited)
-                found[label].append(outcome)
+                turns = one.turns if one.solved_turns is None else one.solved_turns
+                limits = (one.max_turns, turns, one.success, limited)
+                found[label].append(Outcome(one.task, one.category, *limits, group=one.group))
         for label, outcomes in found.items():
             self._schedules[label].observe(outcomes)
 

@@ -140,7 +140,24 @@ def test_a_summary_holds_sums_over_turns():
         thought_length=1 / 3,
         actions="e8b7be43,71beeff9,,",
         task="1",
+        solved_turns=2,
     )
+
+
+@pytest.mark.parametrize(
+    ("rewards", "stop", "turns"),
+    [
+        ([0.5, 0.5, 0.0, 0.0], StopReason.TURN_LIMIT, 2),  # it went on after its success
+        ([1.0, -1.0, 1.0], StopReason.TERMINATED, 1),
+        ([1.0, -0.5], StopReason.TERMINATED, None),  # lost again
+        ([0.1] * 10, StopReason.TERMINATED, 10),
+        ([0.0, 1.0], StopReason.ENV_ERROR, None),
+    ],
+)
+def test_a_summary_has_the_turns_until_the_task_was_solved(rewards, stop, turns):
+    played = [Turn(Reply("a"), "a", StepResult("x", one), generate_s=0.0, env_s=0.0) for one in rewards]
+    episode = Episode(TaskItem("env", "1"), 16, turns=played, stop=stop)
+    assert summarize_episode(episode).solved_turns == turns
 
 
 def test_the_first_different_turn_of_groups_is_a_metric() -> None:

@@ -8,7 +8,7 @@ from verl_agent.config.mixture import tasks_per_batch
 from verl_agent.config.settings import RunEnv
 from verl_agent.envs.settings import EnvSettings
 from verl_agent.errors import ConfigError
-from verl_agent.horizon import Adaptive, Horizon
+from verl_agent.horizon import Adaptive, Horizon, PerTask
 from verl_agent.rollout.settings import EpisodeSettings
 from verl_agent.trace.episode_summary import EpisodeSummary
 from verl_agent.training.mixture import MixtureOrder
@@ -97,6 +97,33 @@ def test_episodes_that_measure_nothing_do_not_count_in_the_turn_limit_share(reas
     limits, invalid = TurnLimits([run_env("a", horizon)]), EpisodeSummary(0.0, False, 1, 3, reason)
     limits.observe([*episodes("", limited=4)[:5], *(invalid for _ in range(5))])
     assert limits.max_turns("a", 2, TASK) == 6
+
+
+def test_an_episode_that_went_on_after_its_success_counts_up_to_the_success():
+    """Solved at turn 3 or 4 of 16 by half of the episodes: four turns suffice."""
+    horizon = Horizon([4, 8, 16], per_task=PerTask(explore=0.0, prior=0.0))
+    limits, item = TurnLimits([run_env("a", horizon)]), TaskItem("any", "task")
+    stop = StopReason.TURN_LIMIT
+    solved = [EpisodeSummary(1.0, True, 16, 16, stop, task="task", solved_turns=at) for at in (3, 4, 3, 4)]
+    limits.observe([*solved, *(EpisodeSummary(0.0, False, 16, 16, stop, task="task") for _ in range(4))])
+    assert limits.max_turns("a", 2, item) == 4
+
+
+def test_groups_of_a_task_are_told_apart():
+    horizon = Horizon([4, 8], per_task=PerTask("ladder", patience=2))
+    limits, item = TurnLimits([run_env("a", horizon)]), TaskItem("any", "task")
+    limits.observe([EpisodeSummary(0.0, False, 4, 4, StopReason.TURN_LIMIT, task="task", group=at) for at in "aabb"])
+    assert limits.max_turns("a", 2, item) == 8
+
+
+def test_runs_of_different_seeds_explore_in_different_groups():
+    horizon, found = Horizon([4, 8], per_task=PerTask(explore=0.5, prior=0.0)), set()
+    for seed in (1, 1, 2):
+        limits = TurnLimits([run_env("a", horizon)], seed)
+        stop, half = StopReason.TERMINATED, (True, True, False, False)
+        limits.observe([EpisodeSummary(0.0, solved, 3, 4, stop, task="1") for solved in half])
+        found.add(tuple(limits.max_turns("a", step, TASK) for step in range(1, 41)))
+    assert len(found) == 2
 
 
 def test_checkpoint_has_the_state_of_every_adaptive_horizon():

@@ -70,7 +70,7 @@ class Training:
         self._train, held_out = (self._env.tasks(one) for one in (self._env.env.train_tasks, self._env.env.eval_tasks))
         self._later = self._env.tasks(settings.later_tasks) if settings.later_tasks else self._train
         self._held_out = Random(seed).sample(held_out, min(settings.eval_tasks, len(held_out)))
-        self._turn_limits, self._luck = TurnLimits([self._env]), Random(seed)
+        self._turn_limits, self._luck = TurnLimits([self._env], seed), Random(seed)
         self._counts = {"step": 0, "turns": 0, "tokens": 0, "points": 0, "cpu_s": 0.0, "limit": 0}
         self._clock = time.process_time()
 
