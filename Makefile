@@ -261,7 +261,7 @@ bench-viewer: setup ## Measure the viewer on a run of 100,000 episodes (2 GB in 
 	python -m tests.bench.viewer
 
 .PHONY: bench-reports
-bench-reports: setup ## Measure leaderboard and failures on 100,000 episodes (a minute)
+bench-reports: setup ## Measure leaderboard and failures on 100,000 episodes, and check-env --attack (minutes)
 	python -m tests.bench.reports
 
 .PHONY: screenshots
@@ -269,17 +269,31 @@ screenshots: setup ## Take pictures of the viewer's pages: RUN=runs/textcraft_qu
 	python -m tests.support.screenshots $(RUN) docs/pictures/viewer
 
 .PHONY: bench-update
-bench-update: setup ## Measure the update of a step on a CPU, compared with verl's engine
+bench-update: setup ## Measure the update of a step on a CPU, compared with verl's engine (ten minutes)
+	python -m tests.bench.update
+
+.PHONY: bench-parts
+bench-parts: setup ## The same with variants of the engine that lack one part each (half an hour)
 	python -m tests.bench.update --parts
+
+.PHONY: bench-shares
+bench-shares: setup ## Measure the update of rows that share a prompt, as single rows and as trees (six minutes)
 	python -m tests.bench.update_shares
 
 .PHONY: bench-threads
-bench-threads: setup ## Measure how threads wait on a CPU, alone and beside busy processes (six minutes)
+bench-threads: setup ## Measure how threads wait on a CPU, alone and beside busy processes (ten minutes)
 	python -m tests.bench.threads
 
+# Without RUN it trains a run of its own, whose file of tokens has all rows of the last step.
+bench-roofline: RUN = runs/textcraft_roofline
 .PHONY: bench-roofline
-bench-roofline: setup ## Compare a step of a CPU run with the machine and with vLLM alone (RUN=runs/NAME)
-	python -m tests.bench.roofline $(RUN) --bare
+bench-roofline: setup ## Compare a step of a CPU run with the machine, vLLM alone and verl's engine (15 minutes; RUN=runs/NAME)
+	[[ -d $(RUN) || -d runs/textcraft_sft_cpu ]] || VERL_PLATFORM=cpu verl-agent sft recipes/textcraft/sft_cpu.yaml
+	[[ -d $(RUN) && $(RUN) != runs/textcraft_roofline || -d $(RUN)/global_step_3 ]] \
+	    || VERL_PLATFORM=cpu verl-agent train recipes/textcraft/grpo_cpu.yaml trainer.default_local_dir=$(RUN) \
+	    trainer.v1.sampler.sampler_kwargs.skip_uniform=false episode.record_tokens.every=1 episode.record_tokens.groups=16 \
+	    trainer.total_training_steps=3 trainer.save_freq=3 trainer.val_before_train=false trainer.test_freq=-1
+	VERL_PLATFORM=cpu python -m tests.bench.roofline $(RUN) --bare --theirs
 
 .PHONY: bench-peers
 bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 minutes)

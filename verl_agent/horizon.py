@@ -251,7 +251,7 @@ class Horizon:
         Raises:
             ValueError: the limit is not a function of the step alone.
         """
-        if self.adaptive or self.per_task or self.deepen or self.schedule:
+        if self.adaptive or self.by_group:
             raise ValueError("the turn limit of this horizon is not a function of the step alone.")
         stages, end = self.stages, 0
         if self.order == "random":
@@ -266,10 +266,19 @@ class Horizon:
         return stages[-1]
 
     @property
+    def by_group(self) -> bool:
+        """True if groups of one training step may have different turn limits."""
+        return bool(self.per_task or self.deepen or self.schedule)
+
+    @property
     def first_limit(self) -> int:
-        """Turn limit of the first training step; the lowest one where tasks or groups have their own."""
-        own = self.adaptive or self.per_task or self.deepen or self.schedule
-        return self.stages[0] if own else self.turns_at(1)
+        """Turn limit of the first training step, as an estimate.
+
+        The mean of the lowest and the highest one with `deepen`, and the lowest where tasks have their own.
+        """
+        if self.deepen:
+            return (self.stages[0] + self.stages[-1]) // 2
+        return self.stages[0] if self.adaptive or self.by_group else self.turns_at(1)
 
     def turns_for_evaluation(self) -> int:
         """Return the turn limit of validation and evaluation."""

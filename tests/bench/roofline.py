@@ -1,39 +1,51 @@
 """Benchmark of a CPU run's steps against the limits of the machine: products of matrices and memory.
 
-python -m tests.bench.roofline RUN [--step N] [--bare] [--json PATH]
+python -m tests.bench.roofline RUN [--step N] [--bare] [--theirs] [--json PATH]
 
 RUN is the folder of a training run on a CPU whose files of tokens have all rows of a step: it was started with
 `trainer.v1.sampler.sampler_kwargs.skip_uniform=false` and an `episode.record_tokens.groups` of at least
 `data.train_batch_size`. Of one of its steps, the table has for rollout, log-probs, update and transfer of the weights:
 operations, bytes, seconds, operations a second, and the share of the limit. The limit is the longer of two times: that
-of the operations at the rate of products which this machine reaches with the phase's own shapes, and that of the bytes
-at its memory bandwidth. `--bare` also lets vLLM alone answer the requests of the step, each as long as in the run.
-Measure on a quiet machine, the one that the run was on.
+of the operations at the rates which this machine reaches with products of the phase's own shapes and the run's dtype,
+and that of the bytes at its memory bandwidth. `--bare` also lets vLLM alone answer the requests of the step, each as
+long as in the run, and `--theirs` lets verl's own engine update the same rows. Their rows have the work of the phase
+above them, so that shares compare. Measure on a quiet machine, the one that the run was on.
 
 Operations count 2 for each weight that multiplies a token, and 4 for each dimension of each head and earlier token in
 attention. A rollout computes each token once, that of a prompt once for its group; the output layer counts for tokens
-that were written. An update counts three times its forward pass.
+that were written. Log-probs and update compute a beginning that rows of a micro-batch share once, as
+`CpuLanguageEngine` does. An update counts three times its forward pass, in each of its epochs.
 """
 
 import argparse
 import json
-import os
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoConfig
+from verl.utils import tensordict_utils as tu
 
-from tests.bench.bare_engine import bare_seconds, requests
+from tests.bench.bare_engine import bare_seconds
+from tests.bench.recorded_step import Batches, Rows, Step, UnusableRunError, Work, requests
+from tests.support.engines import batch_of, new_engine
 from verl_agent.config.search_path import cpu_dtype
+from verl_agent.platform.log_prob_head import targets
+from verl_agent.platform.micro_batches import split_micro_batches
+from verl_agent.platform.token_tree import TokenTree
+from verl_agent.rollout.tokens import Segment
 
 GIGA = 1e9
 REPEATS = 5
+ROUNDED = 32
+"""Multiple to which the tokens of a product are rounded, so that few products are measured."""
 SHORT_S = 0.1
 """Seconds below which a phase is not shown: the run has skipped it."""
 
@@ -69,63 +81,9 @@ class Model:
         layer = 2 * hidden * (queries + keys) + 3 * hidden * inner
         return cls(hidden, inner, layers * layer, hidden * config.vocab_size, 4 * layers * queries, 2 * layers * keys)
 
-    def operations(self, tokens: int, pairs: int, logits: int) -> float:
-        """Return the operations of a forward pass.
-
-        Args:
-            pairs: pairs of a token and an earlier one or itself in the same row.
-            logits: tokens of whose successors the log-probs are needed.
-        """
-        return 2.0 * self.weights * tokens + float(self.attended) * pairs + 2.0 * self.head * logits
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of a step.
-
-    Attributes:
-        tokens: ids of each row.
-        masks: 1 for each token that the policy wrote.
-        prompts: tokens of the prompt of each row.
-        groups: group of each row.
-    """
-
-    tokens: Sequence[Sequence[int]]
-    masks: Sequence[Sequence[int]]
-    prompts: Sequence[int]
-    groups: Sequence[str]
-
-    @classmethod
-    def of(cls, file: Path) -> "Rows":
-        """Read the file of a step's tokens (`RUN/tokens/step_N.parquet`)."""
-        table = pq.read_table(file, columns=["token_ids", "turns", "prompt_length", "group"]).to_pydict()
-        masks = [[int(turn >= 0) for turn in row] for row in table["turns"]]
-        return cls(table["token_ids"], masks, table["prompt_length"], table["group"])
-
-    @property
-    def written(self) -> int:
-        """Number of tokens that the policy wrote."""
-        return sum(map(sum, self.masks))
-
-    @property
-    def total(self) -> int:
-        """Number of tokens of all rows."""
-        return sum(map(len, self.tokens))
-
-    @property
-    def repeated(self) -> list[int]:
-        """Lengths of the prompts of rows whose group has an earlier row, so that an engine has read them."""
-        found: set[str] = set()
-        return [
-            length
-            for length, group in zip(self.prompts, self.groups, strict=True)
-            if group in found or found.add(group)  # type: ignore[func-returns-value]
-        ]
-
-    @property
-    def positions(self) -> int:
-        """Sum of the positions of all tokens that the policy wrote: what each of them reads from the cache."""
-        return sum(at for mask in self.masks for at, written in enumerate(mask) if written)
+    def operations(self, work: "Work") -> float:
+        """Return the operations of a forward pass."""
+        return 2.0 * self.weights * work.tokens + float(self.attended) * work.pairs + 2.0 * self.head * work.logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,69 +108,117 @@ class Phase:
         return max(self.products_s, self.moved / bandwidth)
 
 
+def segments(rows: Rows) -> list[Segment]:
+    """Return rows as the trainer gets them."""
+    return [
+        Segment(list(ids[:prompt]), list(ids[prompt:]), list(mask[prompt:]), None)
+        for ids, mask, prompt in zip(rows.tokens, rows.masks, rows.prompts, strict=True)
+    ]
+
+
+def micro_batches(rows: Sequence[Segment], size: int, keep_all: bool) -> list[Work]:
+    """Return the work of a forward pass of each micro-batch, as `CpuLanguageEngine` computes it.
+
+    Args:
+        size: longest rows of which a micro-batch has at most as many tokens.
+        keep_all: False leaves out rows without loss.
+    """
+    data = batch_of(rows, size)
+    found = []
+    for group in split_micro_batches(data, True, keep_all):
+        batch = tu.index_select_tensor_dict(data, group)
+        tree = TokenTree.of(batch["input_ids"].unbind())
+        chosen, _ = targets(batch, {"temperature": torch.ones(len(group))}, tree.places_T)
+        found.append(Work(len(tree.ids_U), int((tree.depths_U + 1).sum()), len(chosen.places_N)))
+    return found
+
+
+@cache
 def product_rate(rows: int, model: Model, dtype: torch.dtype) -> float:
     """Return the operations a second of a layer's largest products with a number of rows."""
-    x, up, down = (torch.randn(*shape).to(dtype) for shape in _shapes(rows, model))
-    times = []
-    for _ in range(REPEATS):
-        began = time.perf_counter()
-        for _ in range(max(1, 4096 // rows)):
+    shapes = (rows, model.hidden), (model.hidden, model.inner), (model.inner, model.hidden)
+    x, up, down = (torch.randn(*shape).to(dtype) for shape in shapes)
+    times = max(1, 4096 // rows)
+
+    def multiply() -> None:
+        for _ in range(times):
             (x @ up) @ down
-        times.append((time.perf_counter() - began) / max(1, 4096 // rows))
-    rate: float = 4.0 * rows * model.hidden * model.inner / min(times)
-    return rate
+
+    return 4.0 * rows * model.hidden * model.inner * times / shortest(multiply)
 
 
-def _shapes(rows: int, model: Model) -> list[tuple[int, int]]:
-    return [(rows, model.hidden), (model.hidden, model.inner), (model.inner, model.hidden)]
-
-
-def bandwidth() -> float:
-    """Return the bytes a second that a copy of 512 MB reads and writes."""
-    source, times = torch.ones(2**27), []
-    target = torch.empty_like(source)
+def shortest(action: Callable[[], Any]) -> float:
+    """Return the least seconds of some calls."""
+    seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
-        target.copy_(source)
-        times.append(time.perf_counter() - began)
-    rate: float = 2 * source.numel() * 4 / min(times)
-    return rate
+        action()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
 
 
-def pairs(lengths: Sequence[int]) -> int:
-    """Return the number of pairs of a token and an earlier one or itself, in rows of some lengths."""
-    return sum(length * (length + 1) // 2 for length in lengths)
+def bandwidths() -> dict[str, float]:
+    """Return the bytes a second of actions on 512 MB of float32: a copy reads and writes, the others only read."""
+    source = torch.ones(2**14, 2**13)
+    target, vector = torch.empty_like(source), torch.ones(2**13)
+    size = source.numel() * source.itemsize
+    return {
+        "copy": 2 * size / shortest(lambda: target.copy_(source)),
+        "sum": size / shortest(source.sum),
+        "matrix times vector": size / shortest(lambda: source @ vector),
+    }
 
 
-def phases(model: Model, rows: Rows, timing: dict[str, float], dtype: torch.dtype, updates: int) -> list[Phase]:
+def phases(model: Model, rows: Rows, timing: dict[str, float], dtype: torch.dtype, batches: Batches) -> list[Phase]:
     """Return the phases of a step.
 
     Args:
         timing: seconds by name, verl's `timing_s/*`.
-        updates: optimizer steps of the step.
     """
-    lengths, written, size = [len(row) for row in rows.tokens], rows.written, dtype.itemsize
-    forward = model.operations(rows.total, pairs(lengths), written)
-    parameters, again = model.weights + model.head, rows.repeated
-    writing = 2.0 * (model.weights + model.head) * written + float(model.attended) * rows.positions
-    reading = forward - writing - model.operations(sum(again), pairs(again), 0)
-    decoding = product_rate(len(lengths), model, dtype)
-    training = product_rate(min(4096, max(64, rows.total // 8)), model, dtype)
-    steps = written / len(lengths)  # an engine reads all weights in each of its steps, at best for all rows at once
+
+    def rate(tokens: float) -> float:
+        return product_rate(round(tokens / ROUNDED) * ROUNDED or max(1, round(tokens)), model, dtype)
+
+    def forward(found: Sequence[Work]) -> tuple[float, float]:
+        operations = [model.operations(work) for work in found]
+        return sum(operations), sum(one / rate(work.tokens) for one, work in zip(operations, found, strict=True))
+
+    written, size, parameters = rows.written, dtype.itemsize, model.weights + model.head
+    writing = 2.0 * parameters * written + float(model.attended) * (rows.positions + written)
+    reading = model.operations(rows.read)
+    rollout_s = reading / rate(rows.read.tokens / rows.turns) + writing / rate(len(rows.tokens))
+    steps = written / len(rows.tokens)  # an engine reads all weights in each of its steps, at best for all rows at once
     cached = size * (parameters * steps + model.cached * rows.positions)
     scored = sum(timing.get(name, 0.0) for name in ("old_log_prob", "ref"))
     passes = sum(timing.get(name, 0.0) > SHORT_S for name in ("old_log_prob", "ref"))
+    scoring, scoring_s = forward(micro_batches(segments(rows), batches.scored, True)) if passes else (0.0, 0.0)
+    minis = batches.mini_batches(segments(rows))
+    updating, updating_s = forward([work for mini in minis for work in micro_batches(mini, batches.micro, False)])
+    updates = batches.epochs * len(minis)
     optimizer = 28.0 * parameters * updates  # reads weight, gradient and two moments, and writes three, float32
     moved = (4.0 + size) * parameters  # reads the float32 weights, writes the engine's
+    times = 3 * batches.epochs
     return [
-        Phase("rollout", reading + writing, cached, reading / training + writing / decoding, timing["gen"]),
-        Phase("log-probs", passes * forward, size * passes * parameters, passes * forward / training, scored),
-        Phase("update", 3 * forward, optimizer, 3 * forward / training, timing["update_actor"]),
+        Phase("rollout", reading + writing, cached, rollout_s, timing["gen"]),
+        Phase("log-probs", passes * scoring, size * passes * parameters, passes * scoring_s, scored),
+        Phase("update", times * updating, optimizer, times * updating_s, timing["update_actor"]),
         Phase("transfer", 0.0, moved, 0.0, timing["update_weights"]),
     ]
 
 
-def show(found: Sequence[Phase], memory: float, bare: float | None) -> Table:
+def their_seconds(folder: Path, rows: Sequence[Segment], batches: Batches) -> float:
+    """Return the seconds of the same update by verl's engine."""
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    from tests.bench.update import update
+
+    engine = new_engine(FSDPEngineWithLMHead, folder, cpu_dtype())
+    update(engine, batch_of(rows[: batches.micro], batches.micro))  # allocates the optimizer's state
+    data = [batch_of(mini, batches.micro) for mini in batches.mini_batches(rows)]
+    return sum(update(engine, mini)[1] for _ in range(batches.epochs) for mini in data)
+
+
+def show(found: Sequence[Phase], memory: float) -> Table:
     """Return the table of the phases."""
     table = Table("phase", "GFLOP", "GB", "seconds", "GFLOP/s", "limit, s", "share of the limit")
     for one in found:
@@ -224,53 +230,57 @@ def show(found: Sequence[Phase], memory: float, bare: float | None) -> Table:
         table.add_row(
             one.name, *(f"{number:,.1f}" for number in numbers), done, f"{limit:.1f}", f"{limit / one.seconds:.0%}"
         )
-    if bare is not None:
-        table.add_row(
-            "vLLM alone", "", "", f"{bare:.1f}", "", "", f"{bare / found[0].seconds:.0%} of the rollout's seconds"
-        )
     return table
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table of a step."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.roofline",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("run", type=Path)
     parser.add_argument("--step", type=int, help="step whose tokens are kept; the last one")
-    parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="measure vLLM alone (a minute)")
+    parser.add_argument("--theirs", action="store_true", help="measure the update of verl's own engine (minutes)")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    files = {int(file.stem.partition("_")[2]): file for file in (options.run / "tokens").glob("step_*.parquet")}
-    step = max(files) if options.step is None else options.step
-    logged: dict[str, float] = {}
-    for file in sorted((options.run / "metrics").glob("*.jsonl")):
-        for line in map(json.loads, file.read_text().splitlines()):
-            if line["step"] == step and "timing_s/gen" in line["data"]:
-                logged = line["data"]
-    timing = {name.partition("/")[2]: value for name, value in logged.items() if name.startswith("timing_s/")}
-    folder = next(options.run.glob("global_step_*/actor/huggingface"), None)
-    if folder is None:
-        parser.error(f"{options.run} has no checkpoint. Run it again with trainer.save_freq=1.")
-    config = json.loads((options.run / "run.json").read_text())
-    policy, tasks = config["actor_rollout_ref"], config["data"]["train_batch_size"]
+    options = parser.parse_args(arguments)
+    try:
+        step = Step.of(options.run, options.step)
+    except UnusableRunError as error:
+        parser.error(str(error))
     dtype: torch.dtype = getattr(torch, cpu_dtype())
-    updates = max(1, tasks // policy["actor"]["ppo_mini_batch_size"]) * policy["actor"]["ppo_epochs"]
-    model, rows, memory = Model.of(folder), Rows.of(files[step]), bandwidth()
-    if len(rows.tokens) < (episodes := tasks * policy["rollout"]["n"]):
-        parser.error(
-            f"{files[step]} has {len(rows.tokens)} of the step's {episodes} episodes. Run it again with "
-            "trainer.v1.sampler.sampler_kwargs.skip_uniform=false and episode.record_tokens.groups of at least "
-            "data.train_batch_size."
-        )
-    found = phases(model, rows, timing, dtype, updates)
-    bare = bare_seconds(folder, requests(rows.tokens, rows.masks), dtype) if options.bare else None
-    console = Console()
+    model, rows, console = Model.of(step.model), step.rows, Console()
+    memory = bandwidths()
+    found = phases(model, rows, step.timing, dtype, step.batches)
     console.print(
-        f"{options.run}, step {step}: {len(rows.tokens)} rows, {rows.total:,} tokens, {rows.written:,} written; "
-        f"memory {memory / GIGA:.0f} GB/s, {os.cpu_count()} cores"
+        f"{options.run}, step {step.number}: {len(rows.tokens)} rows, {rows.total:,} tokens, {rows.written:,} written; "
+        f"threads: {step.threads} in the run, {torch.get_num_threads()} here"
     )
-    console.print(show(found, memory, bare))
+    console.print(", ".join(f"{name} {rate / GIGA:.0f} GB/s" for name, rate in memory.items()))
+    sizes = [work.tokens for work in micro_batches(segments(rows), step.batches.micro, False)]
+    rates = {
+        str(kind).removeprefix("torch."): {
+            tokens: product_rate(tokens, model, kind) / GIGA for tokens in (len(rows.tokens), round(median(sizes)))
+        }
+        for kind in (torch.bfloat16, torch.float32)
+    }
+    for kind, by_tokens in rates.items():
+        shown = ", ".join(f"{rate:.0f} GFLOP/s with {tokens} tokens" for tokens, rate in by_tokens.items())
+        console.print(f"products of {kind}{' (the limit)' if kind == cpu_dtype() else ''}: {shown}")
+    if options.bare:
+        seconds, threads = bare_seconds(step.model, requests(rows.tokens, rows.masks), dtype)
+        found.insert(1, replace(found[0], name="- vLLM alone", seconds=seconds))
+        console.print(f"threads: {threads} in vLLM alone")
+    if options.theirs:
+        place = next(place for place, one in enumerate(found) if one.name == "update")
+        seconds = their_seconds(step.model, segments(rows), step.batches)
+        found.insert(place + 1, replace(found[place], name="- verl's own update", seconds=seconds))
+    console.print(show(found, max(memory.values())))
     if options.json:
-        options.json.write_text(json.dumps({"phases": [asdict(one) for one in found], "bare_s": bare}, indent=1))
+        numbers = {"phases": [asdict(one) for one in found], "bandwidth": memory, "gflop_s": rates}
+        options.json.write_text(json.dumps(numbers, indent=1))
 
 
 if __name__ == "__main__":

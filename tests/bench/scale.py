@@ -3,6 +3,9 @@
 The real trainer trains a tiny model on `tests.bench.waiting` without latency: dataset, agent loop, hosts,
 TransferQueue, advantages, update, records. The first step warms up. In the second one, the CPU time of each process is
 divided by the episodes of the step. Processes of the model (engine and trainer) mean nothing for other models.
+
+`--instant` is the load of 4,096 episodes of 30 turns, all of them in an environment at once: an engine answers at once
+(`tests.bench.instant`), and no episode ends before its last turn (`tests.bench.endless`).
 """
 
 import argparse
@@ -12,7 +15,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,10 +28,10 @@ from tests.bench.partial import WAITING, register
 from verl_agent.trace.metrics_log import read_metrics
 from verl_agent.trace.provenance import Provenance
 
-SAMPLES, STEPS, TURNS = 8, 2, 10
+SAMPLES, STEPS, TURNS, INSTANT_TURNS = 8, 2, 10, 30
 RECIPE = """# Tiny model on an environment without latency, written by tests/bench/scale.py.
 defaults: [agent_grpo, cpu, _self_]
-env: {{name: waiting, dev_tasks: null, options: {{median_s: 0.0, digits: {digits}}}}}
+env: {{name: waiting, dev_tasks: null, options: {{median_s: 0.0, digits: {digits}}}, hosts: {{count: {hosts}}}}}
 agent: {{name: raw}}
 horizon: {{max_turns: [{turns}]}}
 episode: {{max_tokens_per_turn: 4, on_truncated_turn: play}}
@@ -38,6 +41,8 @@ actor_rollout_ref:
   rollout: {{n: {samples}, max_num_seqs: 256}}
 trainer: {{total_training_steps: {steps}, save_freq: -1, test_freq: -1, experiment_name: {name}}}
 """
+ENDLESS = {"waiting": "tests.bench.endless:EndlessEnv"}
+ROUTER = "router_class: tests.bench.instant.INSTANT_ROUTER\n"
 MODEL = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -46,6 +51,8 @@ MODEL = {
     "max_position_embeddings": 16384,
 }
 MOST_DIGITS = 1500
+HOSTS, PLACES = 8, 64
+"""Hosts of a run, and sessions of a host; both are the defaults of a pool."""
 PHASES = ("gen", "adv", "update_actor", "update_weights", "step")
 
 
@@ -90,7 +97,7 @@ class Cost:
         turns: mean turns of an episode.
         cpu_ms: milliseconds of CPU time for an episode, by name of the process.
         seconds: duration of each phase in seconds.
-        gb: memory of all processes at the end.
+        gb: largest memory of all processes during the step.
         sent_kb: kilobytes sent over the loopback interface for an episode: TransferQueue, requests, Ray.
     """
 
@@ -101,6 +108,11 @@ class Cost:
     seconds: dict[str, float]
     gb: float
     sent_kb: float
+
+    @property
+    def turn_ms(self) -> float:
+        """Milliseconds of the rollout for a turn of any episode."""
+        return 1000 * self.seconds["gen"] / (self.episodes * self.turns)
 
 
 def cost(episodes: int, digits: int, before: Sample, after: Sample, values: Mapping[str, float]) -> Cost:
@@ -114,13 +126,22 @@ def cost(episodes: int, digits: int, before: Sample, after: Sample, values: Mapp
     return Cost(episodes, digits, values["episode/turns_mean"], cpu_ms, seconds, after.gb, sent_kb)
 
 
-def measure(folder: Path, episodes: int, digits: int, overrides: Sequence[str]) -> Cost:
+def sizes(episodes: int, digits: int, instant: bool) -> dict[str, int]:
+    """Return the sizes of `RECIPE`; see `measure`."""
+    turns, hosts = (INSTANT_TURNS, -(-episodes // PLACES)) if instant else (TURNS, HOSTS)
+    response = turns * (digits + 32)
+    counts = {"batch": episodes // SAMPLES, "samples": SAMPLES, "steps": STEPS, "hosts": hosts}
+    return counts | {"turns": turns, "digits": digits, "response": response}
+
+
+def measure(folder: Path, episodes: int, digits: int, instant: bool, overrides: Sequence[str]) -> Cost:
     """Train two steps of so many episodes, and return the cost of the second.
 
     Args:
         folder: folder of the model and the run.
         episodes: episodes of a step.
         digits: further tokens of an observation.
+        instant: True for an engine that answers at once, episodes of `INSTANT_TURNS` turns, and a place for each.
         overrides: further settings of the run.
     """
     from tests.support.models import write_byte_model  # these import torch
@@ -128,25 +149,27 @@ def measure(folder: Path, episodes: int, digits: int, overrides: Sequence[str]) 
 
     model, run, mark = folder / "model", folder / f"{episodes}_{uuid4().hex[:6]}", uuid4().hex
     write_byte_model(model, ["Begin. Go on."], vocabulary=300, **MODEL)
-    sizes = {"batch": episodes // SAMPLES, "samples": SAMPLES, "steps": STEPS}
-    sizes |= {"turns": TURNS, "digits": digits, "response": TURNS * (digits + 32)}
-    (folder / f"{run.name}.yaml").write_text(RECIPE.format(name=run.name, **sizes))
+    (folder / f"{run.name}.yaml").write_text(RECIPE.format(name=run.name, **sizes(episodes, digits, instant)))
     paths = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={run}"]
+    if instant:
+        (folder / "router.yaml").write_text(ROUTER)
+        paths.append(f"actor_rollout_ref.rollout.router_config_path={folder / 'router.yaml'}")
     command = command_line("train", folder, run.name, *paths, *overrides)
-    environment = {**run_environment(folder, register(folder, **WAITING)), MARK: mark}
-    before: Sample | None = None
+    adapter = ENDLESS if instant else WAITING
+    environment = {**run_environment(folder, register(folder, **adapter)), MARK: mark}
+    before, most_gb = None, 0.0
     with subprocess.Popen(command, env=environment) as process:
         while process.poll() is None:
             after, steps = Sample.take(mark), read_metrics(sorted(run.glob("metrics/*.jsonl")))
-            if STEPS in steps and before is not None:
+            if STEPS - 1 in steps:
+                before, most_gb = before or after, max(most_gb, after.gb)
+            if STEPS in steps:
                 break
-            if STEPS - 1 in steps and before is None:
-                before = after
             time.sleep(0.5)
     wait_for_end(folder)
     if process.returncode or before is None or STEPS not in steps:
         raise SystemExit(f"The run ended with status {process.returncode}. Its log is in {run}/logs.")
-    return cost(episodes, digits, before, after, steps[STEPS])
+    return cost(episodes, digits, before, replace(after, gb=most_gb), steps[STEPS])
 
 
 def table(costs: Sequence[Cost]) -> Table:
@@ -161,6 +184,7 @@ def table(costs: Sequence[Cost]) -> Table:
     made.add_section()
     for phase in costs[0].seconds:
         made.add_row(f"phase {phase}", *(f"{one.seconds[phase]:.1f} s" for one in costs))
+    made.add_row("rollout of a turn", *(f"{one.turn_ms:.2f} ms" for one in costs))
     made.add_row("turns of an episode", *(f"{one.turns:.1f}" for one in costs))
     made.add_row("sent over loopback", *(f"{one.sent_kb:.0f} kB" for one in costs))
     made.add_row("memory", *(f"{one.gb:.1f} GB" for one in costs))
@@ -171,13 +195,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each number of episodes, and print a table; None stands for the arguments of the process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default="runs/bench_scale", type=Path)
-    parser.add_argument("--episodes", type=int, nargs="+", default=[256, 1024, 4096], help=f"multiples of {SAMPLES}")
+    parser.add_argument("--episodes", type=int, nargs="+", help=f"multiples of {SAMPLES} (default 256 1024 4096)")
+    parser.add_argument("--instant", action="store_true", help=f"{INSTANT_TURNS} turns, an engine without latency")
     parser.add_argument(
         "--digits", type=int, default=0, help=f"further tokens of an observation, at most {MOST_DIGITS} (default 0)"
     )
     parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further setting of the run")
     options = parser.parse_args(arguments)
+    options.episodes = options.episodes or ([4096] if options.instant else [256, 1024, 4096])
     if any(episodes < SAMPLES or episodes % SAMPLES for episodes in options.episodes):
         parser.error(f"--episodes takes multiples of {SAMPLES}, got {' '.join(map(str, options.episodes))}.")
     if not 0 <= options.digits <= MOST_DIGITS:
@@ -185,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("RAY_worker_niceness", "0")
-    costs = [measure(folder, episodes, options.digits, options.set) for episodes in options.episodes]
+    costs = [measure(folder, size, options.digits, options.instant, options.set) for size in options.episodes]
     Console().print(table(costs))
     if options.json:
         numbers = {"provenance": asdict(Provenance.collect()), "costs": [asdict(one) for one in costs]}

@@ -1,190 +1,68 @@
 """Extrapolation of a training step to many nodes: `python -m tests.bench.scale_plan [--figure PATH] [--json PATH]`.
 
-A simulation plays the turns of a step one after the other: a turn waits for its agent-loop worker, for the engine and
-for a core of the hosts. `MEASURED` has costs from `tests.bench.scale` and the benchmarks of environments, on one core
-at 2.6 GHz. `ASSUMED` describes GPUs that nobody has measured here. docs/results/scale.md explains the result.
+`tests.bench.scale_simulation` plays the steps. `MEASURED` has costs from `tests.bench.scale`, `ENVIRONMENTS` those from
+`tests.bench.environment_times` and `tests.bench.web_sessions`, on one core at 2.6 GHz. `ASSUMED` describes GPUs that
+nobody has measured here. docs/results/scale.md explains the result.
 """
 
 import argparse
-import heapq
 import json
-import math
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.scale_simulation import (
+    PARTIAL,
+    PARTS,
+    SYNCHRONOUS,
+    WAIT_S,
+    Costs,
+    Environment,
+    Machines,
+    Mode,
+    Step,
+    simulate,
+)
 from verl_agent.trace.provenance import Provenance
 
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """CPU time of the project's own processes.
-
-    Attributes:
-        loop_ms: agent loop, for a turn.
-        queue_ms: TransferQueue's controller, for an episode.
-        driver_ms: driver, for an episode.
-    """
-
-    loop_ms: float
-    queue_ms: float
-    driver_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """An environment.
-
-    Attributes:
-        name: name in the table.
-        host_ms: CPU time of a turn on a host.
-        latency_s: median time of a turn without CPU, for example the network's.
-        sigma: deviation of the logarithm of that time.
-        turns: smallest and largest number of turns of an episode.
-    """
-
-    name: str
-    host_ms: float
-    latency_s: float
-    sigma: float
-    turns: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Machines:
-    """Nodes, and the model on their GPUs.
-
-    Attributes:
-        nodes: number of nodes.
-        workers: agent-loop workers on a node.
-        gpus: GPUs of a node, each with a replica of the engine.
-        cores: cores of a node that hosts may use.
-        parameters: parameters of the model.
-        token_s: time of the engine for a token of one request.
-        request_s: additional time of the engine for a token with each further concurrent request.
-        reply_tokens: tokens of a reply.
-        episode_tokens: tokens of an episode, as the update sees them.
-        update_flops: operations per second of a GPU in the update.
-        transfer_s: duration of a weight transfer.
-    """
-
-    nodes: int = 1
-    workers: int = 8
-    gpus: int = 8
-    cores: int = 64
-    parameters: float = 7e9
-    token_s: float = 0.012
-    request_s: float = 0.00005
-    reply_tokens: int = 150
-    episode_tokens: int = 6000
-    update_flops: float = 3e14
-    transfer_s: float = 5.0
-
-
-MEASURED = Costs(loop_ms=5.1, queue_ms=4.3, driver_ms=7.0)
+MEASURED = Costs(loop_ms=2.9, server_ms=1.4, host_ms=0.44, queue_ms=1.9, driver_ms=3.1)
 ENVIRONMENTS = (
-    Environment("text (ScienceWorld)", host_ms=9.0, latency_s=0.0, sigma=0.0, turns=(5, 25)),
-    Environment("web (Chromium)", host_ms=270.0, latency_s=0.3, sigma=1.0, turns=(3, 15)),
+    Environment("textcraft", reset_ms=0.14, turn_ms=0.008, latency_s=0.0, sigma=0.0, turns=(2, 20), sessions=256),
+    Environment("deepsearch", reset_ms=0.07, turn_ms=0.14, latency_s=0.0, sigma=0.0, turns=(2, 5), sessions=64),
+    Environment("scienceworld", reset_ms=48.0, turn_ms=5.8, latency_s=0.0, sigma=0.0, turns=(7, 20), sessions=50),
+    Environment("web (Chromium)", reset_ms=270.0, turn_ms=270.0, latency_s=0.3, sigma=1.0, turns=(3, 15), sessions=32),
 )
+"""Turns from the shortest tenth of the demonstrations to the turn limit of `recipes/*/grpo.yaml`. Latency,
+reset and shortest episodes of the web are assumed."""
 ASSUMED = Machines()
-NODES, EPISODES = (1, 4, 16, 64), (32, 256, 1024, 4096)
-FREE: Mapping[str, str] = {
-    "engine": "the engine's tokens",
-    "hosts": "cores of hosts",
-    "loop": "agent-loop workers",
-    "queue": "TransferQueue's controller",
-    "driver": "the driver",
-    "update": "the update",
-}
-"""Parts of a step, by the name of the argument `free` of `step_s`."""
+NODES, EPISODES, HOSTS = (1, 4, 16, 64), (64, 256, 1024, 4096), (1, 8, 64)
+OVER_NODES = ("scienceworld", "web (Chromium)")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A simulated step.
-
-    Attributes:
-        environment: name of the environment.
-        nodes: number of nodes.
-        episodes: number of episodes, all of them concurrent.
-        rollout_s: duration of the rollout.
-        seconds: duration of the step.
-        saved: share of the step that each part of `FREE` takes: what it would save if it took no time.
-    """
-
-    environment: str
-    nodes: int
-    episodes: int
-    rollout_s: float
-    seconds: float
-    saved: dict[str, float]
-
-    @property
-    def bottleneck(self) -> str:
-        """Part that takes the largest share."""
-        return max(self.saved, key=self.saved.__getitem__)
+def is_admitted(environment: Environment, hosts: int, episodes: int, mode: Mode) -> bool:
+    """Return False for an asynchronous run with fewer places than episodes in flight, which `check_places` refuses."""
+    return not mode.warmup or environment.sessions * hosts >= (1 + mode.warmup) * episodes
 
 
-def rollout_s(costs: Costs, environment: Environment, machines: Machines, episodes: int, seed: int = 0) -> float:
-    """Return the duration of a synchronous rollout in seconds, until the last episode is in the queue."""
-    draws = [random.Random(seed * episodes + episode) for episode in range(episodes)]  # equal in any order of turns
-    turns = [draw.randint(*environment.turns) for draw in draws]
-    workers = [0.0] * (machines.workers * machines.nodes)
-    cores = [0.0] * (machines.cores * machines.nodes)
-    replicas, running, queue = machines.gpus * machines.nodes, 0, 0.0
-    events = [(0.0, episode, False) for episode in range(episodes)]  # time, episode, end of a reply
-    while events:
-        now, episode, replied = heapq.heappop(events)
-        if not replied:
-            worker = episode % len(workers)
-            workers[worker] = max(now, workers[worker]) + costs.loop_ms / 1000
-            running += 1
-            token_s = machines.token_s + machines.request_s * running / replicas if machines.token_s else 0.0
-            heapq.heappush(events, (workers[worker] + machines.reply_tokens * token_s, episode, True))
-            continue
-        running -= 1
-        ended = max(now, heapq.heappop(cores)) + environment.host_ms / 1000
-        heapq.heappush(cores, ended)
-        if environment.latency_s:
-            ended += draws[episode].lognormvariate(math.log(environment.latency_s), environment.sigma)
-        turns[episode] -= 1
-        if turns[episode]:
-            heapq.heappush(events, (ended, episode, False))
-        else:
-            queue = max(ended, queue) + costs.queue_ms / 1000
-    return queue
+def saturation(steps: Sequence[Step]) -> Table:
+    """Return a table of the two largest parts of each step on one node, and the setting that moves the first one."""
+    headings = ("environment", "episodes", "servers", "mode", "step", "first bottleneck", "then", "setting")
+    table = Table(*headings, title="one node: the parts that take most of a step")
+    for step in steps:
+        first, second, *_ = step.parts
+        late = f", waits {step.played.waited_s:.0f} s" if step.played.waited_s > WAIT_S else ""
+        shares = [f"{part} {step.saved[part]:.0%}" for part in (first, second)]
+        sizes = str(step.episodes), str(step.hosts), step.mode, f"{step.played.seconds:.0f} s{late}"
+        table.add_row(step.environment, *sizes, *shares, PARTS[first])
+    return table
 
 
-def step_s(
-    costs: Costs, environment: Environment, machines: Machines, episodes: int, free: str = ""
-) -> tuple[float, float]:
-    """Return the durations of the rollout and of the whole step in seconds; the part `free` takes no time."""
-    if free == "engine":
-        machines = replace(machines, token_s=0.0)
-    elif free == "hosts":
-        environment = replace(environment, host_ms=0.0)
-    elif free:
-        costs = replace(costs, **{f"{free}_ms": 0.0}) if free != "update" else costs
-    rollout = rollout_s(costs, environment, machines, episodes)
-    passes = (
-        20 * machines.parameters * episodes * machines.episode_tokens
-    )  # log-probs of policy and reference, two epochs
-    update = 0.0 if free == "update" else passes / (machines.update_flops * machines.gpus * machines.nodes)
-    return rollout, rollout + episodes * costs.driver_ms / 1000 + update + machines.transfer_s
-
-
-def simulate(costs: Costs, environment: Environment, machines: Machines, episodes: int) -> Step:
-    """Return a step and what each of its parts takes."""
-    rollout, seconds = step_s(costs, environment, machines, episodes)
-    saved = {part: 1 - step_s(costs, environment, machines, episodes, part)[1] / seconds for part in FREE}
-    return Step(environment.name, machines.nodes, episodes, rollout, seconds, saved)
-
-
-def tables(steps: Sequence[Step]) -> list[Table]:
+def over_nodes(steps: Sequence[Step]) -> list[Table]:
     """Return a table for each environment: step in seconds, episodes a second, and the part that takes most."""
     made = []
     for name in dict.fromkeys(step.environment for step in steps):
@@ -192,8 +70,8 @@ def tables(steps: Sequence[Step]) -> list[Table]:
         for nodes in NODES:
             row = [step for step in steps if (step.environment, step.nodes) == (name, nodes)]
             cells = [
-                f"{step.seconds:.0f} s, {step.episodes / step.seconds:.1f}/s\n"
-                f"{step.bottleneck} {step.saved[step.bottleneck]:.0%}"
+                f"{step.played.seconds:.0f} s, {step.episodes / step.played.seconds:.1f}/s\n"
+                f"{step.parts[0]} {step.saved[step.parts[0]]:.0%}, driver {step.saved['driver']:.0%}"
                 for step in row
             ]
             table.add_row(str(nodes), *cells)
@@ -210,7 +88,8 @@ def draw(steps: Sequence[Step], path: Path) -> None:
     for axes, name in zip(figure.subplots(1, len(names), sharey=True, squeeze=False)[0], names, strict=True):
         for episodes in EPISODES:
             line = [step for step in steps if (step.environment, step.episodes) == (name, episodes)]
-            axes.plot([one.nodes for one in line], [episodes / one.seconds for one in line], "o-", label=str(episodes))
+            rates = [episodes / one.played.seconds for one in line]
+            axes.plot([one.nodes for one in line], rates, "o-", label=str(episodes))
         axes.set(xscale="log", yscale="log", xlabel="nodes of 8 GPUs", title=name)
         axes.set_xticks(NODES, [str(nodes) for nodes in NODES])
         axes.legend(title="episodes in a step", fontsize="small")
@@ -224,16 +103,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--figure", type=Path, metavar="PATH", help="PNG file of the curves")
     parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
     options = parser.parse_args(arguments)
-    steps = [
-        simulate(MEASURED, environment, replace(ASSUMED, nodes=nodes), episodes)
-        for environment in ENVIRONMENTS
-        for nodes in NODES
-        for episodes in EPISODES
+    one_node = [
+        (MEASURED, environment, replace(ASSUMED, hosts=hosts), episodes, mode)
+        for environment, mode in product(ENVIRONMENTS, (SYNCHRONOUS, PARTIAL))
+        for episodes, hosts in product(EPISODES, HOSTS)
+        if is_admitted(environment, hosts, episodes, mode)
     ]
-    for table in tables(steps):
-        Console().print(table)
+    nodes = [
+        (MEASURED, environment, replace(ASSUMED, nodes=nodes), episodes, SYNCHRONOUS)
+        for environment in ENVIRONMENTS
+        if environment.name in OVER_NODES
+        for nodes, episodes in product(NODES, EPISODES)
+    ]
+    with ProcessPoolExecutor() as processes:
+        steps = list(processes.map(simulate, *zip(*one_node, *nodes, strict=True)))
+    first, others = steps[: len(one_node)], steps[len(one_node) :]
+    for table in (saturation(first), *over_nodes(others)):
+        Console(width=180).print(table)
     if options.figure:
-        draw(steps, options.figure)
+        draw(others, options.figure)
     if options.json:
         numbers = {"measured": asdict(MEASURED), "assumed": asdict(ASSUMED), "steps": [asdict(one) for one in steps]}
         text = json.dumps({"provenance": asdict(Provenance.collect()), **numbers}, indent=2)

@@ -3,9 +3,10 @@
 python -m tests.bench.update [--repeats 3] [--kept 6] [--tasks 16] [--parts] [--json PATH]
 
 Both engines update SmolLM2-135M on the same rows, in turn and in one process: episodes of TextCraft as
-`recipes/textcraft/scaling_inter_cpu.yaml` plays them, of which `skip_uniform` keeps some groups. CPU time counts all
-threads of this process, and varies less than wall time on a shared machine. Log-probs and gradients are compared with
-those of verl's engine in float32.
+`recipes/textcraft/scaling_inter_cpu.yaml` plays them, of which `skip_uniform` keeps some groups. CPU seconds count all
+threads of this process, and vary less than wall seconds on a shared machine. Seconds are medians of the updates. Ratios
+are medians and ranges of the ratios of updates in turn. Log-probs and gradients are compared with those of verl's
+engine in float32.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from torch import Tensor
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead
 
 from tests.bench.update_rows import played_rows
+from tests.bench.update_shares import MICRO, spread
 from tests.support.engines import batch_of, gradients, new_engine, policy_loss, relative_difference
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.cpu_engine import CpuEngine, CpuLanguageEngine
@@ -98,10 +100,12 @@ class Measured:
 
     Attributes:
         name: description of the variant.
-        cpu_s: CPU time of an update in seconds.
-        wall_s: duration of an update in seconds.
-        old_cpu_s: CPU time of `OLD` between these updates.
-        old_wall_s: duration of `OLD` between them.
+        cpu_s: median CPU time of an update in seconds.
+        wall_s: median duration of an update in seconds.
+        old_cpu_s: median CPU time of `OLD` between these updates.
+        old_wall_s: median duration of `OLD` between them.
+        cpu_ratios: CPU time of `OLD` over that of the variant, in each repeat.
+        wall_ratios: the same of durations.
         gradient_error: distance of the gradient from the float32 one, over the norm of the latter.
         log_prob_error: mean distance of log-probs from the float32 ones, in nats.
         log_prob_error_max: largest such distance.
@@ -112,6 +116,8 @@ class Measured:
     wall_s: float
     old_cpu_s: float
     old_wall_s: float
+    cpu_ratios: Sequence[float]
+    wall_ratios: Sequence[float]
     gradient_error: float
     log_prob_error: float
     log_prob_error_max: float
@@ -128,7 +134,7 @@ class Exact:
 def with_fillers(rows: Sequence[Segment], size: int, length: int) -> TensorDict:
     """Return the rows, filled up to `size` rows by rows of `length` tokens."""
     filler = Segment([2] * (length - 1), [2], [0], [0.0])
-    return batch_of([*rows, *[filler] * (size - len(rows))])
+    return batch_of([*rows, *[filler] * (size - len(rows))], MICRO)
 
 
 def log_probs(engine: FSDPEngine, rows: Sequence[Segment]) -> Tensor:
@@ -157,6 +163,7 @@ def measure(variant: Variant, model: Path, rows: Sequence[Segment], size: int, r
     distance = (log_probs(engine, rows) - exact.log_probs).abs()
     times = [(*update(engine, data), *update(old, old_data)) for _ in range(repeats)]
     cpu_s, wall_s, old_cpu_s, old_wall_s = (median(column) for column in zip(*times, strict=True))
+    cpu_ratios, wall_ratios = ([one[2 + index] / one[index] for one in times] for index in (0, 1))
     error = relative_difference(found, exact.gradients)
     return Measured(
         variant.name,
@@ -164,6 +171,8 @@ def measure(variant: Variant, model: Path, rows: Sequence[Segment], size: int, r
         wall_s,
         old_cpu_s,
         old_wall_s,
+        cpu_ratios,
+        wall_ratios,
         error,
         float(distance.mean()),
         float(distance.max()),
@@ -176,9 +185,10 @@ def table(measured: Sequence[Measured]) -> Table:
         "variant",
         "CPU s",
         "wall s",
-        "first CPU s",
-        "old / new CPU",
-        "old / new wall",
+        "verl's CPU s",
+        "verl's wall s",
+        "CPU ratio",
+        "wall ratio",
         "gradient error",
         "log-prob error",
     )
@@ -187,8 +197,10 @@ def table(measured: Sequence[Measured]) -> Table:
             one.name,
             f"{one.cpu_s:.1f}",
             f"{one.wall_s:.1f}",
-            f"{one.old_cpu_s / one.cpu_s:.2f}",
-            f"{one.old_wall_s / one.wall_s:.2f}",
+            f"{one.old_cpu_s:.1f}",
+            f"{one.old_wall_s:.1f}",
+            spread(one.cpu_ratios),
+            spread(one.wall_ratios),
             f"{one.gradient_error:.3f}",
             f"{one.log_prob_error:.4f} (max {one.log_prob_error_max:.2f})",
         )
@@ -225,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for variant in (NEW, OLD, *(PARTS if options.parts else ())):
         gc.collect()
         measured.append(measure(variant, model, rows, size, options.repeats, exact))
-        console.print(f"{variant.name}: {measured[-1].old_cpu_s / measured[-1].cpu_s:.2f}", highlight=False)
+        console.print(f"{variant.name}: {spread(measured[-1].cpu_ratios)} of CPU time", highlight=False)
     console.print(table(measured))
     if options.json:
         numbers = {"provenance": asdict(Provenance.collect()), "measured": [asdict(one) for one in measured]}

@@ -1,10 +1,12 @@
 """Benchmark of the update on a CPU by what rows share: single rows against trees of tokens, at equal memory.
 
-python -m tests.bench.update_shares [--repeats 1] [--length 256] [--rows 8] [--groups 2 4 8] [--shares 0 0.5 0.75]
+python -m tests.bench.update_shares [--repeats 3] [--length 256] [--rows 8] [--groups 2 4 8] [--shares 0 0.5 0.75]
     [--played 6] [--json PATH]
 
 One engine with SmolLM2-135M updates the same rows both ways, in turn and in one process. A group's rows share a prompt
 of a part of their length, and nothing behind it. `--played` measures TextCraft's rows of `tests.bench.update`, too.
+Seconds are medians of the updates. Ratios are medians and ranges of the ratios of updates in turn. CPU seconds count
+all threads of this process.
 """
 
 import argparse
@@ -39,9 +41,11 @@ class Measured:
     Attributes:
         name: description of the rows.
         tokens: tokens that are computed.
-        cpu_s: CPU time of an update in seconds.
-        wall_s: duration of an update in seconds.
-        peak_mb: largest memory of the process during an update in MB.
+        cpu_s: median CPU time of an update in seconds.
+        wall_s: median duration of an update in seconds.
+        peak_mb: median of the largest memory of the process during an update in MB.
+        cpu_ratios: CPU time of single rows over that of trees, in each repeat.
+        wall_ratios: the same of durations.
     """
 
     name: str
@@ -49,6 +53,8 @@ class Measured:
     cpu_s: tuple[float, float]
     wall_s: tuple[float, float]
     peak_mb: tuple[float, float]
+    cpu_ratios: Sequence[float]
+    wall_ratios: Sequence[float]
 
 
 def made_rows(rows: int, length: int, group: int, share: float) -> list[Segment]:
@@ -96,16 +102,23 @@ def measure(engine: CpuLanguageEngine, name: str, rows: Sequence[Segment], repea
             values.append(update(engine, rows))
     single, tree = ([median(column) for column in zip(*found[shares], strict=True)] for shares in (False, True))
     cpu, wall, peak = zip(single, tree, strict=True)
-    return Measured(name, computed(rows), cpu, wall, peak)
+    both = list(zip(found[False], found[True], strict=True))
+    ratios = [[one[index] / other[index] for one, other in both] for index in (0, 1)]
+    return Measured(name, computed(rows), cpu, wall, peak, *ratios)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return median and range of numbers."""
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
 def table(measured: Sequence[Measured]) -> Table:
     """Return a table of the measurements."""
-    made = Table("rows", "tokens", "ratio", "CPU s", "ratio", "wall s", "ratio", "peak MB")
+    made = Table("rows", "tokens", "ratio", "CPU s", "CPU ratio", "wall s", "wall ratio", "peak MB")
     for one in measured:
-        cells = [one.name]
-        for pair, digits in ((one.tokens, 0), (one.cpu_s, 1), (one.wall_s, 1)):
-            cells += [f"{pair[0]:.{digits}f} / {pair[1]:.{digits}f}", f"{pair[0] / pair[1]:.2f}"]
+        cells = [one.name, f"{one.tokens[0]} / {one.tokens[1]}", f"{one.tokens[0] / one.tokens[1]:.2f}"]
+        for pair, ratios in ((one.cpu_s, one.cpu_ratios), (one.wall_s, one.wall_ratios)):
+            cells += [f"{pair[0]:.1f} / {pair[1]:.1f}", spread(ratios)]
         made.add_row(*cells, f"{one.peak_mb[0]:.0f} / {one.peak_mb[1]:.0f}")
     return made
 
@@ -113,7 +126,7 @@ def table(measured: Sequence[Measured]) -> Table:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments; None stands for those of the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.update_shares", description="Measure shared prompts.")
-    parser.add_argument("--repeats", type=int, default=1, help="updates of each kind (default 1)")
+    parser.add_argument("--repeats", type=int, default=3, help="updates of each kind (default 3)")
     parser.add_argument("--length", type=int, default=256, help="tokens of a row (default 256)")
     parser.add_argument("--rows", type=int, default=8, help="rows of an update (default 8)")
     parser.add_argument("--groups", type=int, nargs="*", default=[2, 4, 8], help="sizes of groups (default 2 4 8)")
@@ -139,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     measured = []
     for name, rows in kinds.items():
         measured.append(measure(engine, name, rows, options.repeats))
-        console.print(f"{name}: {measured[-1].cpu_s[0] / measured[-1].cpu_s[1]:.2f}", highlight=False)
+        console.print(f"{name}: {spread(measured[-1].cpu_ratios)} of CPU time", highlight=False)
     console.print(table(measured))
     if options.json:
         numbers = {"provenance": asdict(Provenance.collect()), "measured": [asdict(one) for one in measured]}

@@ -22,6 +22,14 @@ def turns_at(horizon: Horizon, step: int) -> int:
     return new_schedule(horizon).limit(step, TASK)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "limit"),
+    [({}, 4), ({"order": "shrinking"}, 12), ({"per_task": PerTask()}, 4), ({"deepen": True}, 8)],
+)
+def test_an_estimate_of_the_first_step_takes_the_limit_that_its_groups_have_about(schedule, limit):
+    assert Horizon([4, 8, 12], **schedule).first_limit == limit
+
+
 def test_each_stage_lasts_its_steps_and_the_last_one_never_ends():
     horizon = Horizon([5, 8, 10], steps_per_stage=100)
     stages = {step: turns_at(horizon, step) for step in (1, 100, 101, 200, 201, 300, 10_000)}

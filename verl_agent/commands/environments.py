@@ -64,6 +64,7 @@ def envs(  # noqa: PLR0913 - one for each option
         fail("--tokens needs the name of an environment: verl-agent envs NAME --tokens MODEL.")
     values = {"name": name, "train_tasks": split, "options": read_json(options)}
     played = read_env({"env": values, "agent": {"name": agent, "options": read_json(agent_options)}})
+    print_line(f"{name}, split {split}, agent {agent} (--agent for another), model {tokens}")
     with quiet_libraries():
         from verl_agent.models.hf import load_tokenizer
         from verl_agent.models.resolve import resolve_model
@@ -72,7 +73,6 @@ def envs(  # noqa: PLR0913 - one for each option
 
         measured = measure_prompts(played, tokens, tasks, seconds)
         oracle = measure_oracle(played, load_tokenizer(resolve_model(tokens), "--tokens"), min(tasks, 200), seconds)
-    print_line(f"{name}, split {split}, agent {agent} (--agent for another), model {tokens}")
     print_line(str(measured))
     print_line(str(oracle or "no oracle: turns, replies and answers are not known"))
     print_line(f"Suggested: data.max_prompt_length={measured.suggested}")

@@ -23,7 +23,7 @@ from typing import NoReturn
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from yaml import YAMLError
 
 from verl_agent.config.checks import check_keys
@@ -36,19 +36,22 @@ from verl_agent.platform.worker_environment import thread_waiting
 from verl_agent.runs.console import exiting
 from verl_agent.terminal import guard_output, say_error
 
+RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+"""Key of the variables that a recipe gives to the workers of Ray."""
+
 
 def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
     """Run an entry point on the config that Hydra composes; exit with code 2 if recipe and overrides do not compose."""
 
     def task(config: DictConfig) -> None:
         with exiting():
+            os.environ.update(thread_waiting(OmegaConf.select(config, RAY_VARIABLES)))  # before the import of torch
             check_keys(config, base)
             expand_home(config)
             run(config)
 
     guard_output()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # makes Hydra raise its errors instead of printing them
-    os.environ.update(thread_waiting())  # before the import of torch
     try:
         register_config()
         if base != "agent_eval":

@@ -1,5 +1,6 @@
 """Command `verl-agent plan`: limits, batch sizes and memory of a run, without the GPU at hand."""
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from verl_agent.commands.recipes import check_recipe
 from verl_agent.commands.terminal import print_line, quiet_libraries
 from verl_agent.errors import ConfigError
 from verl_agent.platform.versions import require_modules
+from verl_agent.platform.worker_environment import thread_waiting
 from verl_agent.terminal import Console, show_table, styled
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ def plan(
     card_gb = gpu_memory(gpu)
     check_recipe(recipe)
     require_modules("verl")
+    print_line(f"reading {recipe} ...")
+    os.environ.update(thread_waiting())  # before the import of torch: the speed is measured as the run computes
     run, given = compose_plannable(recipe, overrides or [], gpus)
     on_cpu, model = run.on_cpu, run.actor.path
     if on_cpu and (gpus, card_gb) != (1, 80.0):

@@ -37,6 +37,7 @@ def scaling(
     from verl_agent.results.scaling_report import describe_ends, describe_selection, read_scaling, write_scaling
 
     for folder in folders:
+        print_line(f"reading {folder} ...")
         found = read_scaling(folder)
         print_line(f"{folder}: {found.model}")
         for curve in found.curves:
@@ -60,6 +61,7 @@ def leaderboard(
     from verl_agent.results.leaderboard import make_boards
     from verl_agent.results.leaderboard_report import short_conditions, write_leaderboard
 
+    print_line(f"reading {counted(len(folders), 'folder')} ...")
     boards = make_boards(folders)
     for board in boards:
         print_line(f"{short_conditions(board)} (conditions {board.key}):")
@@ -81,6 +83,7 @@ def failures(
     """
     from verl_agent.results.failures_report import analyze_failures, short_summary, write_failures
 
+    print_line(f"reading {folder} ...")
     summaries, failed = analyze_failures(folder, category)
     make_folder(folder, "FOLDER")
     written = write_failures(summaries, failed, folder)

@@ -90,11 +90,8 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
         control.facts = lambda: {"api": traffic.describe()}
     policies = start_policies(evaluation.model, config, evaluation.items, evaluation.folder, traffic=traffic)
     judges = judging(run.new_judge(evaluation.folder))
-    shown = Shown(
-        LiveEpisodes(evaluation.folder),
-        {"purpose": config.evaluation.purpose, "split": config.evaluation.tasks, "model": evaluation.model},
-        control,
-    )
+    facts = {"purpose": config.evaluation.purpose, "split": config.evaluation.tasks, "model": evaluation.model}
+    shown = Shown(LiveEpisodes(evaluation.folder), facts, control)
     with EpisodeWriter(evaluation.folder / RECORDS) as writer, _token_writer(evaluation) as tokens:
         async with start_sessions(evaluation.model, config) as new_session, policies as new_policy, judges as judge:
             setup = EvaluationSetup(
@@ -115,6 +112,7 @@ async def play_pending(evaluation: Evaluation, console: Console) -> None:
                 bar=not asks_person(evaluation.rules),
                 earlier=_played(evaluation),
                 count_operated=config.evaluation.count_operated,
+                concurrency=config.evaluation.concurrency,
             )
             with progress, controlled(evaluation.folder, control):
                 await play_all(pending, setup, writer, progress.add, evaluation.errors)
@@ -158,9 +156,8 @@ def report_results(evaluation: Evaluation, console: Console) -> None:
     overall = results[-1]
     played = overall.played
     title = f"{config.run.env.name}, {config.evaluation.tasks}: {model_name(evaluation.model)}"
-    partial_title = f"{title} ({played} of {evaluation.planned} episodes)"
-    shown_title = title if played == evaluation.planned else partial_title
-    show_table(console, results_table(results, shown_title, config.evaluation.approve))
+    part = "" if played == evaluation.planned else f" ({played} of {evaluation.planned} episodes)"
+    show_table(console, results_table(results, f"{title}{part}", config.evaluation.approve))
     unplanned = evaluation.unplanned()
     if unplanned:
         left_out = f" {counted(unplanned, 'recorded episode')} of an earlier start with other tasks or more samples."
@@ -225,6 +222,7 @@ class EvaluationProgress:
         bar: show a bar in a terminal; False leaves the terminal to questions.
         earlier: last attempts of these episodes, which the rates include.
         count_operated: see `summarize`.
+        concurrency: number of episodes played at once; before as many have ended, the time left is not known.
     """
 
     def __init__(
@@ -235,8 +233,9 @@ class EvaluationProgress:
         bar: bool = True,
         earlier: Sequence[EpisodeRecord] = (),
         count_operated: bool = False,
+        concurrency: int = 1,
     ) -> None:
-        self.console, self.total, self._count_operated = console, total, count_operated
+        self.console, self.total, self.concurrency, self._count_operated = console, total, concurrency, count_operated
         self._shows_bar = console.is_terminal and bar
         self.played = self.solved = self.errors = self.overlong = self.operated = self.action_errors = self.refused = 0
         self._done_before, self._started = done, time.monotonic()
@@ -261,7 +260,8 @@ class EvaluationProgress:
         self._bar.update(self._task, advance=1, description=self.state)
         if not self._shows_bar and (self.played % max(1, self.total // LINES) == 0 or not self._left):
             left = timedelta(seconds=round(self._left * (time.monotonic() - self._started) / self.played))
-            say(self.console, f"{self._done_before + self.played}/{self.total} episodes, {self.state}, {left} left")
+            known = f", {left} left" if self.played >= self.concurrency or not self._left else ""
+            say(self.console, f"{self._done_before + self.played}/{self.total} episodes, {self.state}{known}")
 
     def _count(self, stop: StopReason, success: bool, operated: bool) -> None:
         if operated and (stop is StopReason.OPERATOR or not self._count_operated):

@@ -9,26 +9,50 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.stacks import STACKS_FILE, stacks_file
 from verl_agent.platform.weight_transfer import RUN_NAME
 
-NICENESS = "RAY_worker_niceness"
-"""Variable of Ray with the niceness of its workers, 0 to 19."""
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+"""Variables of OpenMP that decide how a thread waits for work; libgomp prefers the first."""
 SPIN_ROUNDS = 1000
 """Rounds for which an OpenMP thread of libgomp polls for work before it sleeps; libgomp's default is 300,000.
 
 On a machine with other work, a long spin takes the core that the other threads need (`make bench-threads`).
 """
+THREADS, OWN_THREADS = "OMP_NUM_THREADS", "VERL_AGENT_OMP_NUM_THREADS"
+"""Variable with a process's number of threads, and with the number that this package chose; another is the user's."""
+CPU_DEFAULTS = {
+    "RAY_worker_niceness": "0",  # Ray's 15 starves beside other work
+    "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # trainer and engine take turns
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_num_workers_soft_limit": "0",  # end idle workers; Ray would keep one for each logical CPU
+    "TQ_LOGGING_LEVEL": "ERROR",  # TransferQueue would warn at each transfer that a machine has few cores
+    "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory in up to 8 arenas for each core
+}
+"""Variables on a CPU, unless the user has set them."""
 
 
-def thread_waiting() -> Mapping[str, str]:
-    """Return the variable by which threads of matrix products wait shortly; empty if the user chose a policy.
+def thread_waiting(recipe: Mapping[str, object] | None = None) -> Mapping[str, str]:
+    """Return the variables by which threads of matrix products wait: on a GPU none, else by default a short wait.
 
-    libgomp reads it when it is loaded, so it must be set before the first import of torch.
+    libgomp reads them when it is loaded, so they must be set before the first import of torch. A policy that recipe or
+    user chose is returned too, since the workers of a Ray that runs already do not inherit it.
+
+    Args:
+        recipe: variables that a recipe gives to the workers of Ray; a policy among them decides.
     """
-    chosen = "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ
-    return {} if chosen else {"GOMP_SPINCOUNT": str(SPIN_ROUNDS)}
+    if not use_cpu_device():
+        return {}
+    for chosen in (recipe or {}, os.environ):
+        if policy := {name: str(chosen[name]) for name in WAITING if name in chosen}:
+            return policy
+    return {WAITING[0]: str(SPIN_ROUNDS)}
 
 
-def worker_environment(run_dir: Path, ranks: int = 1) -> Mapping[str, str]:
-    """Return the environment variables of every process of a run with this number of ranks on each machine."""
+def worker_environment(run_dir: Path, ranks: int = 1, recipe: Mapping[str, object] | None = None) -> Mapping[str, str]:
+    """Return the environment variables of every process of a run; on a CPU those of the user's shell win.
+
+    Args:
+        ranks: number of ranks on each machine, which share its cores.
+        recipe: see `thread_waiting`.
+    """
     variables = {
         "TENSORBOARD_DIR": str(run_dir / "tensorboard"),
         STACKS_FILE: str(stacks_file(run_dir)),
@@ -38,16 +62,16 @@ def worker_environment(run_dir: Path, ranks: int = 1) -> Mapping[str, str]:
         "PYTHONWARNINGS": "ignore",
     }
     if use_cpu_device():
-        cores = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-        variables |= thread_waiting()
-        variables |= {
-            "VERL_PLATFORM": "cpu",
-            "OMP_NUM_THREADS": cores,  # Ray would set 1
-            NICENESS: os.environ.get(NICENESS, "0"),  # Ray's 15 starves beside other work
-            "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",  # trainer and engine take turns
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "RAY_num_workers_soft_limit": "0",  # end idle workers; Ray would keep one for each logical CPU
-            "TQ_LOGGING_LEVEL": "ERROR",  # TransferQueue would warn at each transfer that a machine has few cores
-            "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory in up to 8 arenas for each core
-        }
+        variables |= {"VERL_PLATFORM": "cpu", **thread_waiting(recipe), **_threads(ranks)}
+        variables |= {name: os.environ.get(name, value) for name, value in CPU_DEFAULTS.items()}
     return variables
+
+
+def _threads(ranks: int) -> Mapping[str, str]:
+    """Return the number of threads of a process: that of the user's shell, else an equal share of the cores."""
+    chosen = os.environ.get(THREADS)
+    by_torchrun = chosen == "1" and "TORCHELASTIC_RUN_ID" in os.environ  # its default for several ranks
+    if chosen and not by_torchrun and chosen != os.environ.get(OWN_THREADS):
+        return {THREADS: chosen}
+    share = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+    return {THREADS: share, OWN_THREADS: share}  # without the variable, Ray would set 1

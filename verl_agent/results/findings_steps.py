@@ -165,11 +165,17 @@ class RunHistory:
         return [at for at in train if at.step >= since] or train[-1:]
 
     def changes(self, step: int) -> str:
-        """Return a sentence on the turn limit, the learning rate and the starts that changed near a step, or ""."""
+        """Return a sentence on the turn limit, the learning rate and the starts that changed near a step, or "".
+
+        Where limits differ within a step, the largest one changes by chance and is not told.
+        """
         steps = sorted({at.step for at in self.train} | set(self.log.by_step))
         near = max(2, (steps[-1] - steps[0]) // 20)
         limits = self.series(lambda at: at.max_turns, "episode/horizon")
-        found = [(at, f"the turn limit went from {old:g} to {new:g}") for at, old, new in _jumps(limits, 1.0)]
+        means = first_logged(self.log.by_step, "episode/horizon_mean")
+        differ = any(mean < limits.get(at, 0) for at, mean in means.items())
+        jumps = [] if differ else _jumps(limits, 1.0)
+        found = [(at, f"the turn limit went from {old:g} to {new:g}") for at, old, new in jumps]
         rates = first_logged(self.log.by_step, LEARNING_RATE)
         found += [(at, f"the learning rate went from {old:.1e} to {new:.1e}") for at, old, new in _jumps(rates, JUMP)]
         found += [(at, "the run was resumed") for at in self.log.resumed]

@@ -16,7 +16,10 @@ from verl_agent.envs.registry import load_adapter
 from verl_agent.envs.tasks import ids_in
 from verl_agent.errors import ConfigError
 from verl_agent.study.settings import Study, TinySettings
+from verl_agent.trace.record_files import record_files
+from verl_agent.training.preflight.schedules import check_schedule
 from verl_agent.training.splits import holds_out
+from verl_agent.training.turn_limits import own_class
 
 EVALUATED = {
     "horizon.eval_max_turns": " If it is null, it is the last limit of an arm.",
@@ -91,13 +94,36 @@ def learning_rate(config: Mapping[str, Any]) -> float:
 
 
 def own_algorithms(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the modules of an estimator and a policy loss of other packages that a composed config names."""
-    actor = config["actor_rollout_ref"]["actor"]
+    """Yield the modules of an estimator, a policy loss and a schedule that a composed config names by entry point.
+
+    Raises:
+        ConfigError: one does not exist.
+    """
+    schedule = config["horizon"]["schedule"]
     found = (
-        find_estimator(config["algorithm"]["adv_estimator"]).function,
-        find_loss(actor["policy_loss"]["loss_mode"]),
+        find_estimator(str(config["algorithm"]["adv_estimator"])).function,
+        find_loss(config["actor_rollout_ref"]["actor"]["policy_loss"]["loss_mode"]),
+        own_class(schedule) if schedule else None,
     )
     yield from (one.__module__ for one in found if one is not None)
+
+
+def named_files(config: Mapping[str, Any], env: RunEnv) -> Iterator[str]:
+    """Yield the files of tasks and of replayed episodes that a composed config names; a split is no file."""
+    yield from (str(config["env"][key]) for key in ("train_tasks", "eval_tasks"))
+    for source in env.horizon.replay.records if env.horizon.replay else ():
+        yield from map(str, record_files(Path(source)))
+
+
+def check_groups(config: Mapping[str, Any], env: RunEnv, runner: str) -> None:
+    """Check that the schedule of turn limits suits the groups; the small runner filters none.
+
+    Raises:
+        ConfigError: see `check_schedule`.
+    """
+    sections = resolved(config, ("actor_rollout_ref", "algorithm"))
+    filters = runner == "train" and bool(value_at(sections, "algorithm.filter_groups.enable"))
+    check_schedule(env, value_at(sections, "actor_rollout_ref.rollout.n"), filters)
 
 
 def check_batch(config: Mapping[str, Any], later_tasks: str | None) -> None:
@@ -119,7 +145,8 @@ def check_small_model(of_all: TinySettings, own: TinySettings, env: RunEnv) -> N
     """Check that what an arm sets of the small model has an effect.
 
     Raises:
-        ConfigError: a new optimizer at each stage, but the turn limit never changes; or later tasks that are no others.
+        ConfigError: a new optimizer at each stage, but the turn limit never changes or has no stages; or later tasks
+            that are no others.
     """
     horizon, changed = env.horizon, own.later_tasks != of_all.later_tasks
     if changed and own.later_tasks == env.env.train_tasks:
@@ -131,6 +158,12 @@ def check_small_model(of_all: TinySettings, own: TinySettings, env: RunEnv) -> N
         raise ConfigError(
             f"tiny.fresh_optimizer=true has no effect: horizon.max_turns={list(horizon.max_turns)} is one stage. Leave "
             "it out, or give several limits."
+        )
+    if own.fresh_optimizer and (horizon.deepen or horizon.per_task):
+        key = "deepen" if horizon.deepen else "per_task"
+        raise ConfigError(
+            f"tiny.fresh_optimizer=true is not allowed with horizon.{key}: limits by task or group have no stages. "
+            "Leave one of them out."
         )
 
 

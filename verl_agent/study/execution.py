@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,16 @@ from verl_agent.runs.identity import claim, read_settings
 from verl_agent.study.environments import check_batch
 from verl_agent.study.inference import decided_pairs, hopeless
 from verl_agent.study.plan import Plan
-from verl_agent.study.runs import Run, chosen_value, measured, run_overrides, run_study, search_runs, study_runs
+from verl_agent.study.runs import (
+    Results,
+    Run,
+    chosen_value,
+    measured,
+    run_overrides,
+    run_study,
+    search_runs,
+    study_runs,
+)
 from verl_agent.study.settings import LOWER_IS_BETTER
 from verl_agent.study.verl_runs import train_with_verl
 from verl_agent.system.resources import make_folder, read_text
@@ -171,19 +181,27 @@ class Execution:
                     for stratum, arm in plan.changes:
                         value = chosen_value(plan, stratum, arm, out)
                         self._say(f"{stratum}, {arm}: {study.search.key}={value:g} is the best of the search")
-                successive = study.stop.rule == "successive"
-                size = study.stop.block if successive else len(study.seeds)
-                for start in range(0, len(study.seeds), size):
-                    self._play(pool, study_runs(plan, study.seeds[start : start + size], self._arms))
-                    if successive:
-                        lost = hopeless(decisions(plan, out), study.measure in LOWER_IS_BETTER)
-                        self._arms = [arm for arm in study.arms if arm not in lost]
-                        played = min(start + size, len(study.seeds))
-                        self._say(f"{played} seeds: worse than another arm: {', '.join(sorted(lost)) or 'none'}")
-                    if len(self._arms) < 2:
+                for start, end in pairwise([0, *study.looks]):
+                    self._play(pool, study_runs(plan, study.seeds[start:end], self._arms))
+                    if self._ends_after(end):
                         return
         except BrokenProcessPool as error:
             raise ConfigError("a process was killed, often for memory. Start the command again: it resumes.") from error
+
+    def _ends_after(self, seeds: int) -> bool:
+        """Say what is decided after a number of seeds; drop arms, or return True if the study ends."""
+        plan, study, out = self._plan, self._plan.study, self._out
+        if study.stop.rule == "successive":
+            lost = hopeless(decisions(plan, out), study.measure in LOWER_IS_BETTER)
+            self._arms = [arm for arm in study.arms if arm not in lost]
+            self._say(f"{seeds} seeds: worse than another arm: {', '.join(sorted(lost)) or 'none'}")
+        if study.stop.rule == "looks":
+            runs = study_runs(plan, study.seeds[:seeds], self._arms)
+            settled = Results(plan, {run: run.points(out) for run in runs}).settled(seeds)
+            each = "each" if settled else "not each"
+            self._say(f"{seeds} seeds: {each} other arm is better or worse than {study.reference_arm}")
+            return settled
+        return len(self._arms) < 2
 
     def _play(self, pool: ProcessPoolExecutor, runs: Sequence[Run]) -> None:
         failed, missing = self._out / FAILED, [run for run in runs if not run.done(self._out)]

@@ -30,11 +30,11 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ArmComparison:
-    """Comparison of an arm with the first one, over the seeds that both have.
+    """Comparison of an arm with the reference, over the seeds that both have.
 
     Attributes:
         difference: mean difference, with a t interval over seeds.
-        improvement: probability that a run of the arm is better than one of the first arm, with a bootstrap interval.
+        improvement: probability that a run of the arm is better than one of the other, with a bootstrap interval.
         p_value: two-sided p value of the mean difference, by permutation of signs; not corrected.
         deviation: standard deviation of the differences over seeds; 0 with one seed.
     """
@@ -45,12 +45,12 @@ class ArmComparison:
     deviation: float
 
 
-def compare_arms(arm: Values, first: Values, lower_is_better: bool = False, bounded: bool = True) -> ArmComparison:
+def compare_arms(arm: Values, reference: Values, lower_is_better: bool = False, bounded: bool = True) -> ArmComparison:
     """Compare two arms whose columns are the same seeds; without intervals and with a p value of 1 if not `bounded`."""
-    by_seed, sign = (arm - first).mean(0), -1 if lower_is_better else 1
+    by_seed, sign = (arm - reference).mean(0), -1 if lower_is_better else 1
     return ArmComparison(
         over_seeds(by_seed, bounded),
-        bootstrap([sign * arm, sign * first], lambda arms: probability_of_improvement(*arms), bounded=bounded),
+        bootstrap([sign * arm, sign * reference], lambda arms: probability_of_improvement(*arms), bounded=bounded),
         sign_flip_p_value(by_seed.tolist()) if bounded else 1.0,
         float(by_seed.std(ddof=1)) if len(by_seed) > 1 else 0.0,
     )
@@ -98,12 +98,13 @@ def probability_of_improvement(arm: Values, first: Values) -> float:
     return float(((larger > 0) + 0.5 * (larger == 0)).mean())
 
 
-def equal_arms(found: Mapping[str, ArmComparison], margin: float) -> set[str]:
-    """Return the arms that are equal to the first one within the margin, corrected for their number.
+def equal_arms(found: Mapping[str, ArmComparison], margin: float, looks: int = 1) -> set[str]:
+    """Return the arms that are equal to the reference within the margin, corrected for their number and for the looks.
 
     Each has two one-sided t tests at `ALPHA` (Schuirmann 1987), corrected by Holm: of m arms that are left, one is
-    equal if its t interval with a probability of `1 - ALPHA / m` on each side lies within the margin; then the next
-    one is tested with m - 1. So the probability that any arm outside of the margin is called equal is at most `ALPHA`.
+    equal if its t interval with a probability of `1 - ALPHA / looks / m` on each side lies within the margin; then the
+    next one is tested with m - 1. So the probability that any arm outside of the margin is called equal at any look is
+    at most `ALPHA`.
     """
     equal = set[str]()
 
@@ -111,7 +112,7 @@ def equal_arms(found: Mapping[str, ArmComparison], margin: float) -> set[str]:
         seeds, left = one.difference.tasks, len(found) - len(equal)
         if one.difference.too_few or not math.isfinite(one.difference.low):
             return False
-        half = t_quantile(1 - ALPHA / left, seeds - 1) * one.deviation / math.sqrt(seeds)
+        half = t_quantile(1 - ALPHA / looks / left, seeds - 1) * one.deviation / math.sqrt(seeds)
         return abs(one.difference.mean) + half <= margin
 
     while arm := next((arm for arm, one in found.items() if arm not in equal and passes(one)), None):
@@ -122,7 +123,7 @@ def equal_arms(found: Mapping[str, ArmComparison], margin: float) -> set[str]:
 def verdict(
     difference: Estimate, corrected_p: float, margin: float, lower_is_better: bool = False, equal: bool = True
 ) -> str:
-    """Return what a study may say about an arm and the first one.
+    """Return what a study may say about an arm and the reference.
 
     Args:
         equal: False if the arm is not one of `equal_arms`.
@@ -141,12 +142,13 @@ def verdict(
     return "cannot tell"
 
 
-def least_seeds(arms: int) -> int:
+def least_seeds(arms: int, looks: int = 1) -> int:
     """Return the seeds from which an arm of a study can be better or worse.
 
-    Of n signs, the least p value is 2 / 2**n; Holm multiplies the smallest one by the number of compared arms.
+    Of n signs, the least p value is 2 / 2**n. It is multiplied by the number of looks, and by Holm the smallest one by
+    the number of compared arms.
     """
-    return math.ceil(math.log2(2 * (arms - 1) / ALPHA))
+    return math.ceil(math.log2(2 * (arms - 1) * looks / ALPHA))
 
 
 def first_decision(seeds: int, block: int, alpha: float) -> int | None:

@@ -7,50 +7,30 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from verl_agent.config.algorithms import find_estimator
-from verl_agent.config.checks import changed_keys
 from verl_agent.config.composing import compose_training
-from verl_agent.config.keys import leaves
 from verl_agent.errors import ConfigError
 from verl_agent.study.environments import (
     check_evaluated_alike,
+    check_groups,
     check_small_model,
     evaluation,
     learning_rate,
     least_steps,
     load_environment,
+    named_files,
     own_algorithms,
     study_env,
     trains_on_tested,
 )
 from verl_agent.study.hashes import short_hash, source_digest
 from verl_agent.study.inference import first_decision, least_seeds
+from verl_agent.study.obeyed import check_small_runner, differing, is_within, named
 from verl_agent.study.settings import MEASURES, OF_ARMS, Study, read_study
 
 OWN_KEYS = ("data.seed", "actor_rollout_ref.rollout.seed", "trainer.default_local_dir", "trainer.val_before_train")
 """Keys that the command sets for each run."""
 FOLLOWING = ("trainer.total_training_steps", "trainer.test_freq", "trainer.save_freq")
 """Keys that may differ besides, because the steps of an arm follow from its turn limits and the budget."""
-OBEYED = (
-    *("env.name", "env.train_tasks", "env.eval_tasks", "env.options", "env.on_action_error", "env.retries"),
-    *("agent", "horizon"),
-    *("episode.max_tokens", "episode.max_tokens_per_turn", "episode.on_truncated_turn", "credit"),
-    *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "actor_rollout_ref.rollout.n"),
-    *(f"algorithm.{name}" for name in ("adv_estimator", "gamma", "lam", "norm_adv_by_std_in_grpo")),
-    *(f"actor_rollout_ref.actor.{name}" for name in ("ppo_mini_batch_size", "ppo_epochs", "policy_loss", "optim.lr")),
-    *(f"actor_rollout_ref.actor.{name}" for name in ("loss_agg_mode", "loss_scale_factor", "grad_clip")),
-    *(f"actor_rollout_ref.actor.{name}" for name in ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
-    *(f"actor_rollout_ref.actor.{name}" for name in ("use_kl_loss", "kl_loss_coef", "kl_loss_type", "entropy_coeff")),
-    *("critic.optim.lr", "critic.cliprange_value", *(f"tiny.{name}" for name in OF_ARMS)),
-)
-"""Keys that the small runner obeys, with those below them."""
-OF_TRAINING = (
-    *("actor_rollout_ref.actor", "critic", "algorithm", "data", "trainer.v1.sampler"),
-    *(f"actor_rollout_ref.rollout.{name}" for name in ("temperature", "top_k", "top_p")),
-)
-"""Keys of a recipe that matter to training, with those below them; but for those of engines and devices."""
-TECHNICAL = ("_per_gpu", "fsdp", "megatron", "strategy", "data.val_")
-"""Parts of the names of keys of engines and devices."""
 FEW_STEPS, LOW_RATE = 10, 1.0e-4
 """Training steps and a learning rate below those of all studies of the small runner in which an arm learned."""
 
@@ -74,6 +54,8 @@ class Plan:
     """`least_steps` of each arm, of the stratum with the fewest."""
     rates: Sequence[float]
     """Learning rates of the actor, in ascending order."""
+    by_group: Sequence[str]
+    """Arms whose groups of one training step may have different turn limits."""
 
     def describe(self) -> Iterator[str]:
         """Yield the question, the arms with what they change, and the number of runs, line by line."""
@@ -104,6 +86,12 @@ class Plan:
             yield (
                 f"after each {study.stop.block} seeds, from {first_look} on, arms that are worse than another one are "
                 "dropped"
+            )
+        if study.stop.rule == "looks":
+            looks = " and ".join(map(str, study.looks))
+            yield (
+                f"after {looks} seeds the study ends if each other arm is better or worse than {study.reference_arm}; "
+                f"p values are multiplied by {len(study.looks)}"
             )
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
 
@@ -147,7 +135,8 @@ class Plan:
             changed = {key: value for stratum in study.strata for key, value in self.changes[stratum, arm].items()}
             said = ", ".join(f"{key}={value}" for key, value in changed.items())
             base = ", ".join(study.arms[first]) or "the recipe as it is"
-            yield f"arm {arm}: {f'{base}; the others are compared with it' if arm == first else said}"
+            compared = "; the others are compared with it" if arm == study.reference_arm else ""
+            yield f"arm {arm}: {base if arm == first else said}{compared}"
         yield from (f"stratum {name}: {', '.join(shared)}" for name, shared in study.strata.items() if shared)
 
 
@@ -159,8 +148,8 @@ def make_plan(file: Path) -> Plan:
             arms are the same, or are evaluated differently; or the small runner ignores what an arm, a stratum or the
             search changes.
     """
-    study, configs = read_study(file), {}
-    steps, rates = dict[str, int](), set[float]()
+    study, configs, files, modules = read_study(file), {}, set[str](), set[str]()
+    steps, rates, by_group = dict[str, int](), set[float](), set[str]()
     evaluations: dict[str, dict[str, dict[str, Any]]] = {}
     recipe = (file.parent / study.recipe).resolve()
     if not recipe.is_file():
@@ -181,7 +170,10 @@ def make_plan(file: Path) -> Plan:
                 steps[arm] = min(count, steps.get(arm, count))
                 rates.add(learning_rate(configs[stratum, arm]))
                 check_small_model(study.tiny, tiny[arm], env)
-                find_estimator(str(configs[stratum, arm]["algorithm"]["adv_estimator"]))
+                check_groups(configs[stratum, arm], env, study.runner)
+                modules |= {load_environment(env.env.name, study.runner), *own_algorithms(configs[stratum, arm])}
+                files |= {*named_files(configs[stratum, arm], env)}
+                by_group |= {arm} if env.horizon.by_group else set()
                 for one in searched if arm == first else searched[:1]:  # it may have no effect in one arm alone
                     study_env(compose_training(recipe, [*shared, *own, one], resolve=False))
             except ConfigError as error:
@@ -198,87 +190,16 @@ def make_plan(file: Path) -> Plan:
     for evaluated in evaluations.values():
         check_evaluated_alike(evaluated)
     ignored = check_small_runner(study, recipe, changes) if study.runner == "tiny" else []
-    modules = {load_environment(config["env"]["name"], study.runner) for config in configs.values()}
-    modules |= {name for config in configs.values() for name in own_algorithms(config)}
-    tasks = {str(config["env"][key]) for config in configs.values() for key in ("train_tasks", "eval_tasks")}
-    tasks |= {one.later_tasks for one in tiny.values() if one.later_tasks}
-    listed = b"".join(Path(one).read_bytes() for one in sorted(tasks) if Path(one).is_file())
+    files |= {one.later_tasks for one in tiny.values() if one.later_tasks}
+    listed = b"".join(Path(one).read_bytes() for one in sorted(files) if Path(one).is_file())
     facts = {
         "file": short_hash(file.read_bytes()),
         "configs": short_hash(json.dumps([*configs.values()], sort_keys=True, default=str).encode() + listed),
         "code": source_digest(sorted(modules)),
     }
     seen = {arm: None for (_, arm), config in configs.items() if trains_on_tested(config, tiny[arm].later_tasks)}
-    return Plan(study, file.resolve(), recipe, changes, facts, [*seen], ignored, steps, sorted(rates))
-
-
-def check_small_runner(study: Study, recipe: Path, changes: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
-    """Check that the small runner obeys all that arms, strata and search change; return what it ignores of the recipe.
-
-    Raises:
-        ConfigError: it ignores a change.
-    """
-    first, bare = next(iter(study.arms)), compose_training(recipe, [], resolve=False)
-    for (_, arm), keys in changes.items():
-        check_obeyed({key: setter("arm", study.arms, (arm, first), key) for key in keys})
-    for stratum, shared in study.strata.items():
-        keys = differing(bare, compose_training(recipe, shared, resolve=False)) if shared else {}
-        check_obeyed({key: setter("stratum", study.strata, [stratum], key) for key in keys})
-    check_obeyed({study.search.key: f"search sets {study.search.key}"} if study.search else {})
-    return ignored_keys(bare)
-
-
-def ignored_keys(config: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a recipe, with their values, that matter to training, and that the small runner ignores."""
-    return [
-        f"{key}={value}"
-        for key, value in changed_keys(config).items()
-        if any(is_within(key, one) for one in OF_TRAINING)
-        and not any(is_within(key, one) for one in OBEYED)
-        and not any(part in key for part in TECHNICAL)
-    ]
-
-
-def check_obeyed(keys: Mapping[str, str]) -> None:
-    """Check that the small runner obeys keys, given with a sentence on what sets them.
-
-    Raises:
-        ConfigError: it ignores one.
-    """
-    for key, said in keys.items():
-        if not any(is_within(key, one) for one in OBEYED):
-            raise ConfigError(
-                f"{said}, which the small runner ignores, so the study could not show its effect. Leave it out, or set "
-                f"runner: train. The small runner obeys {', '.join(OBEYED)}."
-            )
-
-
-def setter(kind: str, overrides: Mapping[str, Sequence[str]], names: Sequence[str], key: str) -> str:
-    """Return a sentence on which of some arms or strata sets a key, with the override."""
-    for name in names:
-        for override in overrides[name]:
-            if is_within(key, named(override)):
-                return f"{kind} {name} sets {override}"
-    return f"{kind} {names[0]} changes {key}"
-
-
-def named(override: str) -> str:
-    """Return the key of an override."""
-    return override.lstrip("+~").partition("=")[0]
-
-
-def is_within(key: str, section_or_key: str) -> bool:
-    """Return True if a dotted key is another one, or lies below it."""
-    return key == section_or_key or key.startswith(f"{section_or_key}.")
-
-
-def differing(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dotted keys in which two configs differ, with the values of the second; None for a key it lacks.
-
-    A key that refers to another one is the same in both.
-    """
-    before, after = dict(leaves(first)), dict(leaves(other))
-    return {key: after.get(key) for key in {**before, **after} if before.get(key) != after.get(key)}
+    rest = ([*seen], ignored, steps, sorted(rates), sorted(by_group))
+    return Plan(study, file.resolve(), recipe, changes, facts, *rest)
 
 
 def check_says_all(arm: str, changed: Mapping[str, Any], overrides: Sequence[str]) -> None:

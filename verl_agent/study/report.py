@@ -1,6 +1,6 @@
 """Report of a study: tables in Markdown, every point as JSON, and plots."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -14,42 +14,15 @@ from verl_agent.results.statistics import Estimate
 from verl_agent.runs.identity import read_settings
 from verl_agent.study.execution import RECORD, code_hashes, decisions
 from verl_agent.study.inference import ArmComparison, bootstrap, interquartile_mean, seeds_for
+from verl_agent.study.measurements import why
 from verl_agent.study.plan import Plan
-from verl_agent.study.runs import Point, Results, chosen_value, search_runs, study_runs
+from verl_agent.study.runs import Results, chosen_value, search_runs, study_runs
 from verl_agent.study.settings import MEASURES
 
 REPORT_VERSION = 1
 """Version of the JSON. It increases when a field changes its meaning or disappears."""
 FALL = 0.2
 """Fall of success after which a run has collapsed."""
-TRAINING = {
-    "signal": "share of groups whose returns differ",
-    "uniform": "groups of equal returns, a step",
-    "limited": "share of episodes at the turn limit",
-    "limited_tokens": "share of tokens in them",
-    "turns_mean": "turns of an episode",
-    "noise_first": "squared policy gradient at a token's logits, first third of turns",
-    "noise_middle": "second third",
-    "noise_last": "last third",
-    "grad_norm": "gradient norm",
-    "invalid": "invalid actions",
-    "full_replies": "replies at full length",
-    "entropy": "entropy, nats",
-    "step": "training steps",
-    "tokens": "tokens",
-    "cpu_s": "CPU seconds",
-}
-"""Measurements of training, and their columns."""
-THIRDS = tuple(name for name in TRAINING if name.startswith("noise_"))
-"""Measurements of a third of the turns."""
-TOTALS = ("step", "tokens", "cpu_s")
-"""Measurements of training that are totals of a run."""
-WARNINGS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
-    "invalid": ("invalid actions grew by 0.1", lambda first, last: last > first + 0.1),
-    "full_replies": ("replies at full length grew by 0.1", lambda first, last: last > first + 0.1),
-    "entropy": ("entropy fell below a third", lambda first, last: last < first / 3),
-}
-"""Early warnings, from the first to the last point under the last turn limit: a longer one has more invalid actions."""
 
 
 def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
@@ -99,8 +72,8 @@ def write_study_report(plan: Plan, out: Path) -> tuple[list[Path], list[str]]:
     lines += ["\n## All measures", *pairs_tables(results), *measures_tables(results), *why(results)]
     lines += [*searched(plan, out), *(f"\n![{path.stem}]({path.name})" for path in plots)]
     written = write_report(out, "report", REPORT_VERSION, content, "\n".join(lines) + "\n")
-    first = next(iter(plan.study.arms))
-    answers = [f"{arm} minus {first}: {span(one.difference)}, {said}" for arm, (one, _, said) in compared.items()]
+    base = plan.study.reference_arm
+    answers = [f"{arm} minus {base}: {span(one.difference)}, {said}" for arm, (one, _, said) in compared.items()]
     return [*written, *plots], answers
 
 
@@ -125,8 +98,8 @@ def head(results: Results, recorded: Mapping[str, Any]) -> Iterator[str]:
 
 def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float, str]]) -> Iterator[str]:
     """Yield the table of the primary measure."""
-    study, first = results.plan.study, next(iter(results.plan.study.arms))
-    heads = ["arm", "seeds", study.measure, "interquartile mean", f"minus {first}", "p (Holm)"]
+    study = results.plan.study
+    heads = ["arm", "seeds", study.measure, "interquartile mean", f"minus {study.reference_arm}", "p (Holm)"]
     rows = []
     for arm in study.arms:
         if not (seeds := results.seeds(arm)):
@@ -154,14 +127,14 @@ def verdicts(results: Results, compared: Mapping[str, tuple[ArmComparison, float
 
 def strata_table(results: Results) -> Iterator[str]:
     """Yield the primary measure in each of several strata: an arm may gain in one and lose in another."""
-    study, (first, *_) = results.plan.study, results.plan.study.arms
+    study, reference = results.plan.study, results.plan.study.reference_arm
     if len(study.strata) > 1:
-        yield f"\n{study.measure} in each stratum; minus {first} over paired seeds, not corrected:\n"
+        yield f"\n{study.measure} in each stratum; minus {reference} over paired seeds, not corrected:\n"
         rows = []
         for arm in study.arms:
-            if not (seeds := results.seeds(first, arm)):
+            if not (seeds := results.seeds(reference, arm)):
                 continue
-            own, base = (results.values(one, study.measure, seeds) for one in (arm, first))
+            own, base = (results.values(one, study.measure, seeds) for one in (arm, reference))
             pairs = zip(own, own - base, strict=True)
             cells = [f"{span(results.over_seeds(value))}; {span(results.over_seeds(minus))}" for value, minus in pairs]
             rows.append([arm, *cells])
@@ -169,8 +142,14 @@ def strata_table(results: Results) -> Iterator[str]:
 
 
 def told_apart(results: Results) -> Iterator[str]:
-    """Yield the decisions of successive stopping."""
-    if results.plan.study.stop.rule == "successive":
+    """Yield the decisions of the stopping rule."""
+    study = results.plan.study
+    if study.stop.rule == "looks":
+        ended = next(
+            (f"ended after {seeds}" for seeds in study.looks if results.settled(seeds)), "not ended by one yet"
+        )
+        yield f"\nLooks after {' and '.join(map(str, study.looks))} seeds: {ended}."
+    if study.stop.rule == "successive":
         said = [f"{left} and {right} (larger: {larger})" for (left, right), larger in results.decided.items()]
         yield f"\nPairs that successive stopping told apart: {', '.join(said) or 'none'}."
 
@@ -188,16 +167,15 @@ def searched(plan: Plan, out: Path) -> Iterator[str]:
 
 
 def measures_tables(results: Results) -> Iterator[str]:
-    """Yield two tables: the mean of each measure over seeds and strata, and its difference to the first arm."""
-    study, first = results.plan.study, next(iter(results.plan.study.arms))
+    """Yield two tables: the mean of each measure over seeds and strata, and its difference to the reference."""
     known, rows = results.measured(), []
     for arm, seeds in results.shared():
         fell = results.values(arm, "fall", seeds) > FALL
         means = [span(results.over_seeds(results.values(arm, name, seeds).mean(0))) for name in known]
         rows.append([arm, *means, f"{int(fell.sum())} of {fell.size}"])
     yield from ("", *markdown_table(["arm", *known, f"runs that fell by more than {FALL}"], rows))
-    yield f"Minus {first}, means over paired seeds, not corrected:\n"
-    minus = [(arm, results.differences(arm)) for arm in list(study.arms)[1:]]
+    yield f"Minus {results.plan.study.reference_arm}, means over paired seeds, not corrected:\n"
+    minus = [(arm, results.differences(arm)) for arm in results.others()]
     rows = [[arm, *(span(found[name]) if found else "" for name in known)] for arm, found in minus]
     yield from markdown_table(["arm", *known], rows)
 
@@ -220,41 +198,6 @@ def pairs_table(results: Results, said: str, difference: Callable[[str, str], Es
         cells = {pair: span(difference) for pair, difference in found.items()}
         rows = [[row, *(cells.get((row, column), "") for column in arms[:-1])] for row in arms[1:]]
         yield from markdown_table(["", *arms[:-1]], rows)
-
-
-def why(results: Results) -> Iterator[str]:
-    """Yield the means of the measurements of training, and the runs with early warnings of a collapse."""
-    runs = {arm: [found for run, found in results.points.items() if run.arm == arm] for arm in results.plan.study.arms}
-    runs = {arm: found for arm, found in runs.items() if found}
-    known = {key for points in next(iter(runs.values())) for point in points[1:] for key in point}
-    if not (shown := [name for name in TRAINING if name in known]):
-        return
-    yield "\nMeans over the training of all runs:\n"
-    rows = []
-    for arm, found in runs.items():
-        spent = {name: f"{np.mean([one[-1][name] for one in found]):.3g}" for name in shown if name in TOTALS}
-        seen = {name: [point[name] for points in found for point in points[1:] if name in point] for name in shown}
-        for name in {*THIRDS} & {*seen}:  # 0: no such turn
-            seen[name] = [point[name] for points in found for point in with_one_limit(points) if point[name]]
-        means = {name: f"{np.mean(values):.3g}" if values else "" for name, values in seen.items()}
-        rows.append([arm, *(means | spent).values()])
-    yield from markdown_table(["arm", *(TRAINING[name] for name in shown)], rows)
-    if known >= WARNINGS.keys():
-        yield "Runs with an early warning, of those with two points under their last turn limit:\n"
-        rows = []
-        for arm, found in runs.items():
-            same = [[one for one in points[1:] if one["max_turns"] == points[-1]["max_turns"]] for points in found]
-            same = [points for points in same if len(points) > 1]
-            counts = [sum(warns(one[0][name], one[-1][name]) for one in same) for name, (_, warns) in WARNINGS.items()]
-            rows.append([arm, *map(str, (len(same), *counts))])
-        yield from markdown_table(["arm", "runs", *(said for said, _ in WARNINGS.values())], rows)
-
-
-def with_one_limit(points: Sequence[Point]) -> list[Point]:
-    """Return the points whose steps had one turn limit; none if the limits are random, where a mean can be a limit."""
-    limits = [point[name] for point in points[1:] if "limit" in point for name in ("max_turns", "limit")]
-    ordered = limits in (sorted(limits), sorted(limits, reverse=True))
-    return [point for point in points[1:] if ordered and point.get("limit") == point["max_turns"]]
 
 
 def span(estimate: Estimate) -> str:

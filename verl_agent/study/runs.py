@@ -175,9 +175,9 @@ class Results:
         return [name for name in MEASURES if not missing.get(name)]
 
     def differences(self, arm: str) -> dict[str, Estimate]:
-        """Return the difference of an arm to the first one in each measure; empty without a shared seed."""
-        first = next(iter(self.plan.study.arms))
-        return {name: one for name in self.measured() if (one := self.difference(arm, first, name))}
+        """Return the difference of an arm to the reference in each measure; empty without a shared seed."""
+        reference = self.plan.study.reference_arm
+        return {name: one for name in self.measured() if (one := self.difference(arm, reference, name))}
 
     def difference(self, arm: str, other: str, measure: str) -> Estimate | None:
         """Return the difference of two arms in a measure; None without a shared seed."""
@@ -211,8 +211,22 @@ class Results:
                 "Values without an interval are of fewer seeds, since successive stopping dropped an arm: nothing is "
                 "decided by them but what that rule decided."
             )
+        if looks := len(self.plan.study.stop.looks):
+            yield f"p values are multiplied by {looks}, the number of looks, before they are corrected by Holm."
         if len(self.plan.study.arms) > 2:
             yield "Equal arms also pass two one-sided t tests within the margin, corrected by Holm over the arms."
+
+    def others(self) -> list[str]:
+        """Return the arms but the reference."""
+        return [arm for arm in self.plan.study.arms if arm != self.plan.study.reference_arm]
+
+    def settled(self, seeds: int) -> bool:
+        """Return True if after a number of seeds each other arm is better or worse than the reference."""
+        chosen = list(self.plan.study.seeds[:seeds])
+        looked = replace(self, points={run: found for run, found in self.points.items() if run.seed in chosen})
+        if looked.seeds(*self.plan.study.arms) != chosen:
+            return False
+        return all(said.startswith(("better", "worse")) for _, _, said in looked.compared().values())
 
     def shared(self) -> list[tuple[str, list[int]]]:
         """Return the arms that have seeds, with them."""
@@ -223,17 +237,19 @@ class Results:
         return any(self.over_seeds(self.values(arm, "gain", seeds).mean(0)).low > 0 for arm, seeds in self.shared())
 
     def compared(self) -> dict[str, tuple[ArmComparison, float, str]]:
-        """Return the comparison of each other arm with the first, its corrected p value and its verdict."""
-        study, (first, *others) = self.plan.study, self.plan.study.arms
+        """Return the comparison of each other arm with the reference, its corrected p value and its verdict."""
+        study, reference = self.plan.study, self.plan.study.reference_arm
+        looks = max(1, len(study.stop.looks))
         lower, found, compared = study.measure in LOWER_IS_BETTER, {}, {}
-        for arm in others:
-            if seeds := self.seeds(first, arm):
-                own, base = (self.values(name, study.measure, seeds) for name in (arm, first))
+        for arm in self.others():
+            if seeds := self.seeds(reference, arm):
+                own, base = (self.values(name, study.measure, seeds) for name in (arm, reference))
                 found[arm] = compare_arms(own, base, lower, self.bounded(len(seeds)))
-        learned, equal = self.learned(), equal_arms(found, study.margin)
-        for (arm, one), p in zip(found.items(), holm([one.p_value for one in found.values()]), strict=True):
+        learned, equal = self.learned(), equal_arms(found, study.margin, looks)
+        for (arm, one), p in zip(found.items(), holm([looks * one.p_value for one in found.values()]), strict=True):
             said = verdict(one.difference, p, study.margin, lower, arm in equal)
-            if said == "cannot tell" and (larger := self.decided.get((first, arm))):
+            larger = self.decided.get((reference, arm)) or self.decided.get((arm, reference))
+            if said == "cannot tell" and larger:
                 said = f"{'better' if (larger == arm) != lower else 'worse'} by successive stopping"
             few = one.difference.tasks < 2  # one seed says nothing about learning
             if not learned and not few and not said.startswith(("better", "worse")):  # an arm that falls is worse

@@ -12,7 +12,7 @@ from verl_agent.config.checks import check_needs
 from verl_agent.config.composing import read_yaml
 from verl_agent.errors import ConfigError, did_you_mean
 from verl_agent.sections import STRICT, Needs, section
-from verl_agent.study.inference import first_decision
+from verl_agent.study.inference import first_decision, least_seeds
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
@@ -64,13 +64,17 @@ class Search:
 class StopRule:
     """Rule by which the study ends."""
 
-    rule: Literal["fixed", "successive"] = "fixed"
+    rule: Literal["fixed", "successive", "looks"] = "fixed"
     """`fixed` plays all seeds of all arms. `successive` compares all arms after each block of seeds, and drops those
-    that are worse than another one (AdaStop, arXiv 2306.10882)."""
+    that are worse than another one (AdaStop, arXiv 2306.10882). `looks` ends the study after one of `looks` at which
+    each other arm is better or worse than the reference."""
     block: Annotated[Count, STOPS] = 5
     """Seeds of a block, with `successive`."""
     alpha: Annotated[float, Field(gt=0, lt=1), STOPS] = 0.05
     """Probability of any wrong decision between equal arms, over all arms and blocks."""
+    looks: Annotated[Sequence[Count], Needs("study.stop.rule", "looks")] = ()
+    """Numbers of seeds after which the study may end, growing; the last one is that of all seeds. p values are
+    multiplied by the number of looks (Bonferroni)."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -121,7 +125,7 @@ class Study:
     recipe: str
     """Recipe of reinforcement learning that all arms share, relative to the file of the study."""
     arms: Mapping[str, Sequence[str]]
-    """Overrides of each arm. The others are compared with the first arm."""
+    """Overrides of each arm."""
     seeds: Annotated[Sequence[int], Field(min_length=1)]
     """Seeds, the same ones for all arms."""
     budget_turns: Count
@@ -134,6 +138,8 @@ class Study:
     """Largest difference of the primary measure that counts as none."""
     points: Annotated[int, Field(ge=2), TINY] = 10
     """Evaluations of a run after the first one."""
+    reference: str | None = None
+    """Arm with which the others are compared; null for the first one."""
     stop: StopRule = field(default_factory=StopRule)
     search: Search | None = None
     runner: Literal["tiny", "train"] = "tiny"
@@ -160,6 +166,11 @@ class Study:
                 f"study.search.budget_turns={self.search.budget_turns} is not allowed. Allowed: at most "
                 f"study.budget_turns={self.budget_turns}, or null for that."
             )
+        if self.reference_arm not in self.arms:
+            raise ConfigError(
+                f"study.reference={self.reference!r} is no arm. {did_you_mean(self.reference_arm, self.arms)}"
+            )
+        self._check_looks()
         seeds, stop = len(self.seeds), self.stop
         if stop.rule == "successive" and first_decision(seeds, stop.block, stop.alpha) is None:
             allowed = [str(block) for block in range(1, seeds + 1) if first_decision(seeds, block, stop.alpha)]
@@ -178,6 +189,29 @@ class Study:
             )
         if wrong := [one for one in (*self.arms, *self.strata) if not one.replace("_", "").replace("-", "").isalnum()]:
             raise ConfigError(f"the name {wrong[0]!r} is not allowed. Allowed: letters, digits, _ and -.")
+
+    def _check_looks(self) -> None:
+        """Check that looks grow up to all seeds, and that the first one can tell arms apart."""
+        looks, seeds, arms = list(self.stop.looks), len(self.seeds), len(self.arms)
+        least = least_seeds(arms, max(1, len(looks)))
+        if self.stop.rule == "looks" and (looks != sorted({*looks}) or looks[-1:] != [seeds] or looks[0] < least):
+            raise ConfigError(
+                f"study.stop.looks={looks} is not allowed. Allowed with {arms} arms and {seeds} seeds: growing numbers "
+                f"from {least}, below which nothing can be decided, to {seeds}."
+            )
+
+    @property
+    def reference_arm(self) -> str:
+        """Arm with which the others are compared."""
+        return self.reference or next(iter(self.arms))
+
+    @property
+    def looks(self) -> list[int]:
+        """Numbers of seeds after which the study may end or drop arms, the last one that of all seeds."""
+        seeds, block = len(self.seeds), self.stop.block
+        if self.stop.rule == "successive":
+            return [min(start + block, seeds) for start in range(0, seeds, block)]
+        return list(self.stop.looks) or [seeds]
 
     def of_recipe(self, arm: str) -> list[str]:
         """Return the overrides of an arm that are those of the recipe."""

@@ -1,5 +1,6 @@
 """Table of the metrics that this package logs, and their computation from a batch of episodes."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -44,7 +45,9 @@ METRICS = (
     Metric("episode/turns_max", "turns", "number of replies in the longest valid episode"),
     Metric("episode/tokens_mean", "tokens", "mean number of generated tokens in valid episodes"),
     Metric("episode/segments", "count", "mean number of conversations in valid episodes of programs; each is a sample"),
-    Metric("episode/horizon", "turns", "turn limit of the step; the largest one if steps are mixed"),
+    Metric("episode/horizon", "turns", "largest turn limit of an episode of the step"),
+    Metric("episode/horizon_mean", "turns", "mean turn limit of the episodes of the step"),
+    Metric("horizon/<turns>", "share", "episodes with this turn limit, where those of the step differ"),
     Metric("episode/hit_horizon", "share", "valid episodes that used all allowed turns, solved or not"),
     *(Metric(f"stop/{reason}", "share", f"episodes that ended with {reason.name}") for reason in StopReason),
     *(
@@ -130,10 +133,11 @@ def episode_metrics(
     every = list(summaries)
     if not every:
         return {"env/groups_dropped": float(groups_dropped)}
-    valid = [summary for summary in every if summary.valid]
+    valid, limits = [summary for summary in every if summary.valid], Counter(one.max_turns for one in every)
     errors = sum(summary.stop is StopReason.ENV_ERROR for summary in every)
     metrics = {
-        "episode/horizon": float(max(summary.max_turns for summary in every)),
+        "episode/horizon": float(max(limits)),
+        "episode/horizon_mean": fmean(limits.elements()),
         "env/retries": float(sum(summary.attempts - 1 for summary in every)),
         "env/replays": float(sum(summary.replays for summary in every)),
         "env/lost_connections": float(sum(summary.lost_connections for summary in every)),
@@ -142,6 +146,8 @@ def episode_metrics(
         "env/groups_dropped": float(groups_dropped),
         "episode/uniform_groups": float(uniform_groups),
     }
+    if len(limits) > 1:
+        metrics |= {f"horizon/{turns}": count / len(every) for turns, count in sorted(limits.items())}
     if divergence:
         metrics["episode/divergence_turn_mean"] = fmean(divergence)
     for reason in StopReason:
@@ -210,6 +216,7 @@ def _env_metrics(label: str, valid: Sequence[EpisodeSummary]) -> dict[str, float
         "turns_mean": fmean(summary.turns for summary in valid),
         "tokens_mean": fmean(summary.tokens for summary in valid),
         "horizon": float(max(summary.max_turns for summary in valid)),
+        "horizon_mean": fmean(summary.max_turns for summary in valid),
         "hit_horizon": fmean(summary.turns >= summary.max_turns for summary in valid),
         "turn_limit": fmean(summary.stop is StopReason.TURN_LIMIT for summary in valid),
     }

@@ -83,13 +83,22 @@ def new_schedule(horizon: Horizon, seed: str = "") -> Schedule:
     return OwnSchedule(horizon, horizon.schedule) if horizon.schedule else Staged(horizon)
 
 
+def own_class(name: str) -> type[Schedule]:
+    """Return the class of a schedule of another package by its registered name.
+
+    Raises:
+        ConfigError: it does not load.
+    """
+    return registry.load_class(SCHEDULE_GROUP, name, "horizon.schedule", Schedule)
+
+
 class OwnSchedule(Schedule):
     """Schedule of another package, whose limits are checked."""
 
     def __init__(self, horizon: Horizon, name: str) -> None:
         super().__init__(horizon.stages)
         self._name = name
-        kind = registry.load_class(SCHEDULE_GROUP, name, "horizon.schedule", Schedule)
+        kind = own_class(name)
         try:
             self._own = kind(horizon.stages, **horizon.options)
         except ConfigError:
@@ -123,48 +132,6 @@ class OwnSchedule(Schedule):
     @override
     def restore(self, saved: Mapping[str, Any]) -> None:
         self._own.restore(saved)
-
-
-def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
-    """Check that a schedule by task or group suits the groups of a run.
-
-    Args:
-        samples: `rollout.n`.
-        filters: `algorithm.filter_groups.enable`.
-
-    Raises:
-        ConfigError: groups have one episode or several seats, the filter hides outcomes, a judge decides what is
-            solved, or the model reads how many turns are left.
-    """
-    horizon, env, seats = run_env.horizon, run_env.env, getattr(run_env.live, "policy_seats", ())
-    key = "horizon.deepen=true" if horizon.deepen else "horizon.per_task"
-    if not (horizon.deepen or horizon.per_task):
-        return
-    if len(seats) > 1:
-        raise ConfigError(
-            f"{key} is not allowed with {len(seats)} seats that policies play (env.options.seats of {env.name!r}): a "
-            "match has one turn limit. Leave it out, or give the other seats to scripts."
-        )
-    if horizon.per_task and filters:
-        raise ConfigError(
-            "horizon.per_task is not allowed with algorithm.filter_groups.enable=true: the filter hides the "
-            "groups that all succeed or all fail, from which limits follow. Set one of them to null or false."
-        )
-    if horizon.deepen and samples < 2:
-        raise ConfigError(
-            f"horizon.deepen=true with actor_rollout_ref.rollout.n={samples}: a group of one episode stops at its "
-            "first success anyway. Set rollout.n to 2 or more, or horizon.deepen=false and one limit."
-        )
-    if horizon.deepen and run_env.judge.rubric is not None:
-        raise ConfigError(
-            "horizon.deepen=true is not allowed with judge.rubric: a group goes on until an episode has solved the "
-            "task, and the judge grades episodes that have ended. Set horizon.deepen=false, or judge.rubric=null."
-        )
-    if horizon.deepen and run_env.new_agent().turns_left:
-        raise ConfigError(
-            "horizon.deepen=true with agent.options.turns_left=true: nobody knows how many turns are left before the "
-            "group has played. Set one of them to false."
-        )
 
 
 class TurnLimits:

@@ -53,10 +53,11 @@ def to_verl(plan: RunPlan, step: int = 0, variables: Mapping[str, str] | None = 
     if plan.teacher:
         OmegaConf.update(config, TEACHER_PATH, plan.teacher.path)
     policy.rollout.agent.agent_loop_config_path = str(CONFIG / "agent_loop.yaml")
+    own_variables = init.runtime_env.get("env_vars") or {}
     init.runtime_env.env_vars = {
-        **worker_environment(plan.schedule.folder, plan.layout.ranks_each),
+        **worker_environment(plan.schedule.folder, plan.layout.ranks_each, own_variables),
         **({STAND_INS: "1"} if plan.on_cpu and plan.actor.on_megatron else {}),
-        **(init.runtime_env.get("env_vars") or {}),
+        **own_variables,
         **(variables or {}),
     }
     quoted = quoted_python()

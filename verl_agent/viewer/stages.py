@@ -1,4 +1,4 @@
-"""Stages of a growing horizon: episodes cut by the turn limit, and success by the turns that tasks need."""
+"""Turn limits of training: episodes cut by each, success by the turns that tasks need, and the mean limit by step."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -12,12 +12,14 @@ EXACT = 8
 
 @dataclass(slots=True)
 class Stage:
-    """Training steps of one environment with one turn limit.
+    """Training episodes of one environment with one turn limit.
 
-    A horizon never shrinks, so a limit does not return; in a mixture, two entries of an environment may have different
-    limits at the same steps.
+    Those of a growing horizon are a range of steps. Limits by task or group, and two entries of a mixture, have steps
+    in common.
 
     Attributes:
+        first: first training step with such an episode.
+        last: last one.
         episodes: number of valid episodes.
         solved: number of them that solved their task.
         cut: number of them that the turn limit ended unsolved.
@@ -48,7 +50,7 @@ def need_range(turns: int | None) -> str:
 
 
 def find_stages(index: RecordIndex) -> list[Stage]:
-    """Return the stages of the training episodes, by environment and step.
+    """Return the turn limits of the training episodes, by environment and first step.
 
     The turns that a task needs are those of the oracle. Where they are not recorded, they are those of the task's
     shortest solved episode in all of the source, of any purpose.
@@ -71,6 +73,19 @@ def find_stages(index: RecordIndex) -> list[Stage]:
         episodes, solved = by_need[need]
         by_need[need] = (episodes + row["episodes"], solved + row["solved"])
     return list(stages.values())
+
+
+def mean_limits(index: RecordIndex) -> dict[str, list[tuple[int, float]]]:
+    """Return training steps and their mean turn limits, of environments whose limits differ within a step."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    differ = set[str]()
+    for row in index.db.execute(
+        """SELECT env, step, sum(max_turns * episodes) * 1.0 / sum(episodes) AS mean, max(max_turns) AS most
+        FROM task_sums WHERE purpose = 'train' GROUP BY env, step ORDER BY env, step"""
+    ):
+        found.setdefault(row["env"], []).append((row["step"], row["mean"]))
+        differ |= {row["env"]} if row["mean"] < row["most"] else set()
+    return {env: means for env, means in found.items() if env in differ}
 
 
 def needs_of(stages: list[Stage]) -> list[str]:

@@ -1,14 +1,20 @@
 """Tests of the measurement of an episode's cost."""
 
+import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
 
 import pytest
+import yaml
 
+from tests.bench import environment_times
+from tests.bench.endless import EndlessEnv
 from tests.bench.memory import MARK
-from tests.bench.scale import Sample, cost, main
+from tests.bench.scale import RECIPE, SAMPLES, Sample, cost, main, sizes
+from verl_agent.types import TaskItem
 
 BEFORE = Sample({1: 10.0, 2: 1.0}, {1: "driver", 2: "ray::AgentLoopWorker"}, gb=1.0, sent=5_000_000)
 AFTER = Sample({1: 12.0, 2: 5.0, 3: 2.0}, {1: "driver", 2: "ray::AgentLoopWorker", 3: "host"}, gb=1.5, sent=7_000_000)
@@ -42,3 +48,27 @@ def test_episodes_that_make_no_whole_groups_are_refused(episodes, capsys):
     with pytest.raises(SystemExit):
         main(["--episodes", episodes])
     assert "multiples of 8" in capsys.readouterr().err
+
+
+def test_the_instant_load_has_a_turn_limit_that_its_episodes_reach_and_a_place_for_each():
+    recipe = RECIPE.format(**sizes(4096, 0, instant=True), name="x")
+    read = yaml.safe_load(recipe)
+    assert read["horizon"]["max_turns"] == [30] and read["data"]["train_batch_size"] * SAMPLES == 4096
+    assert read["env"]["hosts"]["count"] * EndlessEnv.hosting.sessions >= 4096
+
+    async def play() -> list[bool]:
+        session = EndlessEnv(median_s=0.0).new_session()
+        await session.reset(TaskItem("waiting", "train-0"))
+        return [(await session.step("anything")).terminated for _ in range(30)]
+
+    assert not any(asyncio.run(play()))
+
+
+def test_a_turn_takes_its_share_of_the_rollout():
+    assert cost(100, 0, BEFORE, AFTER, VALUES).turn_ms == pytest.approx(6000 / (100 * 4.5))
+
+
+def test_demonstrations_are_timed_by_reset_and_turn(capsys):
+    environment_times.main(["guess_number", "--episodes", "3"])
+    found = re.search(r"guess_number.*?([\d.]+) ms.*?([\d.]+) ms.*?(\d+)", capsys.readouterr().out)
+    assert found is not None and float(found[2]) < 50 and 1 <= int(found[3]) <= 20

@@ -3,6 +3,8 @@
 import asyncio
 import io
 
+import pytest
+
 from tests.support.evaluated_games import evaluated, recipe
 from verl_agent.evaluation.job import prepare_evaluation
 from verl_agent.evaluation.run import EvaluationProgress, play_pending
@@ -25,6 +27,19 @@ def test_the_rate_of_a_part_names_the_part_and_the_range_of_the_whole() -> None:
     for _ in range(6):
         progress.add(ended(1.0))
     assert progress.state == "success 88.9%, 1 environment errors"
+
+
+@pytest.mark.parametrize(("total", "concurrency", "first"), [(40, 32, 32), (10, 1, 1), (4, 8, 4)])
+def test_the_time_left_is_shown_after_as_many_episodes_as_are_played_at_once(
+    total: int, concurrency: int, first: int
+) -> None:
+    """Before, all episodes run that ever run at once, and the few that have ended were the quickest."""
+    output = io.StringIO()
+    progress = EvaluationProgress(Console(file=output, width=400), total, concurrency=concurrency)
+    for _ in range(total):
+        progress.add(ended(1.0))
+    shown = {int(line.split("/")[0]): line.endswith("0:00:00 left") for line in output.getvalue().splitlines()}
+    assert shown and shown == {number: number >= first for number in shown}
 
 
 def test_an_episode_of_a_person_that_ends_in_an_error_is_left_out_once() -> None:

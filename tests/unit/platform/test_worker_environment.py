@@ -1,59 +1,100 @@
 """Environment variables of a run's processes, and how libgomp reads them."""
 
+import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests import ROOT
+
+OURS = (
+    *("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", "VERL_AGENT_OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID"),
+    *("RAY_worker_niceness", "VLLM_CPU_NUM_OF_RESERVED_CPU"),
+)
 CODE = """
-import os
-from verl_agent.platform.worker_environment import thread_waiting, worker_environment
+import json, os, sys
 from pathlib import Path
-own = worker_environment(Path("run"))
-print(thread_waiting().get("GOMP_SPINCOUNT"), own.get("GOMP_SPINCOUNT"), own.get("RAY_worker_niceness"))
+from verl_agent.commands import sft
+from verl_agent.commands.hydra_main import run_recipe
+from verl_agent.platform.worker_environment import worker_environment
+def show(config):
+    assert "torch" not in sys.modules
+    in_run = dict(os.environ)
+    print(json.dumps([in_run, *(dict(worker_environment(Path("run"), ranks)) for ranks in (1, 2))]))
+sys.argv[1:] = ["--config-dir", sys.argv[1], "--config-name", "eval_cpu"]
+run_recipe(show, "agent_eval")
 """
+RECIPES = ROOT / "recipes/guess_number"
+CORES = len(os.sched_getaffinity(0))
 
 
-def variables(**chosen: str) -> list[str]:
-    """Return spin rounds of a command, spin rounds and niceness of a run, where a user has set `chosen`."""
-    ours = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "RAY_worker_niceness")
-    clean = {name: value for name, value in os.environ.items() if name not in ours}
+def run(code: str, *arguments: str, **chosen: str) -> Any:
+    """Return the JSON that a program prints, where a user's shell has set `chosen` and none of our other variables."""
+    clean = {name: value for name, value in os.environ.items() if name not in OURS}
     environment = clean | {"VERL_PLATFORM": "cpu"} | chosen
-    return subprocess.run(
-        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True
-    ).stdout.split()
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        ({}, ["1000", "1000", "0"]),
-        ({"GOMP_SPINCOUNT": "7"}, ["None", "None", "0"]),
-        ({"OMP_WAIT_POLICY": "active"}, ["None", "None", "0"]),
-        ({"RAY_worker_niceness": "5"}, ["1000", "1000", "5"]),
+        ({}, {"GOMP_SPINCOUNT": "1000"}),
+        ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+        (
+            {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "7"},
+            {"GOMP_SPINCOUNT": "7", "OMP_WAIT_POLICY": "active"},
+        ),
     ],
 )
-def test_threads_wait_shortly_and_workers_are_not_nice_unless_the_user_chose(chosen, expected):
-    assert variables(**chosen) == expected
+def test_the_policy_of_threads_is_set_before_torch_is_imported_and_reaches_all_workers(chosen, expected):
+    """Workers of a Ray that runs already do not inherit the variables of this process."""
+    for variables in run(CODE, str(RECIPES), **chosen):
+        assert {name: variables[name] for name in OURS[:2] if name in variables} == expected
 
 
-def test_the_commands_of_recipes_set_the_policy_before_torch_is_imported():
+def test_values_of_the_users_shell_win_and_else_ranks_share_the_cores():
+    chosen = {"RAY_worker_niceness": "5", "VLLM_CPU_NUM_OF_RESERVED_CPU": "1", "OMP_NUM_THREADS": "3"}
+    _, *given = run(CODE, str(RECIPES), **chosen)
+    assert [{name: one[name] for name in chosen} for one in given] == [chosen, chosen]
+    _, *default = run(CODE, str(RECIPES))
+    assert [one["OMP_NUM_THREADS"] for one in default] == [str(CORES), str(max(1, CORES // 2))]
+    assert {(one["RAY_worker_niceness"], one["VLLM_CPU_NUM_OF_RESERVED_CPU"]) for one in default} == {("0", "0")}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, str(CORES)),
+        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "1"}, str(CORES)),
+        ({"OMP_NUM_THREADS": "9"}, "9"),
+    ],
+)
+def test_threads_that_a_run_or_torchrun_has_set_are_not_those_of_the_user(chosen, expected):
+    """Training on many ranks gives each a part of the cores; an evaluation in the same process or a child has all."""
     code = """
-import os, sys
-from verl_agent.commands import sft
-import verl_agent.commands.hydra_main as start
-sys.argv[1:] = ["--nonsense"]
-try:
-    start.run_recipe(lambda config: None, "agent_sft")
-except SystemExit:
-    pass
-print(os.environ.get("GOMP_SPINCOUNT"), "torch" in sys.modules)
+import json, os
+from pathlib import Path
+from verl_agent.platform.worker_environment import worker_environment
+os.environ |= worker_environment(Path("run"), 1000)
+print(json.dumps(worker_environment(Path("run"))["OMP_NUM_THREADS"]))
 """
-    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    found = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, cwd=Path.cwd())
-    assert found.stdout.split()[-2:] == ["1000", "False"], found.stderr
+    assert run(code, **chosen) == expected
+
+
+def test_a_process_on_a_gpu_keeps_the_default_policy():
+    code = """
+import json
+from verl_agent.platform.worker_environment import thread_waiting
+print(json.dumps(thread_waiting()))
+"""
+    assert run(code, VERL_PLATFORM="cuda") == {}
 
 
 def test_libgomp_takes_the_rounds_from_the_variable():

@@ -40,6 +40,12 @@ def test_records_that_a_report_counts_and_the_folder_has_lost_are_an_error(comma
     assert code == 2 and f"{17 - kept} of 17 records are missing" in output and "run eval again" in output
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_line_is_shown_before_the_records_are_read(command: str, folder: Path):
+    (folder / "episodes.jsonl").write_text("")
+    assert outcome(command, folder)[1].startswith("reading ")
+
+
 def test_a_leaderboard_of_an_evaluation_without_episodes_is_an_error(folder: Path):
     report = json.loads((folder / REPORT).read_text())
     (folder / REPORT).write_text(json.dumps({**report, "played": 0}))

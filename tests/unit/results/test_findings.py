@@ -14,6 +14,7 @@ from verl_agent.results import findings, findings_trends
 from verl_agent.results.findings import find_problems
 from verl_agent.results.findings_history import condense
 from verl_agent.results.findings_steps import RunHistory
+from verl_agent.trace.metrics_log import MetricsLog
 from verl_agent.trace.record import EpisodeRecord
 from verl_agent.trace.record_files import read_records
 from verl_agent.viewer.diagnosis import find_in_run
@@ -129,6 +130,13 @@ def test_the_first_finding_on_a_played_run_is_its_cause(
     found = find_in_run(opened)
     assert sentence in found[0].text
     assert find_problems(history_of(read_records(run))) == found
+
+
+@pytest.mark.parametrize(("means", "told"), [({}, True), ({2: 6.0, 3: 6.0}, True), ({2: 4.5, 3: 6.0}, False)])
+def test_a_larger_limit_is_a_change_unless_limits_differ_within_a_step(means: dict[int, float], told: bool) -> None:
+    steps = [step(at, max_turns=limit) for at, limit in ((1, 4), (2, 6), (3, 6))]
+    log = MetricsLog({at: {"episode/horizon_mean": mean} for at, mean in means.items()})
+    assert ("the turn limit went from 4 to 6 at step 2" in RunHistory(steps, log=log).changes(2)) == told
 
 
 def test_findings_name_settings_that_exist() -> None:

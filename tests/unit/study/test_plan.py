@@ -7,8 +7,9 @@ import yaml
 
 from tests import ROOT
 from tests.support.composing import STUDIES
-from tests.support.packages import install_example
+from tests.support.packages import install_example, write_metadata
 from verl_agent.errors import ConfigError
+from verl_agent.study.execution import claim_study
 from verl_agent.study.hashes import source_digest
 from verl_agent.study.plan import make_plan
 from verl_agent.study.runs import Run, measured, run_overrides, run_study, search_runs
@@ -54,6 +55,16 @@ def written(tmp_path):
         ({"runner": "train", "points": 5}, r"study\.points=5 has no effect.*runner='tiny', not 'train'"),
         ({"runner": "train", "tiny": {"layers": 2}}, r"study\.tiny\.layers=2 has no effect.*not 'train'"),
         ({"search": {"values": [1, 2], "seeds": [9], "budget_turns": 2000}}, r"budget_turns=2000 is not allowed"),
+        ({"reference": "longer"}, r"study\.reference='longer' is no arm.*long"),
+        ({"stop": {"looks": [2]}}, r"study\.stop\.looks=\[2\] has no effect.*stop\.rule='looks', not 'fixed'"),
+        *(
+            (
+                {"seeds": list(range(1, 13)), "stop": {"rule": "looks", "looks": looks}},
+                r"growing numbers from 7, .* to 12",
+            )
+            for looks in ([6, 12], [8, 7], [8, 8], [8, 11])
+        ),
+        ({"stop": {"rule": "looks"}}, r"stop\.looks=\[\] is not allowed. Allowed with 2 arms and 2 seeds"),
     ],
 )
 def test_values_that_make_no_study_raise_config_error(written, changed, said):
@@ -94,6 +105,36 @@ def test_a_fresh_optimizer_in_an_arm_with_one_stage_raises_config_error(written)
     arms = {"kept": ["horizon.max_turns=[12]"], "new": ["horizon.max_turns=[12]", "tiny.fresh_optimizer=true"]}
     with pytest.raises(ConfigError, match=r"arm new.*tiny\.fresh_optimizer=true has no effect.*is one stage"):
         make_plan(written(arms=arms))
+
+
+@pytest.mark.parametrize(("horizon", "key"), [("deepen=true", "deepen"), ("per_task={rule:ladder}", "per_task")])
+def test_a_fresh_optimizer_with_limits_by_task_or_group_raises_config_error(horizon, key, written):
+    stages = ["horizon.max_turns=[4,12]", f"horizon.{horizon}"]
+    arms = {"kept": stages, "new": [*stages, "tiny.fresh_optimizer=true"]}
+    with pytest.raises(ConfigError, match=rf"arm new.*tiny\.fresh_optimizer=true is not allowed with horizon\.{key}: "):
+        make_plan(written(arms=arms))
+
+
+FILTERS = ["algorithm.filter_groups.enable=true", "algorithm.filter_groups.max_num_gen_batches=9"]
+
+
+@pytest.mark.parametrize(
+    ("runner", "own", "shared", "said"),
+    [
+        ("tiny", "horizon.deepen=true", ["actor_rollout_ref.rollout.n=1"], r"rollout\.n=1: a group of one episode"),
+        ("tiny", "horizon.per_task={window:3}", [], r"per_task\.window=3 keeps fewer"),
+        (
+            "train",
+            "horizon.per_task={rule:ladder}",
+            [*FILTERS, "trainer.total_training_steps=99", "trainer.test_freq=1"],
+            r"horizon\.per_task is not allowed with algorithm\.filter_groups",
+        ),
+    ],
+)
+def test_a_schedule_that_does_not_suit_the_groups_raises_config_error(runner, own, shared, said, written):
+    arms = {"long": ["horizon.max_turns=[4,12]"], "own": ["horizon.max_turns=[4,12]", own]}
+    with pytest.raises(ConfigError, match=f"arm own, stratum one: .*{said}"):
+        make_plan(written(runner=runner, arms=arms, strata={"one": [*BATCH, *shared]}))
 
 
 @pytest.mark.parametrize(
@@ -234,6 +275,56 @@ def test_the_hash_of_the_code_covers_an_estimator_of_another_package(tmp_path, m
     assert own.changes["ranges_7_and_10", "shuffled"] == {"algorithm.adv_estimator": "shuffled_grpo"}
     same_environment = make_plan(ROOT / "recipes/studies/transfer_guess_number.yaml")
     assert own.facts["code"] != same_environment.facts["code"]
+
+
+OWN_SCHEDULE = """
+from verl_agent import Schedule
+
+class Own(Schedule):
+    def limit(self, step, item):
+        return self.stages[0]
+"""
+
+
+def test_the_hash_of_the_code_covers_a_schedule_of_another_package(written, tmp_path, monkeypatch):
+    write_metadata(tmp_path, "limits", {"verl_agent.schedules": {"own": "study_limits:Own"}})
+    module = tmp_path / "study_limits.py"
+    module.write_text(OWN_SCHEDULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    stages = "horizon.max_turns=[4,12]"
+    file = written(arms={"long": ["horizon.max_turns=[12]"], "own": [stages, "horizon.schedule=own"]})
+    before = make_plan(file).facts
+    module.write_text(OWN_SCHEDULE.replace("[0]", "[1]"), encoding="utf-8")
+    (out := tmp_path / "out").mkdir()
+    claim_study(out, before, False)
+    with pytest.raises(ConfigError, match="another version of this study: code"):
+        claim_study(out, make_plan(file).facts, False)
+
+
+def test_an_edit_of_replayed_episodes_is_noticed_at_a_resume(written, tmp_path):
+    records = tmp_path / "records"
+    records.mkdir()
+    (records / "teacher.jsonl").write_text("{}\n", encoding="utf-8")
+    arms = {"long": [], "replayed": [f"horizon.replay={{records:[{records}]}}"]}
+    file = written(arms=arms)
+    before = make_plan(file).facts
+    (records / "teacher.jsonl").write_text("{}\n{}\n", encoding="utf-8")
+    (out := tmp_path / "out").mkdir()
+    claim_study(out, before, False)
+    with pytest.raises(ConfigError, match="another version of this study: configs"):
+        claim_study(out, make_plan(file).facts, False)
+
+
+def test_a_plan_tells_the_reference_and_the_looks(written):
+    stop = {"rule": "looks", "looks": [7, 9]}
+    plan = make_plan(written(seeds=list(range(9)), stop=stop, reference="short"))
+    lines = [*plan.describe()]
+    assert "arm long: horizon.max_turns=[12]" in lines
+    assert "arm short: horizon.max_turns=[4]; the others are compared with it" in lines
+    assert (
+        "after 7 and 9 seeds the study ends if each other arm is better or worse than short; p values are multiplied "
+        "by 2"
+    ) in lines
 
 
 def test_a_plan_lists_what_arms_change_and_its_hash_changes_with_the_file(written):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,8 +13,9 @@ from tests import ROOT
 from verl_agent.commands.cli import app
 from verl_agent.errors import ConfigError
 from verl_agent.study.execution import decisions
+from verl_agent.study.measurements import why
 from verl_agent.study.plan import make_plan
-from verl_agent.study.report import p_text, why, write_study_report
+from verl_agent.study.report import p_text, write_study_report
 from verl_agent.study.runs import Results, search_runs, study_runs
 
 
@@ -271,6 +273,73 @@ def test_early_warnings_and_thirds_of_turns_are_of_points_with_one_limit(plan):
     text = "\n".join(why(Results(plan, points)))
     assert "| long | 0.8 | " in text and "| same |  | " in text
     assert "| long | 1 | 0 | 0 | 0 |" in text and "| same | 0 | 0 | 0 | 0 |" in text
+
+
+def test_early_warnings_of_limits_by_task_are_from_the_first_third_to_the_last(plan):
+    known = {"turns": 0, "success": 0.5, "full_replies": 0.0, "entropy": 1.0, "limit": 12, "uniform_turns": 0.25}
+    (run,) = study_runs(plan, [1], ["long"])
+    shares = (0.1, 0.1, 0.3, 0.9, 0.2, 0.3)  # 0.1, at last 0.25
+    points = [known, *({**known, "max_turns": 6 + share, "invalid": share} for share in shares)]
+    by_task = replace(plan, by_group=["long"])
+    text = "\n".join(why(Results(by_task, {run: points})))
+    assert "| long | 1 | 1 | 0 | 0 |" in text and "share of turns in groups of equal returns" in text
+    assert "| long | 0 | 0 | 0 | 0 |" in "\n".join(why(Results(by_task, {run: points[:3]})))
+
+
+@pytest.fixture
+def looked_at(tmp_path):
+    """Return the plan of a study that is looked at after 8 and 10 seeds, with a reference that is not the first arm."""
+    file = tmp_path / "looks.yaml"
+    values = {
+        "question": "Which limit learns faster?",
+        "recipe": str(ROOT / "recipes/studies/guess_number.yaml"),
+        "arms": {name: [f"horizon.max_turns=[{turns}]"] for name, turns in (("long", 12), ("same", 11), ("short", 4))},
+        "seeds": list(range(1, 11)),
+        "budget_turns": 1000,
+        "reference": "short",
+        "stop": {"rule": "looks", "looks": [8, 10]},
+    }
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return make_plan(file)
+
+
+def test_a_report_compares_with_the_reference_and_corrects_p_by_the_looks(looked_at, tmp_path):
+    out = tmp_path / "out"
+    play(looked_at, looked_at.study.seeds[:8], out)
+    _, answers = write_study_report(looked_at, out)
+    assert [re.sub(r"0\.\d+ \[.*\]", "", answer) for answer in answers] == [
+        "long minus short: , better",
+        "same minus short: , better",
+    ]
+    written = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    assert list(written["differences"]) == list(written["comparisons"]) == ["long", "same"]
+    assert written["comparisons"]["long"]["holm"] == pytest.approx(2 * 2 * 2 / 2**8)  # looks, arms, signs
+    text = (out / "report.md").read_text(encoding="utf-8")
+    assert "Looks after 8 and 10 seeds: ended after 8." in text and "multiplied by 2, the number of looks" in text
+    assert "arm short: horizon.max_turns=[4]; the others are compared with it" in text
+
+
+@pytest.mark.parametrize(
+    ("reference", "seeds", "settled"), [("short", 8, True), ("short", 7, False), ("long", 8, False)]
+)
+def test_a_study_is_settled_when_each_other_arm_is_told_from_the_reference(
+    reference, seeds, settled, looked_at, tmp_path
+):
+    """Arms long and same are about equal; the runs of seed 8 are missing if 7 have been played."""
+    play(looked_at, looked_at.study.seeds[:seeds], tmp_path)
+    plan = replace(looked_at, study=replace(looked_at.study, reference=reference))
+    points = {
+        run: run.points(tmp_path) for run in study_runs(plan, plan.study.seeds[:seeds], ["long", "same", "short"])
+    }
+    assert Results(plan, points).settled(8) == settled
+
+
+def test_seeds_after_a_look_do_not_change_what_it_decided(looked_at, tmp_path):
+    play(looked_at, looked_at.study.seeds[:8], tmp_path)
+    play(looked_at, looked_at.study.seeds[8:], tmp_path, ends=(9.9, 0.3))
+    runs = study_runs(looked_at, looked_at.study.seeds, ["long", "same", "short"])
+    results = Results(looked_at, {run: run.points(tmp_path) for run in runs})
+    assert results.settled(8) and not results.settled(10)
 
 
 def test_a_report_on_a_full_disk_names_its_folder(plan, tmp_path):

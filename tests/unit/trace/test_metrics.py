@@ -49,6 +49,7 @@ def test_the_table_has_every_computed_metric_and_no_other():
             category="depth 2",
             env_label="a",
             oracle_turns=2,
+            max_turns=5,
         ),
         ENV_ERROR,
     ]
@@ -108,6 +109,17 @@ def test_an_episode_solved_in_its_last_turn_hits_the_horizon():
     metrics = episode_metrics([summary(turns=10), summary(0.0, StopReason.TURN_LIMIT, turns=10), summary(), summary()])
     assert metrics["episode/hit_horizon"] == 0.5
     assert metrics["episode/horizon"] == 10
+
+
+def test_limits_that_differ_within_a_step_have_a_mean_and_shares():
+    metrics = episode_metrics([summary(max_turns=limit) for limit in (4, 4, 4, 12)])
+    assert (metrics["episode/horizon"], metrics["episode/horizon_mean"]) == (12, 6)
+    assert {name: value for name, value in metrics.items() if name.startswith("horizon/")} == {
+        "horizon/4": 0.75,
+        "horizon/12": 0.25,
+    }
+    alike = episode_metrics([summary(), summary()])
+    assert alike["episode/horizon_mean"] == 10 and not any(name.startswith("horizon/") for name in alike)
 
 
 def test_a_batch_without_valid_episodes_has_no_reward():

@@ -23,7 +23,7 @@ from verl_agent.viewer.index import RecordIndex
 from verl_agent.viewer.listings import count_groups, count_tasks, list_groups, list_tasks
 from verl_agent.viewer.pairs import an_evaluation, compare_pairs, pair_tasks
 from verl_agent.viewer.sources import open_source
-from verl_agent.viewer.stages import find_stages, need_range, needs_of
+from verl_agent.viewer.stages import find_stages, mean_limits, need_range, needs_of
 from verl_agent.viewer.storage import explained
 from verl_agent.viewer.tables import TABLES
 
@@ -380,6 +380,20 @@ def test_two_limits_of_a_mixture_at_the_same_steps_are_two_stages(tmp_path: Path
     with indexed(write(tmp_path / "episodes.jsonl", *records)) as index:
         stages = find_stages(index)
     assert [(one.max_turns, one.first, one.last, one.episodes) for one in stages] == [(4, 1, 3, 3), (8, 1, 3, 3)]
+
+
+def test_limits_that_differ_within_a_step_have_a_mean_by_step(tmp_path: Path) -> None:
+    limits = {1: (4, 4, 4), 2: (4, 4, 10), 3: (10, 10, 10)}
+    records = [
+        episode(f"{step}{number}", step, number) | {"max_turns": limit}
+        for step, of_step in limits.items()
+        for number, limit in enumerate(of_step)
+    ]
+    with indexed(write(tmp_path / "mixed.jsonl", *records)) as index:
+        assert [*mean_limits(index).values()] == [[(1, 4), (2, 6), (3, 10)]]
+    staged = [one for one in records if one["step"] != 2]
+    with indexed(write(tmp_path / "staged.jsonl", *staged)) as index:
+        assert mean_limits(index) == {}
 
 
 def test_groups_tell_whether_they_teach_and_tasks_when_they_were_forgotten(tmp_path: Path) -> None:

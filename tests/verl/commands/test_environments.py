@@ -44,6 +44,11 @@ def test_the_agent_is_part_of_the_prompt(model):
     assert longest("react") > longest("raw")
 
 
+def test_a_line_is_shown_before_the_measurement():
+    _, output = run("guess_number", "--tokens", "./missing")
+    assert output.startswith("guess_number, split train, agent react")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -47,6 +47,10 @@ def test_a_plan_ends_with_the_command_that_fits(tmp_path: Path) -> None:
     assert shape is not None and estimate_footprint(plan, shape, None, 24.0).peak_gb <= 24
 
 
+def test_a_line_is_shown_before_the_recipe_is_composed() -> None:
+    assert planned(str(RECIPE), "data.seeed=1", status=2).startswith(f"reading {RECIPE} ...")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -34,9 +34,10 @@ from verl_agent.training.preflight.estimates import (
     offline_gb,
     shape_of,
 )
-from verl_agent.training.preflight.lengths import check_micro_batches, check_places, data_parallel
+from verl_agent.training.preflight.lengths import check_micro_batches, data_parallel
 from verl_agent.training.preflight.megatron import MEGATRON_CONDITIONS
 from verl_agent.training.preflight.oracle_lengths import OracleLengths
+from verl_agent.training.preflight.schedules import check_places
 
 GPU = [path for path in RECIPES if kind(path) == "agent_base" and recipe(path).trainer.device != "cpu"]
 OVERLAYS = sorted(

@@ -76,6 +76,24 @@ def test_a_study_plays_its_runs_once_and_reports_them(file, tmp_path):
         write_study_report(changed, out)
 
 
+@pytest.mark.parametrize(("short", "ends"), [(0.2, True), (0.8, False)])
+def test_a_study_ends_after_the_first_look_that_tells_each_arm_from_the_reference(short, ends, file, tmp_path):
+    out, said = tmp_path / "out", []
+    values = {"seeds": list(range(1, 9)), "reference": "short", "stop": {"rule": "looks", "looks": [7, 8]}}
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text(encoding="utf-8")) | values), encoding="utf-8")
+    plan = make_plan(file)
+    for run in study_runs(plan, plan.study.seeds[:7], ["long", "short"]):
+        run.folder(out).mkdir(parents=True)
+        end = (short if run.arm == "short" else 0.8) + 0.001 * run.seed * (1 if run.arm == "long" else -1) ** run.seed
+        points = [{"turns": 0, "success": 0.1}, {"turns": 150, "success": end}]
+        (run.folder(out) / "points.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in points))
+        (run.folder(out) / "done.json").write_text("{}")
+    Execution(plan, out, 1, said.append).run()
+    told = "each other arm is better or worse than short"
+    assert f"7 seeds: {told}" in said if ends else f"7 seeds: not {told}" in said
+    assert all(run.done(out) != ends for run in study_runs(plan, [8], ["long", "short"]))
+
+
 BATCH = "data.train_batch_size"
 
 

@@ -17,10 +17,11 @@ from verl_agent.config.settings import read_run_env
 from verl_agent.errors import ConfigError, EnvError
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.settings import TokenBudget
+from verl_agent.rollout.tokens import Segment
 from verl_agent.study.settings import Study, TinySettings
-from verl_agent.study.tiny.learner import Batch, Learner, share_with_signal
+from verl_agent.study.tiny.learner import Batch, Learner, shares_of_signal
 from verl_agent.study.tiny.model import new_model
-from verl_agent.study.tiny.playing import Plays, TinyPlayer
+from verl_agent.study.tiny.playing import Plays, SegmentRow, TinyPlayer
 from verl_agent.study.tiny.training import TinyRun, Training, measurements
 from verl_agent.study.tiny.warm_start import WarmStart, save_at_once, warm_start
 from verl_agent.study.tiny.words import MARKS, WordBuilder, Words
@@ -156,10 +157,18 @@ def test_an_update_changes_the_policy(started, overrides):
     critic = new_model(started.words, SETTINGS, critic=True) if "gae" in config["algorithm"]["adv_estimator"] else None
     reference = started.new_policy(SETTINGS) if config["actor_rollout_ref"]["actor"]["use_kl_loss"] else None
     plays = played(config, started, policy)
-    assert share_with_signal(plays.rows) > 0
+    assert shares_of_signal(plays.rows)[0] > 0
     found = Learner(config, env.credit, policy, critic, reference, 1).update(plays.rows, 1)
     assert found["grad_norm"] > 0
     assert any(not torch.equal(now, started.weights[name]) for name, now in policy.state_dict().items())
+
+
+def test_turns_of_groups_without_signal_are_counted():
+    """Two groups of two episodes: 3 turns with different returns, one of them in two rows, and 5 with equal ones."""
+    rewards = {"0_0_0": [0.0], "0_0_1": [0.0], "0_1_0": [1.0], "1_0_0": [0.0, 0.0], "1_1_0": [0.0, 0.0, 0.0]}
+    segment = Segment([1], [2], [1], None)
+    rows = [SegmentRow(key, segment, {"rewards": found}) for key, found in rewards.items()]
+    assert shares_of_signal(rows) == (0.5, 5 / 8)
 
 
 @pytest.mark.parametrize("name", ["leave_one_out", "shuffled_grpo"])

@@ -1,6 +1,9 @@
 """Test the config that verl reads: it is the recipe, but for what the machine and the start decide."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +96,40 @@ def test_variables_of_the_start_are_kept_by_the_next_config_of_the_same_start(pl
     first = environment(to_verl(plan, 0, {"A": "1"}))
     assert first["A"] == "1" and environment(to_verl(plan)) != first
     assert environment(to_verl(plan, 0, {**first, "B": "2"})) == {**first, "B": "2"}
+
+
+START = """
+import json, os, sys
+from verl_agent.commands import train
+from verl_agent.commands.hydra_main import run_recipe
+def show(config):
+    assert "torch" not in sys.modules
+    from verl_agent.training.verl_config import RunPlan, environment, to_verl
+    of_workers = environment(to_verl(RunPlan.read(config)))
+    print(json.dumps([{name: values[name] for name in values if name in NAMES} for values in (os.environ, of_workers)]))
+NAMES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+sys.argv[1:] = ["--config-dir", sys.argv[1], "--config-name", "grpo_cpu", *sys.argv[2:]]
+run_recipe(show, "agent_base")
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "chosen", "expected"),
+    [
+        (None, {}, {"GOMP_SPINCOUNT": "1000"}),
+        (None, {"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+        (f"+{VARIABLES}.OMP_WAIT_POLICY=passive", {}, {"OMP_WAIT_POLICY": "passive"}),
+        (f"+{VARIABLES}.GOMP_SPINCOUNT=9", {}, {"GOMP_SPINCOUNT": "9"}),
+    ],
+)
+def test_the_policy_of_a_recipe_or_a_user_is_the_only_one_of_a_run_and_its_workers(override, chosen, expected):
+    """GOMP_SPINCOUNT, which workers of an own Ray inherit, would win over OMP_WAIT_POLICY."""
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    command = [sys.executable, "-c", START, str(RECIPE.parent), *([override] if override else [])]
+    environment = clean | {"VERL_PLATFORM": "cpu"} | chosen
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [expected, expected]
 
 
 def test_the_identity_of_a_run_has_models_and_checkpoints_as_the_recipe_names_them(plan):

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -75,6 +75,7 @@ class Attack:
         self.report = AttackReport()
         self.known: dict[str, Known] = {}
         self.demonstrations: dict[str, Sequence[Action]] = {}
+        self.counts: dict[str | None, Counter[Action]] = {}
         self.plays: dict[str, dict[str, list[Play]]] = {}
         self.paid: dict[tuple[str, str], list[float]] = {}
 
@@ -88,6 +89,7 @@ class Attack:
             self.demonstrations[item.id] = self.player.demonstration(item)
             if self.over(0.1):
                 break
+        self._count_actions()
         shared = shared_words(sample_tasks(everything, 2000))
         paths, said = self._own_paths(chosen), self.began
         for item in chosen[:DISCOVER]:
@@ -127,15 +129,25 @@ class Attack:
         own = {path: data[path] for path in paths[:MOST_OWN] if path in data}
         if item.id.casefold() not in shown:
             own |= {"id of the task": item.id, "category of the task": item.category}
-        others = [one for one in self.player.harness.items if self.demonstrations.get(one.id)]
-        others = [one for one in others if one.id != item.id] or others
-        found = [one for one in others if one.category == item.category] or others
-        counts = Counter(action for one in found for action in sorted(set(self.demonstrations[one.id]), key=str))
-        vocabulary = [action for action, _ in counts.most_common()]
         self.known[item.id] = Known(
-            item, self.env.action_format, vocabulary, shared, own, self.player.refused, self.turns
+            item, self.env.action_format, self._vocabulary(item), shared, own, self.player.refused, self.turns
         )
         return self.known[item.id]
+
+    def _count_actions(self) -> None:
+        """Count the demonstrations that have each action, by category and, under None, of all; the commonest first."""
+        counts: dict[str | None, Counter[Action]] = defaultdict(Counter)
+        for item in self.player.harness.items:
+            for action in sorted(set(self.demonstrations.get(item.id) or ()), key=str):
+                counts[item.category][action] += 1
+                counts[None][action] += 1
+        self.counts = {category: Counter(dict(found.most_common())) for category, found in counts.items()}
+
+    def _vocabulary(self, item: TaskItem) -> list[Action]:
+        """Return the actions of other tasks' demonstrations, of its category if any; without others, its own."""
+        own = Counter(set(self.demonstrations.get(item.id) or ()))
+        of_category, of_all = (self.counts.get(name, Counter()) for name in (item.category, None))
+        return [action for action, _ in (of_category - own or of_all - own or of_all).most_common()]
 
     def _play_task(self, known: Known, number: int) -> None:
         """Play the policies of one task, and try each text once."""

@@ -39,6 +39,7 @@ def answer_question(question: TurnQuestion, settings: Settings, report: Callable
     Raises:
         ConfigError: a setting is not allowed, a replay differs from the record, or the results cannot be written.
     """
+    report(f"checking {settings.config.model} and the question ...")
     model = check(question, settings)
     os.environ |= worker_environment(question.recorded.file.parent)
     run_ending_all_children(draw_samples(question, settings, model, report))

@@ -135,7 +135,8 @@ class Learner:
         """Train on the rows of one step.
 
         Returns:
-            `signal`: share of groups whose episodes differ in return; `grad_norm`: mean norm before clipping;
+            `signal`: share of groups whose episodes differ in return; `uniform_turns`: share of the turns in the other
+            groups; `grad_norm`: mean norm before clipping;
             `noise_first`, `noise_middle`, `noise_last`: mean squared norm of the gradient of a token's logits, in turns
             of the first, second and last third of the evaluation's turn limit; it shows in which turns the variance is.
         """
@@ -143,7 +144,7 @@ class Learner:
             sizes = Counter(group_of(key) for key in {row.key.rpartition("_")[0] for row in rows})
             rows = [row for row in rows if sizes[group_of(row.key.rpartition("_")[0])] > 1]
         if not rows:
-            return {"signal": 0.0, "grad_norm": 0.0, **dict.fromkeys(THIRDS, 0.0)}
+            return {"signal": 0.0, "uniform_turns": 0.0, "grad_norm": 0.0, **dict.fromkeys(THIRDS, 0.0)}
         batch, norms = Batch(rows), []
         self._noise = [[0.0, 0.0] for _ in THIRDS]
         values_BT = self._values(batch)
@@ -159,7 +160,9 @@ class Learner:
             if not all(dropped[row] for row in part):
                 norms.append(self._step_policy(batch, part, advantages_BT, dropped))
         noise = {name: total / max(1.0, count) for name, (total, count) in zip(THIRDS, self._noise, strict=True)}
-        return {"signal": share_with_signal(rows), "grad_norm": sum(norms) / max(1, len(norms)), **noise}
+        signal, turns_without = shares_of_signal(rows)
+        grad_norm = sum(norms) / max(1, len(norms))
+        return {"signal": signal, "uniform_turns": turns_without, "grad_norm": grad_norm, **noise}
 
     def _values(self, batch: Batch) -> Tensor:
         """Return the critic's value before each token, float `(B, T)`; 0 without a critic."""
@@ -277,14 +280,16 @@ class Learner:
         minimize(self._critic, self._optimizers["critic"], 1.0)
 
 
-def share_with_signal(rows: Sequence[SegmentRow]) -> float:
-    """Return the share of groups whose episodes differ in return."""
+def shares_of_signal(rows: Sequence[SegmentRow]) -> tuple[float, float]:
+    """Return the share of groups whose episodes differ in return, and the share of the turns in the other groups."""
     rewards: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         group, sample, _ = row.key.split("_")
         rewards[group][sample] += row.rewards["rewards"]
-    differ = [not is_uniform(map(sum_rewards, of_group.values())) for of_group in rewards.values()]
-    return sum(differ) / max(1, len(differ))
+    differ = {group: not is_uniform(map(sum_rewards, of_group.values())) for group, of_group in rewards.items()}
+    turns = {group: sum(map(len, of_group.values())) for group, of_group in rewards.items()}
+    without = sum(count for group, count in turns.items() if not differ[group])
+    return sum(differ.values()) / max(1, len(differ)), without / max(1, sum(turns.values()))
 
 
 def minimize(model: PreTrainedModel, optimizer: torch.optim.Optimizer, clip: float) -> float:

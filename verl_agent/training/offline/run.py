@@ -35,7 +35,7 @@ from verl_agent.terminal import Console, say
 from verl_agent.trace.curves import plot_curves
 from verl_agent.trace.metrics_log import LoggedStep, MetricsTail
 from verl_agent.training.job import TrainingJob
-from verl_agent.training.offline.estimate import computing_s, row_lengths
+from verl_agent.training.offline.estimate import computing_s, measure_rows
 from verl_agent.training.offline.plan import Rows, check_batches, total_steps
 from verl_agent.training.offline.play import check_play, player_of
 from verl_agent.training.preflight.computation import check_computation
@@ -164,15 +164,17 @@ class OfflineTraining(TrainingJob):
 
     def _datasets(self, encoder: Any) -> tuple[Any, Any]:
         """Encode the rows, and print the estimated time, which their lengths decide."""
-        shape = shape_of(self.plan.actor.path)
+        shape, on_cpu = shape_of(self.plan.actor.path), use_cpu_device()
         train, validation = self.rows.datasets(encoder)
         if shape is not None and is_first_rank():
-            lengths = row_lengths(train), row_lengths(validation)
-            rate = cpu_flops() if use_cpu_device() else FLOPS * int(os.environ.get("WORLD_SIZE", "1"))
-            training_s, validating_s = computing_s(self.plan, shape, lengths, self.steps - self.step, rate)
-            text = f"{counted(len(lengths[0]), 'row')} of {fmean(lengths[0]):.0f} tokens on average, at most "
-            text += f"{max(lengths[0])}; estimated: {spell(training_s)} of training"
-            self.tell(f"{text} and {spell(validating_s)} of validation" if validating_s else text)
+            ranks = int(os.environ.get("WORLD_SIZE", "1"))
+            learned, validated = (measure_rows(rows, self.plan, ranks, on_cpu) for rows in (train, validation))
+            rate = cpu_flops(self.plan.actor) * ranks_at_once() if on_cpu else FLOPS * ranks
+            training_s, validating_s = computing_s(self.plan, shape, learned, validated, self.steps - self.step, rate)
+            tokens, also = learned.tokens, f" and {spell(validating_s)} of validation" if validating_s else ""
+            text = f"{counted(len(tokens), 'row')} of {fmean(tokens):.0f} tokens on average, at most {max(tokens)}; "
+            text += f"estimated: {spell(training_s)} of training{also}"
+            self.tell(f"{text}, without trainer.play" if player_of(self.plan) else text)
         return train, validation
 
     @override
@@ -188,6 +190,15 @@ class OfflineTraining(TrainingJob):
             where = self.folder.root / "best"
             self.tell(f"best checkpoint: step {best.step}, {best.measure} {best.value:.3f}: {where}")
         self.tell(f"{self.method.title}: {self.folder.root}   log: {self.folder.log}")
+
+
+def ranks_at_once() -> float:
+    """Return the speed of all ranks of torchrun together in that of one that computes alone on its machine."""
+    import torch
+
+    ranks, here = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    room: float = len(os.sched_getaffinity(0)) / torch.get_num_threads()
+    return ranks / here * min(here, max(1.0, room))
 
 
 @contextmanager

@@ -1,15 +1,12 @@
-"""Check that the batches of a training run divide, and that tasks, critic and sessions suffice."""
+"""Check that the batches of a training run divide, and that tasks and critic suffice."""
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
-from math import ceil, floor
 
 from verl_agent.config.mixture import tasks_per_batch
 from verl_agent.config.plan import RunPlan
-from verl_agent.config.plan_parts import PARTIAL, SEPARATE, SYNC, TrainedModel
+from verl_agent.config.plan_parts import TrainedModel
 from verl_agent.config.settings import RunEnv
-from verl_agent.envs.hosts.slot import HOSTS
 from verl_agent.errors import ConfigError
 from verl_agent.models.hf import load_config, load_tokenizer
 from verl_agent.training.splits import holds_out, split_tasks
@@ -82,65 +79,4 @@ def check_critic(critic: str, policy: str) -> None:
         raise ConfigError(
             f"critic.model.path={critic!r} has {known} tokens, and the tokenizer of the policy {needed}: it cannot "
             "read all tokens. Choose a model with the policy's tokenizer, such as the policy's own."
-        )
-
-
-SECTIONS = {PARTIAL: "colocate_async", SEPARATE: "separate_async"}
-"""Section of `trainer.v1` that verl reads for each asynchronous mode."""
-
-
-def check_places(plan: RunPlan, run_env: RunEnv) -> None:
-    """Check that the hosts have a session for each episode that may wait in one.
-
-    In an asynchronous run, episodes in flight wait for the engine during an update, and one that waits for a session
-    meanwhile gets none. With `horizon.deepen`, episodes at the limit wait for the others of their group.
-
-    With hosts in Ray actors and without `env.hosts.count`, the number of hosts is known to the cluster only. Otherwise
-    each agent-loop worker has hosts of its own, and gets whole groups in turn (`verl_agent.training.dispatch`). After
-    some steps of an asynchronous run, or where groups are replaced, a worker may have more groups in flight than
-    another. Some of its groups then begin when others have ended.
-
-    Raises:
-        ConfigError: there are fewer sessions than episodes, or a session may be closed while its episode waits.
-    """
-    hosts, engine, samples, horizon = run_env.env.hosts, plan.engine, plan.batch.samples, run_env.horizon
-    if engine.mode == SYNC and not horizon.deepen:
-        return
-    machines = plan.layout.nodes + (engine.nodes if engine.mode == SEPARATE else 0)
-    in_ray = hosts.where == "ray" or (hosts.where == "auto" and machines > 1)
-    if in_ray and horizon.deepen:
-        _check_idle(run_env)
-    if in_ray and hosts.count is None:
-        return
-    batch, cause = plan.batch.tasks, "horizon.deepen=true"
-    groups, recent = batch, batch
-    if engine.mode != SYNC:
-        cause = f"num_warmup_batches of trainer.v1.{SECTIONS[engine.mode]}"
-        groups += floor(batch * plan.value(f"trainer.v1.{SECTIONS[engine.mode]}.num_warmup_batches"))
-        recent *= plan.value("trainer.v1.sampler.max_off_policy_threshold") + 1
-    share = run_env.weight / sum(other.weight for other in plan.envs)
-    workers = 1 if in_ray else int(engine.workers)
-    episodes = min(ceil(groups / workers), ceil(recent * share)) * samples
-    sessions = run_env.live.hosting.bounded(hosts.sessions).sessions
-    places = (hosts.count or HOSTS) * sessions
-    if places < episodes:
-        each = "" if in_ray else f" in each of actor_rollout_ref.rollout.agent.num_workers={workers}"
-        raise ConfigError(
-            f"env.hosts.count={hosts.count!r} and env.hosts.sessions={hosts.sessions!r} give {run_env.label!r} places "
-            f"for {places} episodes{each}, but up to {episodes} are in flight (groups of "
-            f"actor_rollout_ref.rollout.n={samples}, data.train_batch_size={batch} and {cause}). "
-            f"Set env.hosts.count={ceil(episodes / sessions)} or more, or lower the others."
-        )
-
-
-def _check_idle(run_env: RunEnv) -> None:
-    """Refuse sessions that Ray's hosts would close while their episodes wait for the slowest one of the group."""
-    stages, env = run_env.horizon.stages, run_env.env
-    most = max(high - low for low, high in pairwise([0, *stages])) * env.timeout_s
-    if env.hosts.idle_s < most:
-        raise ConfigError(
-            f"env.hosts.idle_s={env.hosts.idle_s:g} with horizon.deepen=true: an episode waits in its session for "
-            f"others of its group, in which the environment alone may take {most:g} s from one limit of "
-            f"horizon.max_turns={list(stages)} to the next (env.timeout_s={env.timeout_s:g} a turn). Set "
-            "env.hosts.idle_s to more than that, or a lower env.timeout_s."
         )

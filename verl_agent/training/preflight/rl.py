@@ -18,16 +18,17 @@ from verl_agent.runs.folder import check_resume
 from verl_agent.training.preflight.computation import check_computation
 from verl_agent.training.preflight.condition_table import CONDITIONS
 from verl_agent.training.preflight.conditions import check_conditions
-from verl_agent.training.preflight.lengths import check_critic, check_micro_batches, check_places, check_shares
+from verl_agent.training.preflight.lengths import check_critic, check_micro_batches, check_shares
 from verl_agent.training.preflight.loggers import check_loggers
 from verl_agent.training.preflight.machine import check_installation, check_machine
 from verl_agent.training.preflight.megatron import MEGATRON_CONDITIONS, check_megatron
 from verl_agent.training.preflight.prompts import check_lengths, check_prompts
 from verl_agent.training.preflight.replay import check_replay
+from verl_agent.training.preflight.schedules import check_places, check_schedule
 from verl_agent.training.preflight.teacher import check_teacher
 from verl_agent.training.seats import check_comparison
 from verl_agent.training.splits import validates_on_test
-from verl_agent.training.turn_limits import check_schedule, new_schedule
+from verl_agent.training.turn_limits import new_schedule
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,9 @@ import pytest
 
 from tests.support.vault import COLOURS, TASKS, Vault
 from verl_agent.envs.action_format import LineFormat
-from verl_agent.envs.testing.attack import attack_env
+from verl_agent.envs.testing.attack import Attack, attack_env
+from verl_agent.envs.testing.attack_play import Player
+from verl_agent.envs.testing.harness import Harness
 from verl_agent.envs.testing.statistics import chance, upper_limit
 from verl_agent.types import StepResult, TaskItem
 
@@ -275,3 +277,35 @@ def test_the_upper_limit_is_that_of_clopper_and_pearson():
 def test_the_permutation_test_is_exact_for_few_tasks():
     assert chance([1.0, 1.0], [[0.0] * 4] * 2) == pytest.approx(1 / 25, abs=0.004)
     assert chance([0.0, 1.0], [[0.0, 1.0]] * 2) == pytest.approx(7 / 9, abs=0.02)
+
+
+class Reads(dict):
+    """Demonstrations that count how often they are read."""
+
+    reads = 0
+
+    def get(self, *key):
+        self.reads += 1
+        return super().get(*key)
+
+    def __getitem__(self, key):
+        self.reads += 1
+        return super().__getitem__(key)
+
+
+def test_the_vocabulary_of_a_task_is_that_of_the_others_of_its_category_and_read_once():
+    items = [TaskItem("vault", f"{n}", category="even" if n % 2 == 0 else "odd") for n in range(40)]
+    items += [TaskItem("vault", "alone", category="single"), TaskItem("vault", "without", category="odd")]
+    attack = Attack(Vault(), Player(Harness(Vault(), items)), turns=5, limit_s=10.0)
+    attack.demonstrations = Reads({f"{n}": ["look", f"answer {n // 4}"] for n in range(40)} | {"alone": ["leave"]})
+    attack._count_actions()
+    words = {item.id: attack._know(item, [], []).vocabulary for item in items}
+    assert attack.demonstrations.reads < 5 * len(items)
+    assert words["0"][:2] == ["look", "answer 1"], "the commonest first"
+    assert sorted(words["0"]) == ["answer 0", *(f"answer {n}" for n in range(1, 10)), "look"]
+    assert "leave" not in words["without"] and len(words["without"]) == 11
+    assert words["alone"][0] == "look" and "leave" not in words["alone"]
+    only = Attack(Vault(), Player(Harness(Vault(), items[-2:])), turns=5, limit_s=10.0)
+    only.demonstrations = {"alone": ["leave"]}
+    only._count_actions()
+    assert [only._know(item, [], []).vocabulary for item in items[-2:]] == [["leave"], ["leave"]]

@@ -26,7 +26,7 @@ from verl_agent.evaluation.what_if.results import (
     read_results,
     results_file,
 )
-from verl_agent.evaluation.what_if.run import check, draw_samples
+from verl_agent.evaluation.what_if.run import answer_question, check, draw_samples
 from verl_agent.evaluation.what_if.settings import settings_of
 from verl_agent.trace.record import Purpose
 
@@ -282,6 +282,13 @@ def test_a_question_is_answered_with_the_settings_of_the_run(tmp_path: Path, cap
     assert oracle["kind"] == "continuations"
     assert (oracle["source"], oracle["action"]) == ("oracle", "7")
     assert "the oracle takes: 7" in capsys.readouterr().out
+
+
+def test_a_line_is_shown_before_the_model_is_checked(tmp_path: Path):
+    asked, lines = TurnQuestion(of_evaluation(tmp_path, "random"), 2, 1), list[str]()
+    with pytest.raises(ConfigError, match="has one reply at each turn"):
+        answer_question(asked, settings_of(asked.recorded, ["model.path=oracle"]), lines.append)
+    assert lines == ["checking oracle and the question ..."]
 
 
 def test_a_perturbed_evaluation_is_replayed_with_its_perturbations(tmp_path: Path):

@@ -15,7 +15,7 @@ from verl_agent.errors import ConfigError
 from verl_agent.training.partial import PartialEpisodeTrainer, SeparateEpisodeTrainer
 from verl_agent.training.preflight.condition_table import CONDITIONS
 from verl_agent.training.preflight.conditions import check_conditions
-from verl_agent.training.preflight.lengths import check_places
+from verl_agent.training.preflight.schedules import check_places
 from verl_agent.training.trainer import EpisodeTrainer
 
 GUESS = ROOT / "recipes/guess_number/grpo_cpu.yaml"
@@ -73,6 +73,7 @@ def test_an_environment_of_a_mixture_needs_places_for_its_share_only():
 
 
 DEEPEN = ["horizon.max_turns=[2,4]", "horizon.deepen=true"]
+IN_RAY = ["env.hosts.where=ray", "env.hosts.count=1000"]
 
 
 @pytest.mark.parametrize(("sessions", "enough"), [(7, False), (8, True)])
@@ -93,7 +94,19 @@ def test_a_session_that_ray_closes_while_its_episode_waits_is_refused():
         for idle_s in (120, 119):
             refused = nullcontext() if idle_s == 120 else pytest.raises(ConfigError, match=r"may take 120 s .*\[2, 4\]")
             with refused:
-                places(resolved(GUESS, *DEEPEN, "env.hosts.where=ray", f"env.hosts.idle_s={idle_s}"))
+                places(resolved(GUESS, *DEEPEN, *IN_RAY, f"env.hosts.idle_s={idle_s}"))
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [("null", r"count=null .*up to 32 .*Set env\.hosts\.count=2 or"), ("1", r"places for 16 .*count=2"), ("2", "")],
+)
+def test_groups_that_wait_in_ray_need_a_known_number_of_places(count, message):
+    sizes = ["data.train_batch_size=8", f"{ROLLOUT}.n=4", "env.hosts.sessions=16", "env.hosts.where=ray"]
+    with chdir(ROOT), pytest.raises(ConfigError, match=message) if message else nullcontext():
+        places(resolved(GUESS, *DEEPEN, *sizes, f"env.hosts.count={count}"))
+    with chdir(ROOT):
+        places(resolved(GUESS, *sizes))
 
 
 TRAINED = [path for path in RECIPES if kind(path) == "agent_base"]
