@@ -28,11 +28,11 @@ def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
             f"{learning} is not allowed with algorithm.filter_groups.enable=true: the filter hides the groups that all "
             "succeed or all fail, from which limits follow. Set one of them to null or false."
         )
-    horizon, env, seats = run_env.horizon, run_env.env, getattr(run_env.live, "policy_seats", ())
+    horizon, env = run_env.horizon, run_env.env
     key = "horizon.deepen=true" if horizon.deepen else "horizon.per_task"
     if not (horizon.deepen or horizon.per_task):
         return
-    if len(seats) > 1:
+    if len(seats := getattr(run_env.live, "policy_seats", ())) > 1:
         raise ConfigError(
             f"{key} is not allowed with {len(seats)} seats that policies play (env.options.seats of {env.name!r}): a "
             "match has one turn limit. Leave it out, or give the other seats to scripts."
