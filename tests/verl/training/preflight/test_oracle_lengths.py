@@ -37,7 +37,7 @@ def test_the_expected_episode_follows_the_weights_of_a_mixture_and_its_length():
     assert short and short.tokens == 128
 
 
-def test_the_expected_episode_of_a_limit_by_task_ends_at_the_lowest_one():
+def test_the_expected_episode_ends_at_the_lowest_limit_by_task_and_at_the_middle_of_a_group_that_goes_on():
     def tokens(*horizon: str) -> float:
         model = f"actor_rollout_ref.model.path={resolve_model(SMOLLM2)}"
         mean = mean_episode(RunPlan.read(recipe(GUESS, model, *horizon)))
@@ -45,8 +45,8 @@ def test_the_expected_episode_of_a_limit_by_task_ends_at_the_lowest_one():
         return mean.tokens
 
     rungs = "horizon.max_turns=[2,4]"
-    by_task = [tokens(rungs, f"horizon.{one}") for one in ("deepen=true", "per_task={rule:signal}")]
-    assert by_task == pytest.approx([tokens("horizon.max_turns=[2]")] * 2, rel=0.1)
+    by_task = [tokens(rungs, f"horizon.{one}") for one in ("per_task={rule:signal}", "deepen=true")]
+    assert by_task == pytest.approx([tokens(f"horizon.max_turns=[{turns}]") for turns in (2, 3)], rel=0.1)
 
 
 def test_an_environment_without_an_oracle_has_no_expected_episode():
