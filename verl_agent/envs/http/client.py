@@ -71,10 +71,7 @@ class HttpEnv(EnvAdapter):
     @property
     def success_reward(self) -> float:  # type: ignore[override]  # first use calls the servers
         """Success threshold of the servers' environment."""
-        given = self._info("success_reward")
-        if (number := to_number(given)) is None:
-            raise ConfigError(f"env.options.urls: the server answered success_reward={given!r}, which is no number.")
-        return number
+        return self._number("success_reward")
 
     @property
     def deterministic(self) -> bool:  # type: ignore[override]  # first use calls the servers
@@ -118,10 +115,11 @@ class HttpEnv(EnvAdapter):
 
     async def _reset(self, item: TaskItem) -> list[Message]:
         data: Mapping[str, Any] = {}
+        idle_s = await asyncio.to_thread(self._number, "idle_s")
 
         async def open_at(url: str, timeout_s: float) -> Connection:
             nonlocal data
-            connection = Connection(url, self.settings.timeout_s)
+            connection = Connection(url, self.settings.timeout_s, idle_s)
             try:
                 data = await _ask(connection, "reset", {"task": item.id}, timeout_s)
             except BaseException:  # the server keeps a session for as long as its connection
@@ -164,6 +162,12 @@ class HttpEnv(EnvAdapter):
 
     def _info(self, key: str) -> Any:
         return read_field(fetch_info(self.settings.env, self.settings.servers), key)
+
+    def _number(self, key: str) -> float:
+        given = self._info(key)
+        if (number := to_number(given)) is None:
+            raise ConfigError(f"env.options.urls: the server answered {key}={given!r}, which is no number.")
+        return number
 
 
 async def _ask(

@@ -4,13 +4,15 @@ Facts from OpenEnv 0.10.0, `openenv/core/env_server/http_server.py`; `protocol` 
 
 Servers ping an idle connection, and end it if no answer comes. aiohttp answers a ping only while something receives, so
 a task receives for as long as the connection is open, also while the model writes, an update runs or a person pauses.
-It also asks for the state from time to time, since a server may end a session without a request for too long.
+It also asks for the state from time to time, since a server may end a session without a request for too long: a server
+of this package tells how long that is.
 """
 
 import asyncio
 import itertools
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -45,11 +47,17 @@ class RefusedActionError(Exception):
 
 
 class Connection:
-    """Session on a server. All methods run in the loop of `transport()`."""
+    """Session on a server. All methods run in the loop of `transport()`.
 
-    def __init__(self, url: str, timeout_s: float, ping_s: float = PING_S, state_s: float = STATE_S) -> None:
+    Args:
+        url: base URL of the server.
+        timeout_s: timeout of one request, in seconds.
+        idle_s: seconds without a request after which the server closes a session.
+    """
+
+    def __init__(self, url: str, timeout_s: float, idle_s: float = math.inf) -> None:
         self._url, self._timeout_s = url, timeout_s
-        self._ping_s, self._state_s = ping_s, state_s
+        self._ping_s, self._state_s = min(PING_S, idle_s / 4), min(STATE_S, idle_s / 8)
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._receiver: asyncio.Task[None] | None = None
         self._answer: asyncio.Future[str] | None = None

@@ -152,7 +152,7 @@ class EnvServer:
         return {"openapi": "3.1.0", "info": info, "paths": paths}
 
     async def _info(self, request: Request) -> Any:
-        return self.tasks.describe()
+        return {**self.tasks.describe(), "idle_s": self.sessions.limits.idle_s}
 
     async def _tasks(self, request: Request) -> Any:
         return self.tasks.list_split(request.query_params.get("split", self.tasks.split))

@@ -126,7 +126,7 @@ def test_an_idle_connection_asks_for_the_state_so_that_its_session_does_not_expi
 
     async def use(url: str) -> None:
         nonlocal asked
-        connection = Connection(url, 5.0, ping_s=0.02, state_s=0.04)
+        connection = Connection(url, 5.0, idle_s=0.12)
         await connection.ask("reset", {})
         while (asked := server.kinds.count("state")) < 3:
             await asyncio.sleep(0.01)
@@ -187,8 +187,8 @@ class Unsendable:
 class ToSocket(Connection):
     """Connection to a given socket."""
 
-    def __init__(self, socket: Unsendable, **times: float) -> None:
-        super().__init__("http://a.test", 60.0, **times)
+    def __init__(self, socket: Unsendable, idle_s: float) -> None:
+        super().__init__("http://a.test", 60.0, idle_s)
         self._given = socket
 
     async def _connect(self) -> aiohttp.ClientWebSocketResponse:
@@ -197,7 +197,7 @@ class ToSocket(Connection):
 
 def test_a_call_fails_at_once_when_no_ping_can_be_sent():
     async def use() -> None:
-        connection = ToSocket(Unsendable(answers=0), ping_s=0.01)
+        connection = ToSocket(Unsendable(answers=0), idle_s=0.04)
         async with asyncio.timeout(30):  # less than the timeout of the call
             await connection.ask("step", {})
 
@@ -207,7 +207,7 @@ def test_a_call_fails_at_once_when_no_ping_can_be_sent():
 
 def test_the_next_call_fails_at_once_when_the_state_could_not_be_asked_for():
     async def use() -> None:
-        connection = ToSocket(Unsendable(answers=1), ping_s=0.01, state_s=0.0)
+        connection = ToSocket(Unsendable(answers=1), idle_s=0.04)
         await connection.ask("state", {})
         async with asyncio.timeout(30):
             await asyncio.sleep(0.1)

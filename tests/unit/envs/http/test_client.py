@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -296,7 +296,8 @@ def test_a_server_that_sends_no_digest_plays_on():
         data = {"observation": observation, "reward": None, "done": False}
         await socket.send_json({"type": "observation", "data": data})
 
-    with serving_app(Starlette(routes=[WebSocketRoute("/ws", answer)])) as running:
+    info = Route("/info", lambda request: JSONResponse({"env": "guess_number", "digest": "", "idle_s": 60}))
+    with serving_app(Starlette(routes=[WebSocketRoute("/ws", answer), info])) as running:
         asyncio.run(begin(running.url, TaskItem("guess_number", "1", {"digest": "of another server"})))
 
 

@@ -13,13 +13,12 @@ from env_adapters.openenv.adapter import OpenEnv
 from tests.support.serving import RunningEnv, pool_of
 from tests.support.waiting import wait_until
 from verl_agent.commands.serve import ServeSettings
-from verl_agent.envs.http.connection import Connection
+from verl_agent.envs.http.client import HttpEnv
 from verl_agent.envs.http.protocol import SocketSession
 from verl_agent.envs.http.requests import SESSION_ENDED
 from verl_agent.envs.http.server import EnvServer
 from verl_agent.envs.http.settings import ServerLimits
 from verl_agent.envs.http.task_index import TaskIndex
-from verl_agent.envs.http.transport import transport
 from verl_agent.envs.registry import load_adapter, make_env
 from verl_agent.envs.session import SessionPool
 from verl_agent.errors import ConfigError, PoolFullError, UnknownSessionError
@@ -139,18 +138,18 @@ def test_a_step_in_a_session_that_was_idle_for_too_long_is_an_error_of_the_envir
 
 
 def test_a_session_whose_episode_waits_is_not_idle():
-    """The client asks for the state meanwhile, as it does while others of a group play (`horizon.deepen`)."""
+    """The server tells how long it waits, and the client asks for the state before, as while a group plays on."""
     with serving(ServerLimits(idle_s=0.5)) as running:
 
         async def wait_and_step():
-            connection = Connection(running.url, 20.0, ping_s=0.02, state_s=0.1)
-            await connection.ask("reset", {"seed": 1})
+            env = HttpEnv("guess_number", running.url)
+            await env.reset(env.tasks(SPLIT)[0])
             await asyncio.sleep(1.5)
-            answer = await connection.ask("step", {"action": "1"})
-            await connection.close()
-            return answer
+            result = await env.step("1")
+            await env.close()
+            return result
 
-        assert "observation" in transport().submit(wait_and_step()).result(60)
+        assert asyncio.run(wait_and_step()).observation
 
 
 def test_a_session_that_ends_between_two_requests_ends_its_connection():
