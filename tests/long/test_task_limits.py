@@ -16,6 +16,8 @@ from verl_agent.training.turn_limits import new_schedule
 STAGES = [1, 2, 4]
 TASKS = ("5:1", "5:2", "6:1", "6:2")
 """Tasks that a random model may solve by chance, so that their limits differ."""
+SEED = "1 guess_number"
+"""Seed of the schedule: that of the run, and the label of its environment."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -44,7 +46,7 @@ def test_a_killed_run_has_the_limits_by_task_of_an_undisturbed_one(tmp_path, rul
     options = ", ".join(f"{key}: {value}" for key, value in per_task.items())
     horizon = [f"horizon.max_turns={STAGES}", f"horizon.per_task={{{options}}}", "data.max_response_length=512"]
     run = train_killed(tmp_path, *horizon, f"env.train_tasks={tmp_path}/tasks.txt")
-    schedule = new_schedule(Horizon(STAGES, per_task=PerTask(**per_task)))
+    schedule = new_schedule(Horizon(STAGES, per_task=PerTask(**per_task)), SEED)
     items = {item.id: item for item in select_tasks(make_env("guess_number"), str(tmp_path / "tasks.txt"))}
     played = groups_by_step(run)
     assert sorted(played) == list(range(1, KILLED_STEPS + 1))
@@ -56,11 +58,28 @@ def test_a_killed_run_has_the_limits_by_task_of_an_undisturbed_one(tmp_path, rul
     assert later != {STAGES[0]}, "no limit ever changed, so the test proves nothing"
 
 
-@pytest.mark.parametrize("mode", [[], ["+overlay/rollout=partial"]], ids=["synchronous", "asynchronous"])
-def test_groups_go_on_together_until_an_episode_succeeds(tmp_path, mode):
-    workers = "actor_rollout_ref.rollout.agent.num_workers=2"
+WORKERS = "actor_rollout_ref.rollout.agent.num_workers=2"
+ASYNCHRONOUS = "+overlay/rollout=partial"
+
+
+def test_a_group_of_an_asynchronous_run_never_mixes_limits_by_task(tmp_path):
+    horizon = [f"horizon.max_turns={STAGES}", "horizon.per_task={explore: 0.5}", "data.max_response_length=512"]
+    run = train_to_end(tmp_path / "per_task", *horizon, WORKERS, ASYNCHRONOUS)
+    groups = [group for step in groups_by_step(run).values() for group in step.values()]
+    limits = [{record["max_turns"] for record in group} for group in groups]
+    assert {len(group) for group in groups} == {4} and all(len(of_group) == 1 for of_group in limits)
+    assert set[int]().union(*limits) <= set(STAGES)
+    assert len(set[int]().union(*limits)) > 1, "all groups have one limit, so the test proves nothing"
+
+
+@pytest.mark.parametrize(
+    ("train", "mode"),
+    [(train_to_end, []), (train_to_end, [ASYNCHRONOUS]), (train_killed, [])],
+    ids=["synchronous", "asynchronous", "killed"],
+)
+def test_groups_go_on_together_until_an_episode_succeeds(tmp_path, train, mode):
     horizon = [f"horizon.max_turns={STAGES}", "horizon.deepen=true", "data.max_response_length=512"]
-    run = train_to_end(tmp_path / "deepen", *horizon, workers, *mode)
+    run = train(tmp_path / "deepen", *horizon, WORKERS, *mode)
     reached = set()
     for groups in groups_by_step(run).values():
         for group in groups.values():

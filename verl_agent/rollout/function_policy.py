@@ -22,6 +22,7 @@ class FunctionPolicy:
 
     A sync function runs in a thread, so that other episodes continue. Several episodes may call it at the same time.
 
+    Args:
         function: function of the messages that returns a text or a `Reply`, or an awaitable of one.
         name: name of the function in error messages; None for its own.
     """

@@ -17,8 +17,6 @@ KIND_WINDOW = 512
 Value = TypeVar("Value")
 Played = tuple[int, bool, bool]
 """Turns of an episode, of a solved one those until it solved the task, whether it did, and whether a limit ended it."""
-ALMOST = 1e-9
-"""Signal per turn that counts as 0: p is 0 or 1 up to rounding."""
 
 
 class Ladder(Schedule):
@@ -201,9 +199,8 @@ def prospects(hazard: Sequence[tuple[float, float] | None], limits: Sequence[int
 
 
 def signal_per_turn(solved: float, turns: float) -> float:
-    """Return p (1 - p) / E[min(T, L)], of the values that `prospects` returns; 0 where p is 0 or 1 up to rounding."""
-    value = solved * (1.0 - solved) / turns
-    return value if value > ALMOST else 0.0
+    """Return p (1 - p) / E[min(T, L)], of the values that `prospects` returns."""
+    return solved * (1.0 - solved) / turns
 
 
 def luby(number: int) -> int:

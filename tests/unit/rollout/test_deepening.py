@@ -1,6 +1,7 @@
 """Groups whose turn limit grows while none of their episodes has solved the task."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,10 +9,11 @@ from tests.support.attempts import play_until_valid
 from verl_agent.agents.registry import AgentSettings, make_agent
 from verl_agent.envs.base import EnvAdapter
 from verl_agent.errors import EnvError
+from verl_agent.oversight.control import RunControl
 from verl_agent.rollout.deepening import GroupLimit, GroupLimits
 from verl_agent.rollout.episode import EpisodeLimits
 from verl_agent.rollout.function_policy import FunctionPolicy
-from verl_agent.types import Episode, StepResult, StopReason, TaskItem
+from verl_agent.types import Episode, Message, StepResult, StopReason, TaskItem
 
 STAGES = [2, 4, 8]
 
@@ -93,19 +95,54 @@ def test_a_session_that_dies_while_its_group_deepens_begins_anew_at_the_limit_of
     assert {one.stop for one in episodes} == {StopReason.TURN_LIMIT}
 
 
-def test_an_episode_that_is_cancelled_while_it_waits_does_not_hold_the_others():
-    async def cancel() -> int:
-        group = GroupLimit(STAGES, 2)
-        first, second = (Episode(TaskItem("countdown", "1"), 2) for _ in range(2))
-        waiting = asyncio.create_task(group.at_limit(first))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        group.end(solved=False)
-        return await asyncio.wait_for(group.at_limit(second), 5)
+def test_an_episode_that_is_cancelled_while_it_waits_does_not_count_as_one_that_plays():
+    """The second one waits for the third, which solves the task, so it ends at its limit."""
 
-    assert asyncio.run(cancel()) == 4
+    async def cancel() -> int:
+        group = GroupLimit(STAGES, 3)
+        first, second = (Episode(TaskItem("countdown", "1"), 2) for _ in range(2))
+        waiting = [asyncio.create_task(group.at_limit(one)) for one in (first, second)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        group.end(solved=False)
+        group.end(solved=True)
+        return await asyncio.wait_for(waiting[1], 5)
+
+    assert asyncio.run(cancel()) == 2
+
+
+def test_an_episode_that_a_person_ends_while_it_waits_does_not_hold_the_others():
+    control, group, ended = RunControl(), GroupLimit(STAGES, 2), asyncio.Event()
+
+    async def at_limit(episode: Episode) -> int:
+        """End the first episode at the limit as soon as it waits."""
+        if not ended.is_set():
+            number = next(one["episode"] for one in control.handle({"command": "status"})["episodes"])
+            asyncio.get_running_loop().call_soon(control.handle, {"command": "end-episode", "episode": number})
+        return await group.at_limit(episode)
+
+    async def episode(begins: asyncio.Event | None) -> Episode:
+        async def reply(messages: Sequence[Message]) -> str:
+            if begins is not None:
+                await begins.wait()
+            return "wait"
+
+        env, item = Countdown(), TaskItem("countdown", "1")
+        agent = lambda: make_agent(AgentSettings("raw"), env.action_format)  # noqa: E731
+        policy, limits = FunctionPolicy(reply), EpisodeLimits(STAGES[0])
+        (played,) = await play_until_valid(item, lambda: env, agent, lambda: policy, limits, control, at_limit)
+        group.end(played.success)
+        ended.set()
+        return played
+
+    async def together() -> list[Episode]:
+        return await asyncio.wait_for(asyncio.gather(episode(None), episode(ended)), 60)
+
+    first, second = asyncio.run(together())
+    assert (first.stop, len(first.turns)) == (StopReason.OPERATOR, 2)
+    assert (second.stop, len(second.turns), second.max_turns) == (StopReason.TURN_LIMIT, 8, 8)
 
 
 def test_the_episodes_of_a_group_join_one_limit_and_the_next_group_of_the_name_another():

@@ -126,6 +126,22 @@ def test_runs_of_different_seeds_explore_in_different_groups():
     assert len(found) == 2
 
 
+def test_environments_of_a_mixture_learn_limits_of_tasks_of_the_same_id_apart():
+    """In `a` the task needs 7 turns, in `b` 3."""
+    rule, stop = PerTask(explore=0.0, prior=0.0), StopReason.TERMINATED
+    envs = [run_env(label, Horizon([4, 8], per_task=rule)) for label in "ab"]
+    before, after = TurnLimits(envs), TurnLimits(envs)
+    before.observe(
+        [
+            EpisodeSummary(0.0, solved, turns, 8, stop, task=TASK.id, env_label=label)
+            for label, turns in (("a", 7), ("b", 3))
+            for solved in (True, True, False, False)
+        ]
+    )
+    after.restore(before.saved())
+    assert [[one.max_turns(label, 2, TASK) for label in "ab"] for one in (before, after)] == [[8, 4], [8, 4]]
+
+
 def test_checkpoint_has_the_state_of_every_adaptive_horizon():
     before, after = (TurnLimits([run_env("a", Horizon([2])), run_env("b", ADAPTIVE)]) for _ in range(2))
     before.observe(episodes("b", solved=9))
