@@ -63,8 +63,11 @@ ASYNCHRONOUS = "+overlay/rollout=partial"
 
 
 def test_a_group_of_an_asynchronous_run_never_mixes_limits_by_task(tmp_path):
-    horizon = [f"horizon.max_turns={STAGES}", "horizon.per_task={explore: 0.5}", "data.max_response_length=512"]
-    run = train_to_end(tmp_path / "per_task", *horizon, WORKERS, ASYNCHRONOUS)
+    (tmp_path / "tasks.txt").write_text("\n".join(TASKS))
+    rule = "horizon.per_task={rule: ladder, patience: 1}"
+    horizon = [f"horizon.max_turns={STAGES}", rule, "data.max_response_length=512"]
+    steps = ["trainer.total_training_steps=4", f"env.train_tasks={tmp_path}/tasks.txt"]
+    run = train_to_end(tmp_path / "per_task", *horizon, *steps, WORKERS, ASYNCHRONOUS)
     groups = [group for step in groups_by_step(run).values() for group in step.values()]
     limits = [{record["max_turns"] for record in group} for group in groups]
     assert {len(group) for group in groups} == {4} and all(len(of_group) == 1 for of_group in limits)

@@ -112,7 +112,7 @@ def test_successive_stopping_decides_first_where_its_least_p_value_is_small_enou
     assert decided_pairs([four, four], 4, ALPHA)
 
 
-def test_equal_arms_are_corrected_for_their_number():
+def test_equal_arms_are_corrected_for_their_number_and_for_the_looks():
     """Holm's procedure with the p values of two one-sided t tests, which a table of t gives."""
     seeds, margin = 16, 0.05
     at = {0.05: 1.7531, 0.025: 2.1314, 0.01: 2.6025}  # t with 15 degrees of freedom
@@ -127,6 +127,7 @@ def test_equal_arms_are_corrected_for_their_number():
     assert equal_arms({"one": arm(0.05), "other": arm(0.025)}, margin) == {"one", "other"}
     assert equal_arms({"one": arm(0.025), **{name: arm(0.025) for name in "abcd"}}, margin) == set()
     assert "a" in equal_arms({"a": arm(0.01), **{name: arm(0.025) for name in "bcde"}}, margin)
+    assert [equal_arms({"one": arm(level)}, margin, looks=2) for level in (0.05, 0.025)] == [set(), {"one"}]
     assert verdict(arm(0.05).difference, 1.0, margin, equal=False) == "cannot tell"
 
 
