@@ -102,8 +102,8 @@ class PerTask:
     """A turn limit for each task, one of the limits of `horizon.max_turns`, from the latest episodes of the task."""
 
     rule: Literal["signal", "ladder"] = "signal"
-    """`signal`: the limit with the most learning signal per turn. `ladder`: a higher limit after groups without a
-    success that the limit ended, a lower one when the task is solved in fewer turns."""
+    """`signal`: the limit with the most learning signal per turn. `ladder`: a higher limit after groups that the limit
+    ended without a success, a lower one when the task is solved in fewer turns."""
     window: Count = 32
     """Latest episodes of a task from which its limit follows; with `ladder` the latest solved ones."""
     explore: Annotated[Share, Needs("horizon.per_task.rule", "signal")] = 0.1
@@ -111,7 +111,7 @@ class PerTask:
     prior: Annotated[float, Field(ge=0), Needs("horizon.per_task.rule", "signal")] = 4.0
     """Episodes that those of the whole category count at each turn, >= 0; 0 to leave the category out."""
     patience: Annotated[Count, Needs("horizon.per_task.rule", "ladder")] = 2
-    """Groups in a row without a success that the limit ended, after which the limit grows."""
+    """Groups that the limit ended since the last success, after which the limit grows."""
     slack: Annotated[float, Field(ge=1), Needs("horizon.per_task.rule", "ladder")] = 1.5
     """The limit is at least this many times the median turns of the latest solved episodes, >= 1."""
 
@@ -156,7 +156,7 @@ class Horizon:
     replay: Replay | None = None
     """Replay of a solved episode up to its last turns, which the policy plays; null to play from the prompt. The limits
     count the turns of the policy."""
-    schedule: str | None = None
+    schedule: Annotated[str, Field(min_length=1)] | None = None
     """Registered name of a schedule of another package, a subclass of `verl_agent.Schedule`."""
     options: Annotated[Mapping[str, Any], Needs("horizon.schedule")] = Field(default_factory=dict)
     """Keyword arguments of the schedule."""
@@ -184,12 +184,13 @@ class Horizon:
         if len(chosen) + len(ordered) > 1:
             names = " and ".join(f"horizon.{name}" for name in (*chosen, *ordered))
             raise ConfigError(f"{names} each decide the turn limit. Keep one of them.")
-        if chosen and chosen != ["adaptive"] and self.steps_per_stage != 1:
+        without_steps = [name for name in chosen if name != "adaptive"] or ["order=random"] * (self.order == "random")
+        if without_steps and self.steps_per_stage != 1:
             raise ConfigError(
-                f"horizon.steps_per_stage={self.steps_per_stage} has no effect with horizon.{chosen[0]}, which does "
-                "not follow the step. Leave it out, or set it to 1."
+                f"horizon.steps_per_stage={self.steps_per_stage} has no effect with horizon.{without_steps[0]}, which "
+                "has no stages that last. Leave it out, or set it to 1."
             )
-        if chosen + ordered not in ([], ["schedule"]) and len(self.stages) < 2:
+        if chosen + ordered not in ([], ["schedule"]) and len(set(self.stages)) < 2:
             raise ConfigError(
                 f"horizon.{(chosen + ordered)[0]} cannot choose between the limits {self.stages}. Give "
                 "horizon.max_turns several limits, or set horizon.grow_by and horizon.up_to."

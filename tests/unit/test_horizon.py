@@ -1,6 +1,7 @@
 """Test that turn limits follow from the step, the task and the episodes so far, and that a restart keeps them."""
 
 import json
+import re
 from random import Random
 
 import pytest
@@ -220,6 +221,16 @@ class Broken(Schedule):
     def limit(self, step, item):
         return {}[step]
 
+class Unsaved(Schedule):
+    def observe(self, outcomes):
+        return 1 / len(outcomes)
+
+    def saved(self):
+        return {"seen": {1}}
+
+    def restore(self, saved):
+        self.seen = saved["seen"]
+
 def function(step, stages):
     return 1
 """
@@ -227,7 +238,7 @@ def function(step, stages):
 
 @pytest.fixture
 def schedules(tmp_path, monkeypatch):
-    names = {"down": "Down", "broken": "Broken", "function": "function"}
+    names = {"down": "Down", "broken": "Broken", "unsaved": "Unsaved", "function": "function"}
     entries = {name: f"own_schedules:{found}" for name, found in names.items()}
     write_metadata(tmp_path, "own-schedules", {SCHEDULE_GROUP: entries})
     tmp_path.joinpath("own_schedules.py").write_text(SCHEDULES)
@@ -248,13 +259,24 @@ def test_a_schedule_of_another_package_chooses_the_limit_of_each_step(schedules)
         ("down", {"by": 0.5}, "returned 9.5 at step 1"),
         ("down", {"to": 1}, "horizon.schedule='down' cannot be made: TypeError"),
         ("function", {}, "a subclass of Schedule"),
-        ("broken", {}, "horizon.schedule='broken' failed at step 1: KeyError"),
+        ("broken", {}, "horizon.schedule='broken' failed at step 1 for task "),
     ],
 )
 def test_a_schedule_that_fails_raises_config_error_with_the_step(schedules, name, options, message):
     with pytest.raises(ConfigError) as error:
         turns_at(Horizon([4, 10], schedule=name, options=options), 1)
     assert message in str(error.value)
+
+
+def test_a_state_that_a_schedule_of_another_package_cannot_keep_raises_config_error(schedules):
+    schedule = new_schedule(Horizon([4, 10], schedule="unsaved"))
+    for call, said in (
+        (lambda: schedule.observe([]), "failed in observe: ZeroDivisionError"),
+        (schedule.saved, "returned a state that JSON cannot keep: TypeError"),
+        (lambda: schedule.restore({}), "failed in restore: KeyError"),
+    ):
+        with pytest.raises(ConfigError, match=rf"horizon\.schedule='unsaved' {said}"):
+            call()
 
 
 def test_a_schedule_of_another_package_learns_and_keeps_its_state(schedules):
@@ -281,10 +303,20 @@ def test_two_rules_for_the_limit_raise_config_error(others, message):
     assert str(error.value).startswith(message)
 
 
-@pytest.mark.parametrize("chosen", [{"deepen": True}, {"per_task": PerTask()}, {"order": "shrinking"}])
-def test_a_choice_between_one_limit_raises_config_error(chosen):
-    with pytest.raises(ConfigError, match=r"cannot choose between the limits \[4\]"):
-        Horizon([4], **chosen)
+@pytest.mark.parametrize(
+    "chosen",
+    [{"deepen": True}, {"per_task": PerTask()}, {"order": "shrinking"}, {"adaptive": Adaptive(success_above=0.5)}],
+)
+@pytest.mark.parametrize("limits", [[4], [4, 4]])
+def test_a_choice_between_one_limit_raises_config_error(chosen, limits):
+    with pytest.raises(ConfigError, match=rf"cannot choose between the limits {re.escape(str(limits))}"):
+        Horizon(limits, **chosen)
+
+
+def test_steps_of_stages_that_random_order_never_reads_are_refused():
+    with pytest.raises(ConfigError, match=r"steps_per_stage=12 has no effect with horizon\.order=random, which has no"):
+        Horizon([4, 8], 12, order="random")
+    assert Horizon([4, 8], 12, order="shrinking").turns_at(12) == 8
 
 
 @pytest.mark.parametrize(
@@ -376,6 +408,18 @@ def test_a_new_category_takes_the_estimate_of_all_tasks(rule):
     schedule = without_luck(rule, [4, 8], **({"explore": 0.0} if rule == "signal" else {}))
     schedule.observe(played("seen", [7, 8, 7, -8, -8, 7, -8, 7], 8, "deep"))
     assert schedule.limit(2, TaskItem("env", "new", {}, "new")) == 8
+
+
+@pytest.mark.parametrize("rule", ["signal", "ladder"])
+def test_a_large_step_leaves_no_task_out_of_the_estimate_of_a_category(rule):
+    """Of 1,040 episodes of one step the first half solves its tasks, as the order of their ids may have it."""
+    schedule = without_luck(rule, [4, 8], **({"explore": 0.0} if rule == "signal" else {}))
+    solved = [one for task in range(65) for one in played(f"a{task}", [7, 8, 7, 7, -8, -8, -8, -8], 8, "kind")]
+    failed = [one for task in range(65) for one in played(f"b{task}", [-8] * 8, 8, "kind")]
+    schedule.observe(solved + failed)
+    other = without_luck(rule, [4, 8], **({"explore": 0.0} if rule == "signal" else {}))
+    other.restore(json.loads(json.dumps(schedule.saved())))
+    assert [one.limit(2, TaskItem("env", "new", {}, "kind")) for one in (schedule, other)] == [8, 8]
 
 
 def test_a_limit_within_which_a_task_was_never_solved_is_not_chosen():

@@ -149,8 +149,9 @@ def compose_plannable(recipe: Path, overrides: Sequence[str], gpus: int) -> "tup
     shaped += ["steps_per_stage"] if isinstance(horizon.get("steps_per_stage"), list) else []
     if shaped:
         raise ConfigError(
-            f"{recipe} sets horizon.{shaped[0]}, which fits its own horizon.max_turns={horizon['max_turns']} only, "
-            "and a plan suggests other limits. Plan grpo.yaml of the same folder, and set the stages by hand."
+            f"horizon.{shaped[0]} of {recipe} or of the command fits horizon.max_turns={horizon['max_turns']} only, "
+            "and a plan suggests other limits. Leave it out, or plan a recipe of the same environment with one limit "
+            "and set the stages by hand."
         )
     return run, given
 

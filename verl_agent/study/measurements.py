@@ -35,15 +35,15 @@ WARNINGS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "full_replies": ("replies at full length grew by 0.1", lambda first, last: last > first + 0.1),
     "entropy": ("entropy fell below a third", lambda first, last: last < first / 3),
 }
-"""Early warnings, from the first to the last point under the last turn limit: a longer one has more invalid actions.
-With limits by task or group, they are from the first third of the points to the last one."""
+"""Early warnings, from the first to the last point under the last turn limit, since invalid actions are more frequent
+under a longer one. With limits by task or group, from the first third of the points to the last third."""
 
 
 def why(results: Results) -> Iterator[str]:
     """Yield the means of the measurements of training, and the runs with early warnings of a collapse."""
     runs = {arm: [found for run, found in results.points.items() if run.arm == arm] for arm in results.plan.study.arms}
     runs = {arm: found for arm, found in runs.items() if found}
-    known = {key for points in next(iter(runs.values())) for point in points[1:] for key in point}
+    known = {key for found in runs.values() for points in found for point in points[1:] for key in point}
     if not (shown := [name for name in TRAINING if name in known]):
         return
     yield "\nMeans over the training of all runs:\n"

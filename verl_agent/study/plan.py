@@ -1,4 +1,7 @@
-"""Plan of a study: the composed config of each arm, checked, with hashes of everything that the result depends on."""
+"""Plan of a study: the composed config of each arm, checked, with hashes of what the result depends on.
+
+The weights of a model are not hashed: a recipe names their folder.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,8 +93,8 @@ class Plan:
         if study.stop.rule == "looks":
             looks = " and ".join(map(str, study.looks))
             yield (
-                f"after {looks} seeds the study ends if each other arm is better or worse than {study.reference_arm}; "
-                f"p values are multiplied by {len(study.looks)}"
+                f"looks after {looks} seeds: the study ends where each other arm is better or worse than "
+                f"{study.reference_arm}, else with its last seed; p values are multiplied by {len(study.looks)}"
             )
         yield f"hashes: {', '.join(f'{name} {value}' for name, value in self.facts.items())}"
 

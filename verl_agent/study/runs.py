@@ -213,6 +213,8 @@ class Results:
             )
         if looks := len(self.plan.study.stop.looks):
             yield f"p values are multiplied by {looks}, the number of looks, before they are corrected by Holm."
+            if not self.at_look():
+                yield f"Verdicts follow after {' and '.join(map(str, self.plan.study.looks))} seeds of all arms only."
         if len(self.plan.study.arms) > 2:
             yield "Equal arms also pass two one-sided t tests within the margin, corrected by Holm over the arms."
 
@@ -224,9 +226,15 @@ class Results:
         """Return True if after a number of seeds each other arm is better or worse than the reference."""
         chosen = list(self.plan.study.seeds[:seeds])
         looked = replace(self, points={run: found for run, found in self.points.items() if run.seed in chosen})
-        if looked.seeds(*self.plan.study.arms) != chosen:
-            return False
-        return all(said.startswith(("better", "worse")) for _, _, said in looked.compared().values())
+        return looked.at_look() and all(
+            said.startswith(("better", "worse")) for _, _, said in looked.compared().values()
+        )
+
+    def at_look(self) -> bool:
+        """Return True if the study has no looks, or its runs are those of one: all arms have just its seeds."""
+        study = self.plan.study
+        looks = [list(study.seeds[:look]) for look in study.stop.looks]
+        return not looks or {tuple(self.seeds(arm)) for arm in study.arms} in [{tuple(seeds)} for seeds in looks]
 
     def shared(self) -> list[tuple[str, list[int]]]:
         """Return the arms that have seeds, with them."""
@@ -245,7 +253,7 @@ class Results:
             if seeds := self.seeds(reference, arm):
                 own, base = (self.values(name, study.measure, seeds) for name in (arm, reference))
                 found[arm] = compare_arms(own, base, lower, self.bounded(len(seeds)))
-        learned, equal = self.learned(), equal_arms(found, study.margin, looks)
+        at_look, learned, equal = self.at_look(), self.learned(), equal_arms(found, study.margin, looks)
         for (arm, one), p in zip(found.items(), holm([looks * one.p_value for one in found.values()]), strict=True):
             said = verdict(one.difference, p, study.margin, lower, arm in equal)
             larger = self.decided.get((reference, arm)) or self.decided.get((arm, reference))
@@ -254,5 +262,5 @@ class Results:
             few = one.difference.tasks < 2  # one seed says nothing about learning
             if not learned and not few and not said.startswith(("better", "worse")):  # an arm that falls is worse
                 said = "cannot tell: no arm learned"
-            compared[arm] = one, p, said
+            compared[arm] = one, p, said if at_look else "none between looks"
         return compared

@@ -73,8 +73,8 @@ class StopRule:
     alpha: Annotated[float, Field(gt=0, lt=1), STOPS] = 0.05
     """Probability of any wrong decision between equal arms, over all arms and blocks."""
     looks: Annotated[Sequence[Count], Needs("study.stop.rule", "looks")] = ()
-    """Numbers of seeds after which the study may end, growing; the last one is that of all seeds. p values are
-    multiplied by the number of looks (Bonferroni)."""
+    """Numbers of seeds after which the study may end, at least two, growing; the last one is that of all seeds. p
+    values are multiplied by the number of looks (Bonferroni), and between looks there are no verdicts."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -138,7 +138,7 @@ class Study:
     """Largest difference of the primary measure that counts as none."""
     points: Annotated[int, Field(ge=2), TINY] = 10
     """Evaluations of a run after the first one."""
-    reference: str | None = None
+    reference: Annotated[str, Field(min_length=1)] | None = None
     """Arm with which the others are compared; null for the first one."""
     stop: StopRule = field(default_factory=StopRule)
     search: Search | None = None
@@ -193,11 +193,14 @@ class Study:
     def _check_looks(self) -> None:
         """Check that looks grow up to all seeds, and that the first one can tell arms apart."""
         looks, seeds, arms = list(self.stop.looks), len(self.seeds), len(self.arms)
-        least = least_seeds(arms, max(1, len(looks)))
-        if self.stop.rule == "looks" and (looks != sorted({*looks}) or looks[-1:] != [seeds] or looks[0] < least):
+        least = least_seeds(arms, max(2, len(looks)))
+        if self.stop.rule != "looks":
+            return
+        if len(looks) < 2 or looks != sorted({*looks}) or looks[-1] != seeds or looks[0] < least:
             raise ConfigError(
-                f"study.stop.looks={looks} is not allowed. Allowed with {arms} arms and {seeds} seeds: growing numbers "
-                f"from {least}, below which nothing can be decided, to {seeds}."
+                f"study.stop.looks={looks} is not allowed. Allowed: at least two growing numbers, the first one from "
+                f"{least}, below which {arms} arms cannot be told apart, the last one {seeds}, the number of seeds. "
+                "Add seeds, or set stop.rule: fixed, which has one look."
             )
 
     @property

@@ -13,7 +13,8 @@ from verl_agent.horizon import Horizon, Outcome, PerTask, Schedule
 from verl_agent.types import TaskItem
 
 KIND_WINDOW = 512
-"""Latest episodes of a category from which the limits of tasks with few episodes of their own follow."""
+"""Latest episodes of a category from which the limits of tasks with few episodes of their own follow, or all of the
+latest step if these are more: the tasks of a step are in the order of their ids."""
 Value = TypeVar("Value")
 Played = tuple[int, bool, bool]
 """Turns of an episode, of a solved one those until it solved the task, whether it did, and whether a limit ended it."""
@@ -21,6 +22,8 @@ Played = tuple[int, bool, bool]
 
 class Ladder(Schedule):
     """A rung for each task: up after groups that the limit ended without a success, down to what solved episodes need.
+
+    A failed group that the limit did not end changes nothing.
 
     A task that was never played begins at the limit that its category needs, else that of all tasks, else the lowest.
     """
@@ -42,10 +45,11 @@ class Ladder(Schedule):
 
     @override
     def observe(self, outcomes: Sequence[Outcome]) -> None:
+        window = max(KIND_WINDOW, len(outcomes))
         for group in by_group(outcomes):
             task, solved = group[0].task, [one.turns for one in group if one.solved]
             own = _kept(self._solved, task, self._rule.window, solved)
-            _kept(self._kinds, group[0].category, KIND_WINDOW, solved)
+            _kept(self._kinds, group[0].category, window, solved)
             rung = self._rungs.get(task, self.stages.index(group[0].limit))
             limited = any(one.limited and one.limit >= self.stages[rung] for one in group)  # an old group began lower
             failed = 0 if solved else self._failed.get(task, 0) + limited
@@ -78,7 +82,7 @@ class Ladder(Schedule):
         for name, turns in saved["solved"].items():
             _kept(self._solved, name, self._rule.window, turns)
         for name, turns in saved["kinds"].items():
-            _kept(self._kinds, name, KIND_WINDOW, turns)
+            _kept(self._kinds, name, max(KIND_WINDOW, len(turns)), turns)
 
 
 class Signal(Schedule):
@@ -88,8 +92,8 @@ class Signal(Schedule):
     follow from the hazards of the latest episodes, which a limit censors (Kaplan and Meier 1958; with unsuccessful ends
     as a competing risk, Aalen and Johansen 1978). Limits with p(L) = 0 are left out, and of equal values the lowest
     limit is taken. Where p is 0 at each limit, groups play Luby's sequence of limits (Luby, Sinclair and Zuckerman
-    1993): 1, 1, 2, 1, 1, 2, 4, ... as powers of two of the number of a limit. A category that was never played takes
-    the estimate of all tasks.
+    1993): 1, 1, 2, 1, 1, 2, 4, ..., whose value 2^i is the i-th limit, counted from 0. A category that was never played
+    takes the estimate of all tasks.
 
     Args:
         seed: decides which groups explore.
@@ -128,10 +132,11 @@ class Signal(Schedule):
 
     @override
     def observe(self, outcomes: Sequence[Outcome]) -> None:
+        window = max(KIND_WINDOW, len(outcomes))
         for group in by_group(outcomes):
             task, played = group[0].task, [(one.turns, one.solved, one.limited) for one in group]
             _kept(self._tasks, task, self._rule.window, played)
-            _kept(self._kinds, group[0].category, KIND_WINDOW, played)
+            _kept(self._kinds, group[0].category, window, played)
             self._groups[task] = self._groups.get(task, 0) + 1
         self._hazards.clear()
 
@@ -144,7 +149,7 @@ class Signal(Schedule):
         self._tasks, self._kinds, self._groups = {}, {}, dict(saved["groups"])
         for known, name, window in ((self._tasks, "tasks", self._rule.window), (self._kinds, "kinds", KIND_WINDOW)):
             for key, played in saved[name].items():
-                _kept(known, key, window, map(tuple, played))
+                _kept(known, key, max(window, len(played)), map(tuple, played))
         self._hazards.clear()
 
 
@@ -219,7 +224,7 @@ def by_group(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 
 def _kept(known: dict[str, deque[Value]], name: str, window: int, more: Iterable[Value]) -> deque[Value]:
     """Add values of a name, keep the latest `window` of them, and return these."""
-    kept = known.setdefault(name, deque(maxlen=window))
+    kept = known[name] = deque(known.get(name, ()), maxlen=window)
     kept.extend(more)
     return kept
 

@@ -1,6 +1,8 @@
 """Turn limits of all environments of a run, and the schedule of each."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from statistics import fmean
 from typing import Any
@@ -97,23 +99,23 @@ class OwnSchedule(Schedule):
 
     def __init__(self, horizon: Horizon, name: str) -> None:
         super().__init__(horizon.stages)
-        self._name = name
-        kind = own_class(name)
-        try:
+        self._name, kind = name, own_class(name)
+        with self._calling("cannot be made"):
             self._own = kind(horizon.stages, **horizon.options)
+
+    @contextmanager
+    def _calling(self, failure: str) -> Iterator[None]:
+        try:
+            yield
         except ConfigError:
             raise
         except Exception as error:  # boundary: the schedule is the author's code
-            raise ConfigError(f"horizon.schedule={name!r} cannot be made: {describe_exception(error)}") from error
+            raise ConfigError(f"horizon.schedule={self._name!r} {failure}: {describe_exception(error)}") from error
 
     @override
     def limit(self, step: int, item: TaskItem) -> int:
-        try:
+        with self._calling(f"failed at step {step} for task {item.id}"):
             limit = self._own.limit(step, item)
-        except Exception as error:  # boundary: the schedule is the author's code
-            raise ConfigError(
-                f"horizon.schedule={self._name!r} failed at step {step}: {describe_exception(error)}"
-            ) from error
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self.stages[-1]:
             raise ConfigError(
                 f"horizon.schedule={self._name!r} returned {limit!r} at step {step}. Allowed: a whole number from 1 to "
@@ -123,15 +125,19 @@ class OwnSchedule(Schedule):
 
     @override
     def observe(self, outcomes: Sequence[Outcome]) -> None:
-        self._own.observe(outcomes)
+        with self._calling("failed in observe"):
+            self._own.observe(outcomes)
 
     @override
     def saved(self) -> dict[str, Any]:
-        return self._own.saved()
+        with self._calling("returned a state that JSON cannot keep"):
+            state: dict[str, Any] = json.loads(json.dumps(self._own.saved()))
+        return state
 
     @override
     def restore(self, saved: Mapping[str, Any]) -> None:
-        self._own.restore(saved)
+        with self._calling("failed in restore"):
+            self._own.restore(saved)
 
 
 class TurnLimits:

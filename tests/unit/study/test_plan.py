@@ -60,11 +60,12 @@ def written(tmp_path):
         *(
             (
                 {"seeds": list(range(1, 13)), "stop": {"rule": "looks", "looks": looks}},
-                r"growing numbers from 7, .* to 12",
+                r"two growing numbers, the first one from 7, .* last one 12, the number of seeds",
             )
-            for looks in ([6, 12], [8, 7], [8, 8], [8, 11])
+            for looks in ([6, 12], [8, 7], [8, 8], [8, 11], [12])
         ),
-        ({"stop": {"rule": "looks"}}, r"stop\.looks=\[\] is not allowed. Allowed with 2 arms and 2 seeds"),
+        ({"stop": {"rule": "looks"}}, r"stop\.looks=\[\] is not allowed\. .* the last one 2, .*rule: fixed"),
+        ({"reference": ""}, r"study\.reference='' is not allowed"),
     ],
 )
 def test_values_that_make_no_study_raise_config_error(written, changed, said):
@@ -322,8 +323,8 @@ def test_a_plan_tells_the_reference_and_the_looks(written):
     assert "arm long: horizon.max_turns=[12]" in lines
     assert "arm short: horizon.max_turns=[4]; the others are compared with it" in lines
     assert (
-        "after 7 and 9 seeds the study ends if each other arm is better or worse than short; p values are multiplied "
-        "by 2"
+        "looks after 7 and 9 seeds: the study ends where each other arm is better or worse than short, else with its "
+        "last seed; p values are multiplied by 2"
     ) in lines
 
 

@@ -270,8 +270,9 @@ def test_early_warnings_and_thirds_of_turns_are_of_points_with_one_limit(plan):
         ]
         for run, found in values.items()
     }
+    points[mixed][1]["signal"] = 0.125  # of runs that were played with later code
     text = "\n".join(why(Results(plan, points)))
-    assert "| long | 0.8 | " in text and "| same |  | " in text
+    assert "| long |  | 0.8 | " in text and "| same | 0.125 |  | " in text
     assert "| long | 1 | 0 | 0 | 0 |" in text and "| same | 0 | 0 | 0 | 0 |" in text
 
 
@@ -317,6 +318,14 @@ def test_a_report_compares_with_the_reference_and_corrects_p_by_the_looks(looked
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "Looks after 8 and 10 seeds: ended after 8." in text and "multiplied by 2, the number of looks" in text
     assert "arm short: horizon.max_turns=[4]; the others are compared with it" in text
+
+
+def test_a_report_has_no_verdicts_between_looks(looked_at, tmp_path):
+    """They would be a further look, which p is not corrected for."""
+    play(looked_at, looked_at.study.seeds[:9], tmp_path / "out")
+    _, answers = write_study_report(looked_at, tmp_path / "out")
+    assert [answer.rpartition(", ")[2] for answer in answers] == ["none between looks"] * 2
+    assert "Verdicts follow after 8 and 10 seeds of all arms only." in (tmp_path / "out/report.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from tests.support.packages import write_metadata
 from verl_agent.config.settings import read_run_env
 from verl_agent.errors import ConfigError
-from verl_agent.training.preflight.schedules import check_schedule
+from verl_agent.training.preflight.schedules import check_schedule, try_schedule
 
 DEEPEN, PER_TASK = {"deepen": True}, {"per_task": {"rule": "signal"}}
 CRITERIA = [{"name": "goal", "description": "The number was found."}]
@@ -53,19 +53,57 @@ class Still(Schedule):
 class Learning(Still):
     def observe(self, outcomes):
         pass
+
+class LaterTask(Still):
+    def limit(self, step, item):
+        return 0 if item.id.endswith(":2") else 2
+
+class LaterStep(Still):
+    def limit(self, step, item):
+        return 2 if step < 9 else 5
+
+class Unsaved(Still):
+    def saved(self):
+        return {"seen": {1}}
 """
 
 
-def test_a_schedule_of_another_package_that_learns_is_refused_where_the_filter_hides_outcomes(tmp_path, monkeypatch):
-    entries = {"still": "learning_limits:Still", "learning": "learning_limits:Learning"}
+@pytest.fixture
+def own_schedule(tmp_path, monkeypatch):
+    """Return a function from the name of a schedule of another package to the environment of a run with it."""
+    names = ("Still", "Learning", "LaterTask", "LaterStep", "Unsaved")
+    entries = {name.lower(): f"learning_limits:{name}" for name in names}
     write_metadata(tmp_path, "learning-limits", {"verl_agent.schedules": entries})
     (tmp_path / "learning_limits.py").write_text(OWN_SCHEDULES, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     config = {"env": {"name": "guess_number"}, "agent": {}, "episode": {"max_tokens_per_turn": 16}}
-    still, learning = (
-        read_run_env(config | {"horizon": {"max_turns": [2, 4], "schedule": name}}) for name in ("still", "learning")
-    )
+    return lambda name: read_run_env(config | {"horizon": {"max_turns": [2, 4], "schedule": name}})
+
+
+def test_a_schedule_of_another_package_that_learns_is_refused_where_the_filter_hides_outcomes(own_schedule):
+    still, learning = own_schedule("still"), own_schedule("learning")
     check_schedule(still, 4, filters=True)
     check_schedule(learning, 4, filters=False)
     with pytest.raises(ConfigError, match=r"horizon\.schedule='learning' is not allowed with algorithm\.filter_groups"):
         check_schedule(learning, 4, filters=True)
+
+
+def test_an_error_of_a_mixture_names_the_entry(own_schedule):
+    with pytest.raises(ConfigError, match=r"^env\.mixture, games: horizon\.schedule='learning' is not allowed"):
+        check_schedule(own_schedule("learning"), 4, True, "games")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("latertask", r"returned 0 at step 1\."),
+        ("laterstep", r"returned 5 at step 9\. Allowed: a whole number from 1 to 4"),
+        ("unsaved", r"horizon\.schedule='unsaved' returned a state that JSON cannot keep"),
+    ],
+)
+def test_a_schedule_of_another_package_that_would_fail_later_stops_the_run_before_its_start(
+    own_schedule, name, message
+):
+    with pytest.raises(ConfigError, match=message):
+        try_schedule(own_schedule(name), 9)
+    try_schedule(own_schedule("still"), 9)

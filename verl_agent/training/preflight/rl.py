@@ -24,11 +24,10 @@ from verl_agent.training.preflight.machine import check_installation, check_mach
 from verl_agent.training.preflight.megatron import MEGATRON_CONDITIONS, check_megatron
 from verl_agent.training.preflight.prompts import check_lengths, check_prompts
 from verl_agent.training.preflight.replay import check_replay
-from verl_agent.training.preflight.schedules import check_places, check_schedule
+from verl_agent.training.preflight.schedules import check_places, check_schedule, try_schedule
 from verl_agent.training.preflight.teacher import check_teacher
 from verl_agent.training.seats import check_comparison
 from verl_agent.training.splits import validates_on_test
-from verl_agent.training.turn_limits import new_schedule
 
 logger = logging.getLogger(__name__)
 
@@ -103,13 +102,11 @@ def check_settings(plan: RunPlan) -> None:
         check_environment(run_env, plan.envs)
         run_env.judge.check(plan.judges)
         check_comparison(estimation.name, batch.samples, batch.val_samples, run_env, estimation.filters)
-        check_schedule(run_env, batch.samples, estimation.filters)
+        check_schedule(run_env, batch.samples, estimation.filters, "" if len(plan.envs) == 1 else run_env.label)
         check_places(plan, run_env)
     find_loss(estimation.loss)  # imports that of another package
-    for run_env in (one for one in plan.envs if one.horizon.schedule):  # one of another package may fail
-        schedule, item = new_schedule(run_env.horizon), run_env.tasks(run_env.env.train_tasks)[0]
-        for step in range(1, int(plan.schedule.steps or 0) + 1):
-            schedule.limit(step, item)
+    for run_env in (one for one in plan.envs if one.horizon.schedule):
+        try_schedule(run_env, int(plan.schedule.steps or 0))
     check_micro_batches(plan)
     check_shares(plan.envs, batch.tasks, batch.most)
 

@@ -9,20 +9,28 @@ from verl_agent.config.settings import RunEnv
 from verl_agent.envs.hosts.slot import HOSTS
 from verl_agent.errors import ConfigError
 from verl_agent.horizon import Horizon, Schedule
-from verl_agent.training.turn_limits import own_class
+from verl_agent.training.turn_limits import new_schedule, own_class
 
 
-def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
+def check_schedule(run_env: RunEnv, samples: int, filters: bool, label: str = "") -> None:
     """Check that the schedule of turn limits suits the groups of a run.
 
     Args:
         samples: `rollout.n`.
         filters: `algorithm.filter_groups.enable`.
+        label: name of the entry of a mixture; empty without one.
 
     Raises:
         ConfigError: groups have one episode, several seats or more episodes than a schedule keeps, the filter hides
             outcomes, a judge decides what is solved, or the model reads how many turns are left.
     """
+    try:
+        _check_groups(run_env, samples, filters)
+    except ConfigError as error:
+        raise (ConfigError(f"env.mixture, {label}: {error}") if label else error) from error
+
+
+def _check_groups(run_env: RunEnv, samples: int, filters: bool) -> None:
     if filters and (learning := _learning(run_env.horizon)):
         raise ConfigError(
             f"{learning} is not allowed with algorithm.filter_groups.enable=true: the filter hides the groups that all "
@@ -61,11 +69,29 @@ def check_schedule(run_env: RunEnv, samples: int, filters: bool) -> None:
 
 
 def _learning(horizon: Horizon) -> str:
-    """Return the setting whose limits follow from outcomes; empty without one that a run of any mode may have."""
+    """Return the setting of a schedule that learns from outcomes; empty without one.
+
+    `horizon.adaptive` has a condition of its own in the table of conditions.
+    """
     if horizon.per_task:
         return "horizon.per_task"
     own = own_class(horizon.schedule) if horizon.schedule else Schedule
     return "" if own.observe is Schedule.observe else f"horizon.schedule={horizon.schedule!r}"
+
+
+def try_schedule(run_env: RunEnv, steps: int) -> None:
+    """Call the schedule of another package as the run will, apart from what it learns.
+
+    Raises:
+        ConfigError: it fails for a training task or at a step, or its state cannot be saved.
+    """
+    schedule, items = new_schedule(run_env.horizon), run_env.tasks(run_env.env.train_tasks)
+    for item in items:
+        schedule.limit(1, item)
+    for step in range(2, steps + 1):
+        schedule.limit(step, items[0])
+    schedule.observe([])
+    schedule.saved()
 
 
 SECTIONS = {PARTIAL: "colocate_async", SEPARATE: "separate_async"}
