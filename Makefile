@@ -281,19 +281,23 @@ bench-shares: setup ## Measure the update of rows that share a prompt, as single
 	python -m tests.bench.update_shares
 
 .PHONY: bench-threads
-bench-threads: setup ## Measure how threads wait on a CPU, alone and beside busy processes (ten minutes)
+bench-threads: setup ## Measure how threads wait on a CPU, alone and beside busy processes (15 minutes)
 	python -m tests.bench.threads
 
+ROOFLINE := runs/textcraft_roofline
+
 # Without RUN it trains a run of its own, whose file of tokens has all rows of the last step.
-bench-roofline: RUN = runs/textcraft_roofline
+bench-roofline: RUN = $(ROOFLINE)
 .PHONY: bench-roofline
 bench-roofline: setup ## Compare a step of a CPU run with the machine, vLLM alone and verl's engine (15 minutes; RUN=runs/NAME)
-	[[ -d $(RUN) || -d runs/textcraft_sft_cpu ]] || VERL_PLATFORM=cpu verl-agent sft recipes/textcraft/sft_cpu.yaml
-	[[ -d $(RUN) && $(RUN) != runs/textcraft_roofline || -d $(RUN)/global_step_3 ]] \
-	    || VERL_PLATFORM=cpu verl-agent train recipes/textcraft/grpo_cpu.yaml trainer.default_local_dir=$(RUN) \
+	@[[ "$(RUN)" == $(ROOFLINE) || -f "$(RUN)/run.json" ]] || { echo "RUN=$(RUN) is no folder of a training run." \
+	    "RUN must have run.json and the tokens of all rows of a step. Without RUN, make trains $(ROOFLINE)." >&2; exit 1; }
+	[[ "$(RUN)" != $(ROOFLINE) || -d runs/textcraft_sft_cpu ]] || VERL_PLATFORM=cpu verl-agent sft recipes/textcraft/sft_cpu.yaml
+	[[ "$(RUN)" != $(ROOFLINE) || -d $(ROOFLINE)/global_step_3 ]] \
+	    || VERL_PLATFORM=cpu verl-agent train recipes/textcraft/grpo_cpu.yaml trainer.default_local_dir=$(ROOFLINE) \
 	    trainer.v1.sampler.sampler_kwargs.skip_uniform=false episode.record_tokens.every=1 episode.record_tokens.groups=16 \
 	    trainer.total_training_steps=3 trainer.save_freq=3 trainer.val_before_train=false trainer.test_freq=-1
-	VERL_PLATFORM=cpu python -m tests.bench.roofline $(RUN) --bare --theirs
+	VERL_PLATFORM=cpu python -m tests.bench.roofline "$(RUN)" --bare --theirs
 
 .PHONY: bench-peers
 bench-peers: setup ## Train TextCraft here and on TRL in turn, and compare (25 minutes)

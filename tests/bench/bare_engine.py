@@ -11,10 +11,10 @@ from omegaconf import OmegaConf
 
 from tests import ROOT
 from tests.bench.recorded_step import Request
-from verl_agent.platform.worker_environment import worker_environment
+from verl_agent.platform.worker_environment import THREADS, worker_environment
 
-ENVIRONMENT = ("OMP_NUM_THREADS", "VLLM_CPU_NUM_OF_RESERVED_CPU", "MALLOC_ARENA_MAX")
-"""Variables of a run's processes that decide how the engine uses cores and memory."""
+ENVIRONMENT = ("VLLM_CPU_NUM_OF_RESERVED_CPU", "MALLOC_ARENA_MAX")
+"""Variables of a run's processes, besides the number of threads, that decide how the engine uses the machine."""
 MOST_BATCHED_TOKENS = 8192
 """verl's default of `actor_rollout_ref.rollout.max_num_batched_tokens`."""
 
@@ -28,7 +28,9 @@ class Threads:
         return threads
 
 
-def bare_seconds(folder: Path, rows: Sequence[Sequence[Request]], dtype: torch.dtype) -> tuple[float, int]:
+def bare_seconds(
+    folder: Path, rows: Sequence[Sequence[Request]], dtype: torch.dtype, threads: int
+) -> tuple[float, int]:
     """Return the seconds in which vLLM alone answers the requests of a step, and its number of threads.
 
     All rows are asked at once, each turn by turn, and replies have the lengths of the run's. Executor, threads, dtype,
@@ -36,7 +38,7 @@ def bare_seconds(folder: Path, rows: Sequence[Sequence[Request]], dtype: torch.d
     to the run, requests have no seeds, and the engine returns whole replies instead of one token after another.
     """
     environment = worker_environment(folder)
-    os.environ.update({name: environment[name] for name in ENVIRONMENT})
+    os.environ.update({name: environment[name] for name in ENVIRONMENT} | {THREADS: str(threads)})
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import RequestOutputKind
 

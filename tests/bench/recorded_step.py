@@ -1,13 +1,20 @@
 """Step of a training run on a CPU, as its folder records it: rows of tokens, seconds, and sizes of batches."""
 
 import json
-import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import pyarrow.parquet as pq
+
+from verl_agent.config.composing import compose_training
+from verl_agent.config.keys import value_at
+from verl_agent.config.plan import RunPlan
+from verl_agent.errors import ConfigError
+from verl_agent.platform.worker_environment import THREADS, worker_environment
+from verl_agent.runs.identity import LOCK_FILE, SETTINGS_FILE, read_settings
 
 Row = TypeVar("Row")
 Request = tuple[list[int], int]
@@ -17,6 +24,15 @@ REMEDY = (
     "episode.record_tokens.every=1 and an episode.record_tokens.groups of at least data.train_batch_size, or use "
     "`make bench-roofline`."
 )
+
+
+SIZES = (
+    "data.train_batch_size",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "actor_rollout_ref.actor.ppo_epochs",
+)
+"""Settings that a run keeps in its record, and that its recipe must still have."""
 
 
 class UnusableRunError(Exception):
@@ -117,7 +133,11 @@ class Batches:
     scored: int
 
     def mini_batches(self, rows: Sequence[Row]) -> list[Sequence[Row]]:
-        """Return the rows of each optimizer step of an epoch, in the order of the rows."""
+        """Return the rows of each optimizer step of an epoch, in the order of the rows.
+
+        The trainer shuffles whole groups first (`verl_agent.training.batch_order`). With several optimizer steps in an
+        epoch, each has other rows than here, and all together have the same ones.
+        """
         return [rows[start : start + self.mini] for start in range(0, len(rows), self.mini)]
 
 
@@ -129,7 +149,7 @@ class Step:
         number: training step, from 1.
         timing: seconds by name, verl's `timing_s/*`.
         model: folder of a checkpoint's model.
-        threads: threads of the run's processes.
+        threads: threads of each process, if the run's recipe is started from this shell.
     """
 
     number: int
@@ -161,34 +181,45 @@ class Step:
         folder = next(run.glob("global_step_*/actor/huggingface"), None)
         if folder is None:
             raise UnusableRunError(f"{run} has no checkpoint. {REMEDY}")
-        if not (run / "run.json").is_file():
-            raise UnusableRunError(f"{run / 'run.json'} is missing. {REMEDY}")
-        config = json.loads((run / "run.json").read_text())
-        policy, tasks, rows = config["actor_rollout_ref"], config["data"]["train_batch_size"], Rows.of(files[number])
-        if len(rows.tokens) < (episodes := tasks * policy["rollout"]["n"]):
+        plan, rows = recorded_plan(run), Rows.of(files[number])
+        if len(rows.tokens) < (episodes := plan.batch.episodes):
             raise UnusableRunError(
                 f"{files[number]} has {len(rows.tokens)} of the step's {episodes} episodes. {REMEDY}"
             )
         batches = Batches(
-            mini=policy["actor"]["ppo_mini_batch_size"] * policy["rollout"]["n"],
-            epochs=policy["actor"]["ppo_epochs"],
-            micro=logged_setting(run, "ppo_micro_batch_size_per_gpu"),
-            scored=logged_setting(run, "log_prob_micro_batch_size_per_gpu"),
+            mini=plan.actor.mini_tasks * plan.batch.samples,
+            epochs=plan.actor.epochs,
+            micro=int(plan.actor.passes.rows or 1),
+            scored=int(plan.log_probs.rows or 1),
         )
         timing = {name.partition("/")[2]: value for name, value in logged.items() if name.startswith("timing_s/")}
-        return cls(number, rows, timing, folder, batches, logged_setting(run, "OMP_NUM_THREADS"))
+        own = plan.value("ray_kwargs.ray_init.runtime_env.env_vars") or {}
+        variables = {**worker_environment(run, plan.layout.ranks_each, own), **own}
+        return cls(number, rows, timing, folder, batches, int(variables[THREADS]))
 
 
-def logged_setting(run: Path, name: str) -> int:
-    """Return a number that the log of a run shows in its settings, and `run.json` lacks.
+def recorded_plan(run: Path) -> RunPlan:
+    """Return the plan of a run, composed again from the recipe and the overrides of its last start.
 
     Raises:
-        UnusableRunError: the log does not show it.
+        UnusableRunError: the folder lacks the command or the settings of the run, or the recipe has other ones.
     """
-    for file in sorted((run / "logs").glob("*.log"), reverse=True):
-        if found := re.search(rf"'{name}': '?(\d+)", file.read_text(errors="replace")):
-            return int(found[1])
-    raise UnusableRunError(f"{run / 'logs'} has no log that shows {name}. {REMEDY}")
+    for file in (run / LOCK_FILE, run / SETTINGS_FILE):
+        if not file.is_file():
+            raise UnusableRunError(f"{file} is missing. {REMEDY}")
+    command = shlex.split((run / LOCK_FILE).read_text(encoding="utf-8").partition(" UTC: ")[2])
+    places = [command.index(option) + 1 for option in ("--config-dir", "--config-name") if option in command[:-1]]
+    if len(places) < 2:
+        raise UnusableRunError(f"{run / LOCK_FILE} names no recipe in {shlex.join(command)!r}. {REMEDY}")
+    recipe = Path(command[places[0]]).resolve() / f"{command[places[1]].removesuffix('.yaml')}.yaml"
+    try:
+        plan, recorded = RunPlan.of(compose_training(recipe, command[places[1] + 1 :])), read_settings(run)
+    except ConfigError as error:
+        raise UnusableRunError(f"{run} is not read with its recipe {recipe}: {error} {REMEDY}") from error
+    for key in SIZES:
+        if (was := value_at(recorded, key)) != (value := plan.value(key)):
+            raise UnusableRunError(f"{recipe} has {key}={value}, and {run} was started with {was}. {REMEDY}")
+    return plan
 
 
 def requests(tokens: Sequence[Sequence[int]], masks: Sequence[Sequence[int]]) -> list[list[Request]]:

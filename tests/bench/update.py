@@ -11,7 +11,6 @@ engine in float32.
 
 import argparse
 import gc
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,13 +25,14 @@ from tensordict import TensorDict
 from torch import Tensor
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine, FSDPEngineWithLMHead
 
+from tests.bench.measurements import between, spread
 from tests.bench.update_rows import played_rows
-from tests.bench.update_shares import MICRO, spread
+from tests.bench.update_shares import MICRO
 from tests.support.engines import batch_of, gradients, new_engine, policy_loss, relative_difference
 from verl_agent.models.resolve import prepare_smollm2
 from verl_agent.platform.cpu_engine import CpuEngine, CpuLanguageEngine
 from verl_agent.rollout.tokens import Segment
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import write_result
 
 LOSS = policy_loss(use_kl_loss=False)
 
@@ -210,15 +210,17 @@ def table(measured: Sequence[Measured]) -> Table:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments; None stands for those of the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.update", description="Measure the update on a CPU.")
-    parser.add_argument("--repeats", type=int, default=3, help="updates of each variant (default 3)")
-    parser.add_argument("--tasks", type=int, default=16, help="groups of four episodes of a step (default 16)")
-    parser.add_argument("--kept", type=int, default=6, help="groups that skip_uniform keeps (default 6)")
+    parser.add_argument("--repeats", type=between(int, 1), default=3, help="updates of each variant (default 3)")
+    parser.add_argument(
+        "--tasks", type=between(int, 1), default=16, help="groups of four episodes of a step (default 16)"
+    )
+    parser.add_argument("--kept", type=between(int, 1), default=6, help="groups that skip_uniform keeps (default 6)")
     parser.add_argument("--parts", action="store_true", help="measure variants that lack one part each, too")
     parser.add_argument("--model", type=Path, help="folder of the model (default SmolLM2-135M-Instruct)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
     options = parser.parse_args(arguments)
-    if options.repeats < 1 or not 1 <= options.kept <= options.tasks:
-        parser.error("--repeats must be >= 1, and --kept from 1 to --tasks.")
+    if options.kept > options.tasks:
+        parser.error(f"--kept {options.kept} is more than --tasks {options.tasks}. Lower it, or raise --tasks.")
     return options
 
 
@@ -240,8 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"{variant.name}: {spread(measured[-1].cpu_ratios)} of CPU time", highlight=False)
     console.print(table(measured))
     if options.json:
-        numbers = {"provenance": asdict(Provenance.collect()), "measured": [asdict(one) for one in measured]}
-        options.json.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+        write_result(options.json, 1, {"measured": [asdict(one) for one in measured]})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ all threads of this process.
 """
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.measurements import between, spread
 from tests.bench.update_rows import played_rows
 from tests.support.engines import batch_of, new_engine, policy_loss
 from verl_agent.models.resolve import prepare_smollm2
@@ -28,7 +28,7 @@ from verl_agent.platform.cpu_engine import CpuLanguageEngine
 from verl_agent.platform.micro_batches import split_micro_batches
 from verl_agent.platform.token_tree import TokenTree
 from verl_agent.rollout.tokens import Segment
-from verl_agent.trace.provenance import Provenance
+from verl_agent.trace.provenance import write_result
 
 MICRO = 2
 """Rows of a micro-batch, as in verl_agent/config/cpu.yaml."""
@@ -107,11 +107,6 @@ def measure(engine: CpuLanguageEngine, name: str, rows: Sequence[Segment], repea
     return Measured(name, computed(rows), cpu, wall, peak, *ratios)
 
 
-def spread(values: Sequence[float]) -> str:
-    """Return median and range of numbers."""
-    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
 def table(measured: Sequence[Measured]) -> Table:
     """Return a table of the measurements."""
     made = Table("rows", "tokens", "ratio", "CPU s", "CPU ratio", "wall s", "wall ratio", "peak MB")
@@ -126,12 +121,18 @@ def table(measured: Sequence[Measured]) -> Table:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments; None stands for those of the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.update_shares", description="Measure shared prompts.")
-    parser.add_argument("--repeats", type=int, default=3, help="updates of each kind (default 3)")
-    parser.add_argument("--length", type=int, default=256, help="tokens of a row (default 256)")
-    parser.add_argument("--rows", type=int, default=8, help="rows of an update (default 8)")
-    parser.add_argument("--groups", type=int, nargs="*", default=[2, 4, 8], help="sizes of groups (default 2 4 8)")
-    parser.add_argument("--shares", type=float, nargs="*", default=[0.0, 0.5, 0.75], help="parts of prompts")
-    parser.add_argument("--played", type=int, default=6, help="groups of TextCraft (default 6; 0 leaves them out)")
+    parser.add_argument("--repeats", type=between(int, 1), default=3, help="updates of each kind (default 3)")
+    parser.add_argument("--length", type=between(int, 2), default=256, help="tokens of a row (default 256)")
+    parser.add_argument("--rows", type=between(int, 1), default=8, help="rows of an update (default 8)")
+    parser.add_argument(
+        "--groups", type=between(int, 1), nargs="+", default=[2, 4, 8], help="sizes of groups (default 2 4 8)"
+    )
+    parser.add_argument(
+        "--shares", type=between(float, 0, 1), nargs="*", default=[0.0, 0.5, 0.75], help="parts of prompts"
+    )
+    parser.add_argument(
+        "--played", type=between(int, 0), default=6, help="groups of TextCraft (default 6; 0 leaves them out)"
+    )
     parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
     return parser.parse_args(arguments)
 
@@ -155,8 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"{name}: {spread(measured[-1].cpu_ratios)} of CPU time", highlight=False)
     console.print(table(measured))
     if options.json:
-        numbers = {"provenance": asdict(Provenance.collect()), "measured": [asdict(one) for one in measured]}
-        options.json.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+        write_result(options.json, 1, {"measured": [asdict(one) for one in measured]})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ The steps of `verl-agent train RECIPE KEY=VALUE` to the first line of the traini
 import os
 import sys
 from argparse import ArgumentParser
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import hydra
@@ -32,7 +32,7 @@ from verl_agent.config.explanation import explain_failure
 from verl_agent.config.keys import add_free_keys, expand_home
 from verl_agent.config.search_path import register_config, verl_config
 from verl_agent.errors import ConfigError
-from verl_agent.platform.worker_environment import thread_waiting
+from verl_agent.platform.worker_environment import set_thread_waiting
 from verl_agent.runs.console import exiting
 from verl_agent.terminal import guard_output, say_error
 
@@ -45,8 +45,8 @@ def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
 
     def task(config: DictConfig) -> None:
         with exiting():
-            os.environ.update(thread_waiting(OmegaConf.select(config, RAY_VARIABLES)))  # before the import of torch
             check_keys(config, base)
+            set_thread_waiting(_ray_variables(config))  # before the import of torch
             expand_home(config)
             run(config)
 
@@ -67,6 +67,21 @@ def run_recipe(run: Callable[[DictConfig], None], base: str) -> None:
             raise
         say_error(message)
         sys.exit(2)
+
+
+def _ray_variables(config: DictConfig) -> Mapping[str, object]:
+    """Return the variables that a recipe gives to the workers of Ray; empty in a recipe without Ray.
+
+    Raises:
+        ConfigError: they are no section.
+    """
+    variables = OmegaConf.select(config, RAY_VARIABLES)
+    if variables is not None and not isinstance(variables, Mapping):
+        raise ConfigError(
+            f"{RAY_VARIABLES}={variables!r} is not allowed. Allowed: a section such as {{}} or {{NAME: VALUE}}. "
+            f"To set one variable, write +{RAY_VARIABLES}.NAME=VALUE."
+        )
+    return variables or {}
 
 
 def _check_options(arguments: Sequence[str]) -> None:

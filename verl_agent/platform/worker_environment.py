@@ -9,8 +9,10 @@ from verl_agent.platform.detect import use_cpu_device
 from verl_agent.platform.stacks import STACKS_FILE, stacks_file
 from verl_agent.platform.weight_transfer import RUN_NAME
 
-WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+WAITING = ROUNDS, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 """Variables of OpenMP that decide how a thread waits for work; libgomp prefers the first."""
+POLICY_ROUNDS = {"passive": "0", "active": "30000000000"}
+"""Rounds that libgomp takes for a policy (`initialize_env` in libgomp/env.c)."""
 SPIN_ROUNDS = 1000
 """Rounds for which an OpenMP thread of libgomp polls for work before it sleeps; libgomp's default is 300,000.
 
@@ -32,18 +34,28 @@ CPU_DEFAULTS = {
 def thread_waiting(recipe: Mapping[str, object] | None = None) -> Mapping[str, str]:
     """Return the variables by which threads of matrix products wait: on a GPU none, else by default a short wait.
 
-    libgomp reads them when it is loaded, so they must be set before the first import of torch. A policy that recipe or
-    user chose is returned too, since the workers of a Ray that runs already do not inherit it.
+    libgomp reads them when it is loaded, so they must be set before the first import of torch. Those that recipe or
+    user chose are returned too, since the workers of a Ray that runs already do not inherit them. A policy comes with
+    its rounds, which replace a number that a process inherits. An empty number would do so with a warning of libgomp.
 
     Args:
-        recipe: variables that a recipe gives to the workers of Ray; a policy among them decides.
+        recipe: variables that a recipe gives to the workers of Ray; one of `WAITING` among them decides.
     """
     if not use_cpu_device():
         return {}
-    for chosen in (recipe or {}, os.environ):
-        if policy := {name: str(chosen[name]) for name in WAITING if name in chosen}:
-            return policy
-    return {WAITING[0]: str(SPIN_ROUNDS)}
+    for source in (recipe or {}, os.environ):
+        if chosen := {name: str(value) for name in WAITING if (value := source.get(name)) is not None}:
+            rounds = POLICY_ROUNDS.get(chosen.get(POLICY, "").strip().lower())
+            return ({ROUNDS: rounds} if rounds else {}) | chosen
+    return {ROUNDS: str(SPIN_ROUNDS)}
+
+
+def set_thread_waiting(recipe: Mapping[str, object] | None) -> None:
+    """Set the variables of `thread_waiting` in this process, and remove another one of `WAITING`."""
+    if chosen := thread_waiting(recipe):
+        for name in WAITING:
+            os.environ.pop(name, None)
+        os.environ.update(chosen)
 
 
 def worker_environment(run_dir: Path, ranks: int = 1, recipe: Mapping[str, object] | None = None) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from verl_agent.training.preflight.oracle_lengths import mean_episode
 from verl_agent.training.preflight.ranks import check_resumed_ranks
 from verl_agent.training.preflight.rl import check_plan, choose_dev_tasks
 from verl_agent.training.splits import split_tasks
-from verl_agent.training.verl_config import environment, identity, to_verl
+from verl_agent.training.verl_config import environment, identity, ray_variables, to_verl
 
 
 class ReinforcementLearning(TrainingJob):
@@ -45,8 +45,7 @@ class ReinforcementLearning(TrainingJob):
         resumes = self.folder.last_step and self.schedule.resume != "disable"
         earlier = read_settings(self.folder.root) if resumes else {}
         self.plan = plan = check_plan(choose_dev_tasks(self.plan, earlier, self.tell), self.tell)
-        given = plan.value("ray_kwargs.ray_init.runtime_env.env_vars") or {}
-        self.variables = {**compilation_variables(self.tell), **given} if plan.on_cpu else {}
+        self.variables = {**compilation_variables(self.tell), **ray_variables(plan)} if plan.on_cpu else {}
         train = [item for splits in split_tasks(plan.envs) for item in splits.train]
         tasks = {TASK_IDS: task_ids(train), TASK_CONTENTS: task_contents(train)}
         rubrics = {one.label: one.judge.identity()["rubric"] for one in plan.envs if one.judge.rubric is not None}

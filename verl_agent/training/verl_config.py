@@ -53,7 +53,7 @@ def to_verl(plan: RunPlan, step: int = 0, variables: Mapping[str, str] | None = 
     if plan.teacher:
         OmegaConf.update(config, TEACHER_PATH, plan.teacher.path)
     policy.rollout.agent.agent_loop_config_path = str(CONFIG / "agent_loop.yaml")
-    own_variables = init.runtime_env.get("env_vars") or {}
+    own_variables = ray_variables(plan)
     init.runtime_env.env_vars = {
         **worker_environment(plan.schedule.folder, plan.layout.ranks_each, own_variables),
         **({STAND_INS: "1"} if plan.on_cpu and plan.actor.on_megatron else {}),
@@ -87,6 +87,12 @@ def lacks_validation(schedule: Schedule, step: int) -> bool:
     logs = (read_metrics(log).get(step) for log in reversed(RunFolder.at(schedule.folder).all_metrics))
     last = next(filter(None, logs), {})  # an earlier start may have played the step with other weights
     return not any(name.startswith("val-") for name in last)
+
+
+def ray_variables(plan: RunPlan) -> dict[str, str]:
+    """Return the environment variables that a recipe gives to the workers of Ray, without those that are null."""
+    given = plan.value("ray_kwargs.ray_init.runtime_env.env_vars") or {}
+    return {str(name): str(value) for name, value in given.items() if value is not None}
 
 
 def environment(config: DictConfig) -> dict[str, str]:

@@ -110,12 +110,23 @@ def test_a_recipe_for_another_command_names_that_command(base, recipe, overrides
             "model.path=oracle",
             "this is not a recipe for `verl-agent eval`: it has no section 'evaluation'.",
         ),
+        (
+            "train",
+            "ray_kwargs.ray_init.runtime_env.env_vars=5",
+            "ray_kwargs.ray_init.runtime_env.env_vars=5 is not allowed. Allowed: a section such as {} or {NAME: VALUE}",
+        ),
         ("evaluate", "--foo", "unrecognized arguments: --foo. Allowed: KEY=VALUE, all side by side, --cfg job"),
         ("train", "--cfg=all_of_it", "argument --cfg/-c: invalid choice: 'all_of_it'"),
     ],
 )
 def test_a_command_that_cannot_start_prints_one_message(command, override, message, tmp_path):
     assert launched(command, RECIPES, "grpo_cpu", override, cwd=tmp_path).startswith(message)
+
+
+def test_variables_of_ray_in_a_recipe_without_ray_are_no_setting(tmp_path):
+    override = "+ray_kwargs.ray_init.runtime_env.env_vars=5"
+    message = launched("sft", ROOT / "recipes/textcraft", "sft_cpu", override, cwd=tmp_path)
+    assert message.startswith("ray_kwargs.ray_init is not a setting: the top level has no 'ray_kwargs'.")
 
 
 def test_a_folder_in_place_of_a_recipe_lists_its_recipes():

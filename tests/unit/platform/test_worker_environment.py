@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT
+from verl_agent.platform.worker_environment import POLICY_ROUNDS
 
 OURS = (
     *("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS", "VERL_AGENT_OMP_NUM_THREADS", "TORCHELASTIC_RUN_ID"),
@@ -46,7 +47,8 @@ def run(code: str, *arguments: str, **chosen: str) -> Any:
     [
         ({}, {"GOMP_SPINCOUNT": "1000"}),
         ({"GOMP_SPINCOUNT": "7"}, {"GOMP_SPINCOUNT": "7"}),
-        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
+        ({"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "30000000000"}),
+        ({"OMP_WAIT_POLICY": " PASSIVE "}, {"OMP_WAIT_POLICY": " PASSIVE ", "GOMP_SPINCOUNT": "0"}),
         (
             {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "7"},
             {"GOMP_SPINCOUNT": "7", "OMP_WAIT_POLICY": "active"},
@@ -97,13 +99,42 @@ print(json.dumps(thread_waiting()))
     assert run(code, VERL_PLATFORM="cuda") == {}
 
 
-def test_libgomp_takes_the_rounds_from_the_variable():
-    """The library prints with OMP_DISPLAY_ENV the values that it has read."""
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ({"OMP_WAIT_POLICY": "passive"}, {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}),
+        ({"GOMP_SPINCOUNT": 9}, {"GOMP_SPINCOUNT": "9"}),
+        ({"GOMP_SPINCOUNT": None}, {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "7"}),
+        ({}, {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "7"}),
+    ],
+)
+def test_a_recipes_policy_replaces_that_of_the_shell_and_null_chooses_none(recipe, expected):
+    code = """
+import json, os, sys
+from verl_agent.platform.worker_environment import set_thread_waiting
+set_thread_waiting(json.loads(sys.argv[1]))
+print(json.dumps({name: os.environ[name] for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ}))
+"""
+    assert run(code, json.dumps(recipe), GOMP_SPINCOUNT="7", OMP_WAIT_POLICY="active") == expected
+
+
+def read_by_libgomp(**variables: str) -> str:
+    """Return what torch's libgomp prints with OMP_DISPLAY_ENV: the values that it has read."""
     code = "import ctypes, glob, os, sys; import importlib.util as u; \
 folder = os.path.dirname(u.find_spec('torch').origin); \
 [ctypes.CDLL(path) for path in glob.glob(folder + '/lib/libgomp*.so*')]"
-    environment = os.environ | {"GOMP_SPINCOUNT": "1000", "OMP_DISPLAY_ENV": "verbose"}
-    shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    if "OMP_DISPLAY_ENV" not in shown.stderr and "OPENMP DISPLAY" not in shown.stderr:
+    clean = {name: value for name, value in os.environ.items() if name not in OURS}
+    environment = clean | variables | {"OMP_DISPLAY_ENV": "verbose"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    if "OMP_DISPLAY_ENV" not in done.stderr and "OPENMP DISPLAY" not in done.stderr:
         pytest.skip("torch of this environment does not bring libgomp")
-    assert "GOMP_SPINCOUNT = '1000'" in shown.stderr
+    return done.stderr
+
+
+def test_libgomp_takes_the_rounds_from_the_variable():
+    assert "GOMP_SPINCOUNT = '1000'" in read_by_libgomp(GOMP_SPINCOUNT="1000")
+
+
+@pytest.mark.parametrize("policy", list(POLICY_ROUNDS))
+def test_the_rounds_of_a_policy_are_those_of_libgomp(policy):
+    assert f"GOMP_SPINCOUNT = '{POLICY_ROUNDS[policy]}'" in read_by_libgomp(OMP_WAIT_POLICY=policy)

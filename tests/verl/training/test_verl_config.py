@@ -117,15 +117,18 @@ run_recipe(show, "agent_base")
     ("override", "chosen", "expected"),
     [
         (None, {}, {"GOMP_SPINCOUNT": "1000"}),
-        (None, {"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active"}),
-        (f"+{VARIABLES}.OMP_WAIT_POLICY=passive", {}, {"OMP_WAIT_POLICY": "passive"}),
-        (f"+{VARIABLES}.GOMP_SPINCOUNT=9", {}, {"GOMP_SPINCOUNT": "9"}),
+        (None, {"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "30000000000"}),
+        ("OMP_WAIT_POLICY=passive", {}, {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}),
+        ("OMP_WAIT_POLICY=passive", {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "0"}),
+        ("GOMP_SPINCOUNT=9", {}, {"GOMP_SPINCOUNT": "9"}),
+        ("GOMP_SPINCOUNT=null", {}, {"GOMP_SPINCOUNT": "1000"}),
+        ("GOMP_SPINCOUNT=9", {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "9"}),
     ],
 )
 def test_the_policy_of_a_recipe_or_a_user_is_the_only_one_of_a_run_and_its_workers(override, chosen, expected):
-    """GOMP_SPINCOUNT, which workers of an own Ray inherit, would win over OMP_WAIT_POLICY."""
+    """GOMP_SPINCOUNT, which workers of Ray inherit, would win over OMP_WAIT_POLICY."""
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    command = [sys.executable, "-c", START, str(RECIPE.parent), *([override] if override else [])]
+    command = [sys.executable, "-c", START, str(RECIPE.parent), *([f"+{VARIABLES}.{override}"] if override else [])]
     environment = clean | {"VERL_PLATFORM": "cpu"} | chosen
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
