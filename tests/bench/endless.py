@@ -1,4 +1,4 @@
-"""Environment whose episodes last up to the turn limit, for `tests.bench.scale --instant`."""
+"""Environment whose episodes last up to the turn limit, for `tests.bench.scale --turns` and `--instant`."""
 
 from typing_extensions import override
 

@@ -2,7 +2,8 @@
 
 `actor_rollout_ref.rollout.router_config_path` is verl's setting for the choice of a server. The router of this module
 chooses a server in the agent-loop worker that returns constant tokens. The engine of the run is idle, and only receives
-the weights. So what remains is the project's own work: agent loop, hosts, TransferQueue, driver.
+the weights. What remains is agent loop, hosts, TransferQueue and driver. Left out are the engine, its server, and the
+request to the server: a call to another process, for which the agent loop spends CPU time in every turn, too.
 """
 
 from collections.abc import Mapping

@@ -4,8 +4,11 @@ The real trainer trains a tiny model on `tests.bench.waiting` without latency: d
 TransferQueue, advantages, update, records. The first step warms up. In the second one, the CPU time of each process is
 divided by the episodes of the step. Processes of the model (engine and trainer) mean nothing for other models.
 
-`--instant` is the load of 4,096 episodes of 30 turns, all of them in an environment at once: an engine answers at once
-(`tests.bench.instant`), and no episode ends before its last turn (`tests.bench.endless`).
+`--turns` plays episodes that all have so many turns (`tests.bench.endless`). Two runs of different lengths give the
+cost of an episode and that of a turn.
+
+`--instant` is the load of 4,096 episodes of 30 turns, all of them in an environment at once. The engine answers at once
+within the agent-loop worker (`tests.bench.instant`), so its server and the requests to it are left out.
 """
 
 import argparse
@@ -126,22 +129,25 @@ def cost(episodes: int, digits: int, before: Sample, after: Sample, values: Mapp
     return Cost(episodes, digits, values["episode/turns_mean"], cpu_ms, seconds, after.gb, sent_kb)
 
 
-def sizes(episodes: int, digits: int, instant: bool) -> dict[str, int]:
+def sizes(episodes: int, digits: int, turns: int, instant: bool) -> dict[str, int]:
     """Return the sizes of `RECIPE`; see `measure`."""
-    turns, hosts = (INSTANT_TURNS, -(-episodes // PLACES)) if instant else (TURNS, HOSTS)
+    hosts = -(-episodes // PLACES) if instant else HOSTS
     response = turns * (digits + 32)
     counts = {"batch": episodes // SAMPLES, "samples": SAMPLES, "steps": STEPS, "hosts": hosts}
     return counts | {"turns": turns, "digits": digits, "response": response}
 
 
-def measure(folder: Path, episodes: int, digits: int, instant: bool, overrides: Sequence[str]) -> Cost:
+def measure(
+    folder: Path, episodes: int, digits: int, turns: int | None, instant: bool, overrides: Sequence[str]
+) -> Cost:
     """Train two steps of so many episodes, and return the cost of the second.
 
     Args:
         folder: folder of the model and the run.
         episodes: episodes of a step.
         digits: further tokens of an observation.
-        instant: True for an engine that answers at once, episodes of `INSTANT_TURNS` turns, and a place for each.
+        turns: turns of each episode; None for episodes that end by chance after at most `TURNS`.
+        instant: True for an engine that answers at once, and a place for each episode.
         overrides: further settings of the run.
     """
     from tests.support.models import write_byte_model  # these import torch
@@ -149,13 +155,14 @@ def measure(folder: Path, episodes: int, digits: int, instant: bool, overrides: 
 
     model, run, mark = folder / "model", folder / f"{episodes}_{uuid4().hex[:6]}", uuid4().hex
     write_byte_model(model, ["Begin. Go on."], vocabulary=300, **MODEL)
-    (folder / f"{run.name}.yaml").write_text(RECIPE.format(name=run.name, **sizes(episodes, digits, instant)))
+    recipe = RECIPE.format(name=run.name, **sizes(episodes, digits, turns or TURNS, instant))
+    (folder / f"{run.name}.yaml").write_text(recipe)
     paths = [f"actor_rollout_ref.model.path={model}", f"trainer.default_local_dir={run}"]
     if instant:
         (folder / "router.yaml").write_text(ROUTER)
         paths.append(f"actor_rollout_ref.rollout.router_config_path={folder / 'router.yaml'}")
     command = command_line("train", folder, run.name, *paths, *overrides)
-    adapter = ENDLESS if instant else WAITING
+    adapter = ENDLESS if turns else WAITING
     environment = {**run_environment(folder, register(folder, **adapter)), MARK: mark}
     before, most_gb = None, 0.0
     with subprocess.Popen(command, env=environment) as process:
@@ -191,19 +198,39 @@ def table(costs: Sequence[Cost]) -> Table:
     return made
 
 
+def new_file(text: str) -> Path:
+    """Return the path of a file that a benchmark writes at its end, so that a wrong one is refused at its start.
+
+    Raises:
+        argparse.ArgumentTypeError: the folder of the file does not exist, or the path is a folder.
+    """
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        fault = "is a folder" if path.is_dir() else f"is in {path.parent}, which does not exist"
+        raise argparse.ArgumentTypeError(f"{path} {fault}. Allowed: a file in a folder that exists.")
+    return path
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each number of episodes, and print a table; None stands for the arguments of the process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default="runs/bench_scale", type=Path)
     parser.add_argument("--episodes", type=int, nargs="+", help=f"multiples of {SAMPLES} (default 256 1024 4096)")
-    parser.add_argument("--instant", action="store_true", help=f"{INSTANT_TURNS} turns, an engine without latency")
+    parser.add_argument("--instant", action="store_true", help="an engine without latency or server")
+    parser.add_argument(
+        "--turns", type=int, help=f"turns of each episode (default: at most {TURNS}; with --instant {INSTANT_TURNS})"
+    )
     parser.add_argument(
         "--digits", type=int, default=0, help=f"further tokens of an observation, at most {MOST_DIGITS} (default 0)"
     )
-    parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
+    parser.add_argument("--json", type=new_file, metavar="PATH", help="file for the numbers and their provenance")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="further setting of the run")
     options = parser.parse_args(arguments)
     options.episodes = options.episodes or ([4096] if options.instant else [256, 1024, 4096])
+    if options.turns is None and options.instant:
+        options.turns = INSTANT_TURNS
+    if options.turns is not None and options.turns < 1:
+        parser.error(f"--turns must be >= 1, got {options.turns}.")
     if any(episodes < SAMPLES or episodes % SAMPLES for episodes in options.episodes):
         parser.error(f"--episodes takes multiples of {SAMPLES}, got {' '.join(map(str, options.episodes))}.")
     if not 0 <= options.digits <= MOST_DIGITS:
@@ -211,7 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("RAY_worker_niceness", "0")
-    costs = [measure(folder, size, options.digits, options.instant, options.set) for size in options.episodes]
+    kind = options.digits, options.turns, options.instant, options.set
+    costs = [measure(folder, size, *kind) for size in options.episodes]
     Console().print(table(costs))
     if options.json:
         numbers = {"provenance": asdict(Provenance.collect()), "costs": [asdict(one) for one in costs]}

@@ -1,8 +1,9 @@
-"""Extrapolation of a training step to many nodes: `python -m tests.bench.scale_plan [--figure PATH] [--json PATH]`.
+"""Extrapolation of a training step to many nodes: `python -m tests.bench.scale_plan [--figure PATH] [--table PATH]`.
 
 `tests.bench.scale_simulation` plays the steps. `MEASURED` has costs from `tests.bench.scale`, `ENVIRONMENTS` those from
 `tests.bench.environment_times` and `tests.bench.web_sessions`, on one core at 2.6 GHz. `ASSUMED` describes GPUs that
-nobody has measured here. docs/results/scale.md explains the result.
+nobody has measured here. docs/results/scale.md lists all inputs and explains the result, docs/results/scale.txt has the
+whole table.
 """
 
 import argparse
@@ -16,49 +17,64 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.scale import new_file
 from tests.bench.scale_simulation import (
     PARTIAL,
-    PARTS,
     SYNCHRONOUS,
     WAIT_S,
     Costs,
     Environment,
     Machines,
     Mode,
+    Scene,
     Step,
     simulate,
 )
 from verl_agent.trace.provenance import Provenance
 
-MEASURED = Costs(loop_ms=2.9, server_ms=1.4, host_ms=0.44, queue_ms=1.9, driver_ms=3.1)
+MEASURED = Costs(episode_ms=5.4, loop_ms=1.8, server_ms=1.4, host_ms=0.44, queue_ms=1.9, storage_ms=2.1, driver_ms=3.1)
 ENVIRONMENTS = (
-    Environment("textcraft", reset_ms=0.14, turn_ms=0.008, latency_s=0.0, sigma=0.0, turns=(2, 20), sessions=256),
-    Environment("deepsearch", reset_ms=0.07, turn_ms=0.14, latency_s=0.0, sigma=0.0, turns=(2, 5), sessions=64),
-    Environment("scienceworld", reset_ms=48.0, turn_ms=5.8, latency_s=0.0, sigma=0.0, turns=(7, 20), sessions=50),
-    Environment("web (Chromium)", reset_ms=270.0, turn_ms=270.0, latency_s=0.3, sigma=1.0, turns=(3, 15), sessions=32),
+    Environment("GuessNumber", 0.004, 0.002, latency_s=0, sigma=0, turns=(2, 4, 5, 5, 6, 6, 6, 6, 7, 7), sessions=64),
+    Environment("TextCraft", 0.14, 0.008, latency_s=0, sigma=0, turns=(2, 2, 3, 3, 5, 5, 6, 7, 8, 12), sessions=256),
+    Environment("BabyAI", 0.93, 0.11, latency_s=0, sigma=0, turns=(1, 1, 2, 2, 3, 5, 6, 6, 9, 16), sessions=256),
+    Environment("Deep Search", 0.07, 0.14, latency_s=0, sigma=0, turns=(2, 2, 2, 3, 3, 3, 3, 3, 3, 3), sessions=64),
+    Environment("ScienceWorld", 48, 5.8, latency_s=0, sigma=0, turns=(5, 9, 13, 17, 18, *[20] * 5), sessions=50),
+    Environment("Chromium", 270, 270, latency_s=0.3, sigma=1, turns=(3, 3, 4, 4, 4, 4, 5, 6, 8, 10), sessions=32),
 )
-"""Turns from the shortest tenth of the demonstrations to the turn limit of `recipes/*/grpo.yaml`. Latency,
-reset and shortest episodes of the web are assumed."""
+"""Turns of demonstrations at 5, 15, ..., 95 %, at most the turn limit of `recipes/*/grpo.yaml`; those of Chromium are
+the scripts of the embedded sites' tasks. Latency and reset of Chromium are assumed."""
 ASSUMED = Machines()
 NODES, EPISODES, HOSTS = (1, 4, 16, 64), (64, 256, 1024, 4096), (1, 8, 64)
-OVER_NODES = ("scienceworld", "web (Chromium)")
+OVER_NODES = ("ScienceWorld", "Chromium")
+HEADINGS = ("environment", "episodes of a step", "servers", "places", "mode", "step", "first part", "then", "setting")
 
 
-def is_admitted(environment: Environment, hosts: int, episodes: int, mode: Mode) -> bool:
-    """Return False for an asynchronous run with fewer places than episodes in flight, which `check_places` refuses."""
-    return not mode.warmup or environment.sessions * hosts >= (1 + mode.warmup) * episodes
+def repeated(mode: Mode, episodes: int) -> Mode:
+    """Return a mode whose steps have at least 1,024 episodes in all, so that few drawn lengths do not decide."""
+    return replace(mode, steps=max(mode.steps, 1024 // episodes))
 
 
-def saturation(steps: Sequence[Step]) -> Table:
-    """Return a table of the two largest parts of each step on one node, and the setting that moves the first one."""
-    headings = ("environment", "episodes", "servers", "mode", "step", "first bottleneck", "then", "setting")
-    table = Table(*headings, title="one node: the parts that take most of a step")
-    for step in steps:
-        first, second, *_ = step.parts
-        late = f", waits {step.played.waited_s:.0f} s" if step.played.waited_s > WAIT_S else ""
-        shares = [f"{part} {step.saved[part]:.0%}" for part in (first, second)]
-        sizes = str(step.episodes), str(step.hosts), step.mode, f"{step.played.seconds:.0f} s{late}"
-        table.add_row(step.environment, *sizes, *shares, PARTS[first])
+def moving(step: Step) -> str:
+    """Return the settings that move the first part of a step, with the share of the step that each saves."""
+    return ", ".join(f"{name} -{share:.0%}" for name, share in step.moved.items()) or "none"
+
+
+def row(scene: Scene, step: Step | None) -> list[str]:
+    """Return a row of `HEADINGS`; None stands for the step of a run that is refused."""
+    environment, hosts = scene.environment.name, str(scene.machines.hosts * scene.machines.nodes)
+    sizes = [environment, str(scene.episodes), hosts, str(scene.places), scene.mode.name]
+    if not step:
+        return [*sizes, "refused: too few places", "", "", "env.hosts.count"]
+    late = f", waits {step.played.waited_s:.0f} s" if step.played.waited_s > WAIT_S else ""
+    shares = [f"{part} {step.saved[part]:.0%}" for part in step.parts[:2]]
+    return [*sizes, f"{step.played.seconds:.0f} s{late}", *shares, moving(step)]
+
+
+def saturation(rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table of the two largest parts of each step on one node, and the settings that move the first one."""
+    table = Table(*HEADINGS, title="one node: the parts that take most of a step, and what moves the first one")
+    for cells in rows:
+        table.add_row(*cells)
     return table
 
 
@@ -97,29 +113,41 @@ def draw(steps: Sequence[Step], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate all sizes, print the tables, and write what is asked for; None stands for the process's arguments."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the arguments; None stands for those of the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.scale_plan", description="Extrapolate a step.")
-    parser.add_argument("--figure", type=Path, metavar="PATH", help="PNG file of the curves")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="file for the numbers and their provenance")
+    parser.add_argument("--figure", type=new_file, metavar="PATH", help="PNG file of the curves")
+    parser.add_argument("--table", type=new_file, metavar="PATH", help="text file of the tables")
+    parser.add_argument("--json", type=new_file, metavar="PATH", help="file for the numbers and their provenance")
     options = parser.parse_args(arguments)
-    one_node = [
-        (MEASURED, environment, replace(ASSUMED, hosts=hosts), episodes, mode)
+    if options.figure and options.figure.suffix != ".png":
+        parser.error(f"argument --figure: {options.figure} does not end with .png. Allowed: a PNG file.")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Simulate all sizes, print the tables, and write the files that are asked for; see `parse`."""
+    options = parse(arguments)
+    scenes = [
+        Scene(MEASURED, environment, replace(ASSUMED, hosts=hosts), episodes, repeated(mode, episodes))
         for environment, mode in product(ENVIRONMENTS, (SYNCHRONOUS, PARTIAL))
         for episodes, hosts in product(EPISODES, HOSTS)
-        if is_admitted(environment, hosts, episodes, mode)
     ]
+    one_node = [scene for scene in scenes if scene.is_admitted]
     nodes = [
-        (MEASURED, environment, replace(ASSUMED, nodes=nodes), episodes, SYNCHRONOUS)
+        Scene(MEASURED, environment, replace(ASSUMED, nodes=nodes), episodes, repeated(SYNCHRONOUS, episodes))
         for environment in ENVIRONMENTS
         if environment.name in OVER_NODES
         for nodes, episodes in product(NODES, EPISODES)
     ]
     with ProcessPoolExecutor() as processes:
-        steps = list(processes.map(simulate, *zip(*one_node, *nodes, strict=True)))
-    first, others = steps[: len(one_node)], steps[len(one_node) :]
-    for table in (saturation(first), *over_nodes(others)):
-        Console(width=180).print(table)
+        steps = list(processes.map(simulate, [*one_node, *nodes]))
+    found, others = dict(zip(one_node, steps, strict=False)), steps[len(one_node) :]
+    tables = saturation([row(scene, found.get(scene)) for scene in scenes]), *over_nodes(others)
+    Console(width=180).print(*tables)
+    if options.table:
+        with options.table.open("w", encoding="utf-8") as file:
+            Console(file=file, width=180).print(*tables)
     if options.figure:
         draw(others, options.figure)
     if options.json:

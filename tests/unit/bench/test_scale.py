@@ -13,7 +13,7 @@ import yaml
 from tests.bench import environment_times
 from tests.bench.endless import EndlessEnv
 from tests.bench.memory import MARK
-from tests.bench.scale import RECIPE, SAMPLES, Sample, cost, main, sizes
+from tests.bench.scale import INSTANT_TURNS, RECIPE, SAMPLES, Sample, cost, main, sizes
 from verl_agent.types import TaskItem
 
 BEFORE = Sample({1: 10.0, 2: 1.0}, {1: "driver", 2: "ray::AgentLoopWorker"}, gb=1.0, sent=5_000_000)
@@ -51,7 +51,7 @@ def test_episodes_that_make_no_whole_groups_are_refused(episodes, capsys):
 
 
 def test_the_instant_load_has_a_turn_limit_that_its_episodes_reach_and_a_place_for_each():
-    recipe = RECIPE.format(**sizes(4096, 0, instant=True), name="x")
+    recipe = RECIPE.format(**sizes(4096, 0, INSTANT_TURNS, instant=True), name="x")
     read = yaml.safe_load(recipe)
     assert read["horizon"]["max_turns"] == [30] and read["data"]["train_batch_size"] * SAMPLES == 4096
     assert read["env"]["hosts"]["count"] * EndlessEnv.hosting.sessions >= 4096
@@ -72,3 +72,36 @@ def test_demonstrations_are_timed_by_reset_and_turn(capsys):
     environment_times.main(["guess_number", "--episodes", "3"])
     found = re.search(r"guess_number.*?([\d.]+) ms.*?([\d.]+) ms.*?(\d+)", capsys.readouterr().out)
     assert found is not None and float(found[2]) < 50 and 1 <= int(found[3]) <= 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--episodes", "0"], "error: --episodes must be >= 2, got 0."),
+        (["--episodes", "1"], "error: --episodes must be >= 2, got 1."),
+        (["nowhere"], "error: NAME is one of babyai, "),
+        (["textcraft", "nowhere"], "got nowhere."),
+    ],
+)
+def test_arguments_of_the_times_are_checked_before_the_work(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        environment_times.main(arguments)
+    written = capsys.readouterr()
+    assert message in written.err and not written.out
+
+
+@pytest.mark.parametrize("name", ["openenv", "gymnasium"])
+def test_an_environment_without_demonstrations_is_refused_with_those_that_have_some(name):
+    with pytest.raises(SystemExit, match=f"error: NAME is .*textcraft.*got {name}"):
+        environment_times.main([name])
+
+
+@pytest.mark.parametrize("arguments", [["--turns", "0"], ["--json", "nowhere/x.json"]])
+def test_arguments_of_the_bench_are_checked_before_the_run(arguments, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "runs"), *arguments])
+    assert (
+        f"error: {'--turns must be >= 1, got 0' if '--turns' in arguments else 'argument --json: '}"
+        in capsys.readouterr().err
+    )
+    assert not (tmp_path / "runs").exists()

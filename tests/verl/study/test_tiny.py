@@ -277,8 +277,9 @@ def test_the_second_half_of_the_budget_has_the_later_tasks(tmp_path, started):
     assert all(tasks <= (early if before < 200 else late) for before, tasks in training.played)
 
 
-def test_a_killed_run_resumes_to_the_same_points(tmp_path, started):
-    config = composed("horizon.max_turns=[2,5]", "horizon.steps_per_stage=3")
+@pytest.mark.parametrize("rule", ["horizon.steps_per_stage=3", "horizon.per_task={rule: signal}"])
+def test_a_killed_run_resumes_to_the_same_points(tmp_path, started, rule):
+    config = composed("horizon.max_turns=[2,5]", rule)
     warm = tmp_path / "warm/1.pt"
     started.write(warm)
     study = Study(question="", recipe="", arms=ARMS, seeds=[1], budget_turns=400, points=4, tiny=SETTINGS)
@@ -299,5 +300,6 @@ def test_a_killed_run_resumes_to_the_same_points(tmp_path, started):
     ]
     assert len(points[0]) == 5 and points[0][-1]["turns"] >= 400
     for one, other in zip(*points, strict=True):
-        assert one["turns"] == other["turns"] and one["success"] == pytest.approx(other["success"], abs=0.1)
+        assert one["turns"] == other["turns"] and one.get("max_turns") == other.get("max_turns")
+        assert one["success"] == pytest.approx(other["success"], abs=0.1)
     assert sorted(path.name for path in cut.folder.iterdir()) == ["done.json", "points.jsonl"]
