@@ -45,7 +45,7 @@ ENVIRONMENTS = (
 the scripts of the embedded sites' tasks. Latency and reset of Chromium are assumed."""
 ASSUMED = Machines()
 NODES, EPISODES, HOSTS = (1, 4, 16, 64), (64, 256, 1024, 4096), (1, 8, 64)
-OVER_NODES = ("ScienceWorld", "Chromium")
+OVER_NODES, ON_PAGE = ("ScienceWorld", "Chromium"), "ScienceWorld"
 HEADINGS = ("environment", "episodes of a step", "servers", "places", "mode", "step", "first part", "then", "setting")
 
 
@@ -76,6 +76,18 @@ def saturation(rows: Sequence[Sequence[str]]) -> Table:
     for cells in rows:
         table.add_row(*cells)
     return table
+
+
+def page_rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the table of docs/results/scale.md: for each number of episodes a row, for each number of servers a cell.
+
+    A cell has the first part of a synchronous step of `ON_PAGE` and the setting that moves it most.
+    """
+    made: dict[str, list[str]] = {}
+    for name, episodes, _, _, mode, _, part, _, setting in rows:
+        if (name, mode) == (ON_PAGE, SYNCHRONOUS.name):
+            made.setdefault(episodes, []).append(f"{part}, {setting.partition(',')[0]}")
+    return [f"| {' | '.join([episodes, *cells])} |" for episodes, cells in made.items()]
 
 
 def over_nodes(steps: Sequence[Step]) -> list[Table]:
@@ -143,8 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with ProcessPoolExecutor() as processes:
         steps = list(processes.map(simulate, [*one_node, *nodes]))
     found, others = dict(zip(one_node, steps, strict=False)), steps[len(one_node) :]
-    tables = saturation([row(scene, found.get(scene)) for scene in scenes]), *over_nodes(others)
-    Console(width=180).print(*tables)
+    rows = [row(scene, found.get(scene)) for scene in scenes]
+    tables = saturation(rows), *over_nodes(others)
+    Console(width=180).print(*tables, *page_rows(rows), sep="\n")
     if options.table:
         with options.table.open("w", encoding="utf-8") as file:
             Console(file=file, width=180).print(*tables)

@@ -158,9 +158,8 @@ class Scene:
         return self.on(**{count: 2 * getattr(self.machines, count)})
 
 
-GPUS = "GPUs"
 SETTINGS: Mapping[str, Callable[[Scene], Scene]] = {
-    GPUS: lambda scene: scene.twice("gpus"),
+    "GPUs": lambda scene: scene.twice("gpus"),
     "tensor_model_parallel_size": lambda scene: scene.twice("tensor_parallel"),
     "rollout=partial": lambda scene: replace(scene, mode=replace(PARTIAL, steps=max(PARTIAL.steps, scene.mode.steps))),
     "env.hosts.count": lambda scene: scene.twice("hosts"),
@@ -168,20 +167,20 @@ SETTINGS: Mapping[str, Callable[[Scene], Scene]] = {
     "num_data_storage_units": lambda scene: scene.twice("storages"),
 }
 """Settings, and what a step is like with twice their value or with the overlay."""
-ENGINE = (GPUS, "tensor_model_parallel_size", "rollout=partial")
 PARTS: Mapping[str, Sequence[str]] = {
-    "engine": ENGINE,
-    "update": (GPUS,),
+    "engine": ("GPUs", "tensor_model_parallel_size", "rollout=partial", "env.hosts.count"),
+    "update": ("GPUs",),
     "transfer": (),
-    "latency": ("rollout=partial",),
+    "latency": ("rollout=partial", "env.hosts.count"),
     "hosts": ("env.hosts.count",),
     "loop": ("agent.num_workers",),
-    "server": (GPUS,),
+    "server": ("GPUs",),
     "storage": ("num_data_storage_units",),
     "queue": (),
     "driver": (),
 }
-"""Parts of a step, with the settings that may move them. There is one controller (`queue`) and one driver."""
+"""Parts of a step, with the settings that may move them. There is one controller (`queue`) and one driver.
+More hosts have more places, so that more episodes share an engine or wait at once."""
 SENSIBLE, OWN = 0.05, 0.1
 """Share of a step that a setting must save to be named, and share of its part's own time."""
 
@@ -379,7 +378,7 @@ def seconds(scene: Scene, without_part: str | None = None) -> float:
 
 
 def moves(scene: Scene, part: str, whole_s: float, rest_s: float) -> dict[str, float]:
-    """Return the share of a step that each setting saves that shortens the step and the part's own time.
+    """Return the settings that shorten a step and its part's own time, with the share of the step that each saves.
 
     Args:
         scene: inputs of the step.
@@ -396,7 +395,7 @@ def moves(scene: Scene, part: str, whole_s: float, rest_s: float) -> dict[str, f
         own_s = moved_s - seconds(other, part)
         if 1 - moved_s / whole_s >= SENSIBLE and own_s <= (1 - OWN) * (whole_s - rest_s):
             found[setting] = 1 - moved_s / whole_s
-    return found
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
 def simulate(scene: Scene) -> Step:

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 import yaml
@@ -34,9 +33,10 @@ def test_processes_with_one_name_are_added():
 
 
 def test_a_sample_holds_marked_processes_only():
-    busy = "import time\nwhile time.process_time() < 0.3: pass\ntime.sleep(30)"
-    with subprocess.Popen([sys.executable, "-c", busy], env={**os.environ, MARK: "scale"}) as process:
-        time.sleep(1.5)
+    busy = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ntime.sleep(30)"
+    command = [sys.executable, "-c", busy]
+    with subprocess.Popen(command, env={**os.environ, MARK: "scale"}, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
         sample = Sample.take("scale")
         process.kill()
     assert list(sample.cpu_s) == [process.pid]

@@ -9,10 +9,22 @@ import pytest
 from env_adapters.web_sites.source import EmbeddedTasks
 from tests import ROOT
 from tests.bench.environment_times import tenths
-from tests.bench.scale_plan import ASSUMED, ENVIRONMENTS, HOSTS, MEASURED, draw, main, repeated, row, saturation
+from tests.bench.scale_plan import (
+    ASSUMED,
+    ENVIRONMENTS,
+    EPISODES,
+    HEADINGS,
+    MEASURED,
+    ON_PAGE,
+    draw,
+    main,
+    page_rows,
+    repeated,
+    row,
+    saturation,
+)
 from tests.bench.scale_simulation import (
     PARTIAL,
-    PARTS,
     SETTINGS,
     SYNCHRONOUS,
     Costs,
@@ -141,7 +153,7 @@ SATURATED = {
     "transfer": (Scene(FREE, WAITS, replace(LONG, transfer_s=30.0), 64), {}),
     "latency": (Scene(FREE, SLOW_TAIL, replace(LONG, transfer_s=20.0), 64), {"rollout=partial": 0.2}),
     "hosts": (Scene(FREE, replace(WAITS, turn_ms=4e3), LONG, 64), {"env.hosts.count": 0.3}),
-    "loop": (Scene(replace(FREE, loop_ms=4e3), WAITS, LONG, 64), {"agent.num_workers": 0.3}),
+    "loop": (Scene(replace(FREE, episode_ms=4e3), WAITS, LONG, 64), {"agent.num_workers": 0.3}),
     "server": (Scene(replace(FREE, server_ms=4e3), WAITS, LONG, 64), {"GPUs": 0.3}),
     "storage": (Scene(replace(FREE, storage_ms=1e3), WAITS, LONG, 64), {"num_data_storage_units": 0.3}),
     "queue": (Scene(replace(FREE, queue_ms=1e3), WAITS, LONG, 64), {}),
@@ -151,10 +163,11 @@ SATURATED = {
 MANY_REQUESTS = Scene(FREE, replace(WAITS, latency_s=1.0), replace(LONG, token_s=0.01, batch=1), 64)
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", SATURATED)
 def test_the_part_that_takes_most_comes_first_and_the_named_settings_shorten_the_step(part):
     scene, expected = SATURATED[part]
     step = simulate(scene)
+    assert set(step.saved) == set(SATURATED)
     assert step.parts[0] == part and set(step.moved) == set(expected)
     for setting, least in expected.items():
         assert least <= 1 - seconds(SETTINGS[setting](scene)) / step.played.seconds <= 0.5
@@ -170,21 +183,31 @@ def test_gpus_move_an_engine_with_many_requests_and_tensor_parallelism_one_with_
     assert "GPUs" not in simulate(few).moved
 
 
+def test_more_hosts_move_an_engine_whose_episodes_wait_for_places():
+    engine = replace(LONG, hosts=1, launch_s=0.5, token_s=0.5)
+    few = Scene(FREE, replace(WAITS, latency_s=0.0, sessions=16), engine, 64)
+    moved = simulate(few).moved
+    assert list(moved) == ["env.hosts.count", "tensor_model_parallel_size"]
+    assert moved["env.hosts.count"] == pytest.approx(0.5)
+
+
 def test_turns_of_the_web_are_those_of_the_scripts_of_its_tasks():
     scripts = [len(item.data["oracle"]) for item in EmbeddedTasks().items("train_all")]
     assert tuple(tenths(scripts)) == BY_NAME["Chromium"].turns
     assert tenths([7] * 5 + [1] * 5) == [1] * 5 + [7] * 5
 
 
-@pytest.mark.parametrize("hosts", HOSTS)
-def test_rows_of_the_page_are_those_of_the_tool(hosts):
-    """The rows of 256 episodes, in the table of the page and in the file that it links."""
-    wanted = []
-    for mode in (SYNCHRONOUS, PARTIAL):
-        scene = Scene(MEASURED, BY_NAME["ScienceWorld"], replace(ASSUMED, hosts=hosts), 256, repeated(mode, 256))
-        wanted.append(row(scene, simulate(scene) if scene.is_admitted else None))
-    lines = [re.split(r" *[│|] *", line.strip("│| \n")) for line in (PAGE.with_suffix(".txt")).open(encoding="utf-8")]
-    assert [line for line in lines if line[:3] == wanted[0][:3]] == wanted
+def test_rows_of_the_page_are_those_of_the_tool():
+    """A row is simulated, and one is refused; all rows of the page are compared with the file that it links."""
+    few, more = (replace(ASSUMED, hosts=hosts) for hosts in (1, 8))
+    scene = Scene(MEASURED, BY_NAME[ON_PAGE], more, 256, repeated(SYNCHRONOUS, 256))
+    refused = Scene(MEASURED, BY_NAME[ON_PAGE], few, 256, repeated(PARTIAL, 256))
+    lines = [re.split(r" *[│|] *", line.strip("│| \n")) for line in PAGE.with_suffix(".txt").open(encoding="utf-8")]
+    assert row(scene, simulate(scene)) in lines
+    assert not refused.is_admitted and row(refused, None) in lines
+    shown = PAGE.read_text(encoding="utf-8").splitlines()
+    of_page = page_rows([cells for cells in lines if len(cells) == len(HEADINGS)])
+    assert len(of_page) == len(EPISODES) and [line for line in of_page if line not in shown] == []
 
 
 @pytest.mark.parametrize(
