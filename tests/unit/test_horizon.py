@@ -272,7 +272,7 @@ def test_a_state_that_a_schedule_of_another_package_cannot_keep_raises_config_er
     schedule = new_schedule(Horizon([4, 10], schedule="unsaved"))
     for call, said in (
         (lambda: schedule.observe([]), "failed in observe: ZeroDivisionError"),
-        (schedule.saved, "returned a state that JSON cannot keep: TypeError"),
+        (schedule.saved, "returned a state from saved that JSON cannot keep, so no checkpoint can: TypeError"),
         (lambda: schedule.restore({}), "failed in restore: KeyError"),
     ):
         with pytest.raises(ConfigError, match=rf"horizon\.schedule='unsaved' {said}"):

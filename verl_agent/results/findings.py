@@ -148,7 +148,7 @@ def _replies(history: RunHistory) -> list[Finding]:
 
 def _turn_limit(train: Sequence[StepSummary], needed_turns: Mapping[int, int], acts: bool) -> list[Finding]:
     """Return a turn limit that is too short, or that ends most episodes; the second only if the replies act."""
-    limit = train[-1].max_turns
+    limit = max(at.max_turns for at in train)
     train = [at for at in train if at.max_turns == limit]  # of a growing horizon, the steps with the last limit
     where = _span(train, stop=StopReason.TURN_LIMIT)
     tasks = sum(needed_turns.values())
@@ -156,7 +156,7 @@ def _turn_limit(train: Sequence[StepSummary], needed_turns: Mapping[int, int], a
     if longer >= 0.3:
         text = (
             f"The turn limit {limit} is too short: {longer:.0%} of the tasks need more turns (those of the oracle, or "
-            "of the shortest solved episode). Raise horizon.max_turns."
+            "of the shortest solved episode). If it is the last limit of horizon.max_turns, raise it."
         )
         return [Finding(text, where)]
     cut = _mean(train, [at.stops.get(StopReason.TURN_LIMIT, 0.0) for at in train])

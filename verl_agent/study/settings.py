@@ -196,6 +196,11 @@ class Study:
         least = least_seeds(arms, max(2, len(looks)))
         if self.stop.rule != "looks":
             return
+        if seeds <= least:
+            raise ConfigError(
+                f"study.stop.rule=looks needs {least + 1} or more seeds with {arms} arms, got {seeds}: with fewer than "
+                f"{least} no look can tell arms apart. Add seeds, or set stop.rule: fixed, which has one look."
+            )
         if len(looks) < 2 or looks != sorted({*looks}) or looks[-1] != seeds or looks[0] < least:
             raise ConfigError(
                 f"study.stop.looks={looks} is not allowed. Allowed: at least two growing numbers, the first one from "

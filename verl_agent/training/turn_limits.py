@@ -130,8 +130,10 @@ class OwnSchedule(Schedule):
 
     @override
     def saved(self) -> dict[str, Any]:
-        with self._calling("returned a state that JSON cannot keep"):
-            state: dict[str, Any] = json.loads(json.dumps(self._own.saved()))
+        with self._calling("failed in saved"):
+            state = self._own.saved()
+        with self._calling("returned a state from saved that JSON cannot keep, so no checkpoint can"):
+            json.dumps(state)
         return state
 
     @override

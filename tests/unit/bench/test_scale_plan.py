@@ -17,8 +17,8 @@ from tests.bench.scale_plan import (
     MEASURED,
     ON_PAGE,
     draw,
-    main,
     page_rows,
+    parse,
     repeated,
     row,
     saturation,
@@ -216,9 +216,9 @@ def test_rows_of_the_page_are_those_of_the_tool():
 )
 def test_a_figure_that_cannot_be_written_is_refused_before_the_work(path, fault, tmp_path, capsys):
     with pytest.raises(SystemExit):
-        main(["--figure", str(tmp_path / path)])
-    written = capsys.readouterr()
-    assert "error: argument --figure: " in written.err and fault in written.err and not written.out
+        parse(["--figure", str(tmp_path / path)])
+    written = capsys.readouterr().err
+    assert "error: argument --figure: " in written and fault in written
 
 
 def test_more_nodes_are_faster_and_the_curves_are_drawn(tmp_path):

@@ -64,7 +64,7 @@ def written(tmp_path):
             )
             for looks in ([6, 12], [8, 7], [8, 8], [8, 11], [12])
         ),
-        ({"stop": {"rule": "looks"}}, r"stop\.looks=\[\] is not allowed\. .* the last one 2, .*rule: fixed"),
+        ({"stop": {"rule": "looks"}}, r"rule=looks needs 8 or more seeds with 2 arms, got 2: .*rule: fixed"),
         ({"reference": ""}, r"study\.reference='' is not allowed"),
     ],
 )

@@ -98,7 +98,7 @@ def test_an_error_of_a_mixture_names_the_entry(own_schedule):
     [
         ("latertask", r"returned 0 at step 1\."),
         ("laterstep", r"returned 5 at step 9\. Allowed: a whole number from 1 to 4"),
-        ("unsaved", r"horizon\.schedule='unsaved' returned a state that JSON cannot keep"),
+        ("unsaved", r"horizon\.schedule='unsaved' returned a state from saved that JSON cannot keep"),
     ],
 )
 def test_a_schedule_of_another_package_that_would_fail_later_stops_the_run_before_its_start(
