@@ -123,7 +123,7 @@ def announcement(settings: ServeSettings, tasks: TaskIndex, url: str) -> list[st
     numbered = f"item numbers 0 to {len(tasks.numbered) - 1} refer to split {tasks.split!r}"
     lines = [
         f"{tasks.env} at {url}: {len(tasks)} tasks; {numbered}.",
-        f"  train against it:  env.name=http 'env.options={{env: {tasks.env}, urls: [{url}]}}'",
+        f"  train against it:  env.name=http env.options=null 'env.options={{env: {tasks.env}, urls: [{url}]}}'",
         f"  OpenEnv's clients:  GenericEnvClient(base_url={url!r})   AgentGym's: env_server_base={url}",
         f"  check it:          curl {url}/health   also /info /tasks /stats /metrics",
     ]
