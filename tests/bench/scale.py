@@ -211,8 +211,8 @@ def new_file(text: str) -> Path:
     return path
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure each number of episodes, and print a table; None stands for the arguments of the process."""
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the arguments; None stands for those of the process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default="runs/bench_scale", type=Path)
     parser.add_argument("--episodes", type=int, nargs="+", help=f"multiples of {SAMPLES} (default 256 1024 4096)")
@@ -235,6 +235,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--episodes takes multiples of {SAMPLES}, got {' '.join(map(str, options.episodes))}.")
     if not 0 <= options.digits <= MOST_DIGITS:
         parser.error(f"--digits is 0 to {MOST_DIGITS}, got {options.digits}.")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure each number of episodes, and print a table; see `parse`."""
+    options = parse(arguments)
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("RAY_worker_niceness", "0")
