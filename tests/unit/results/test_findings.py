@@ -139,6 +139,15 @@ def test_a_larger_limit_is_a_change_unless_limits_differ_within_a_step(means: di
     assert ("the turn limit went from 4 to 6 at step 2" in RunHistory(steps, log=log).changes(2)) == told
 
 
+def test_a_lower_limit_that_a_schedule_chose_is_not_called_too_short() -> None:
+    """All tasks need 6 turns, and the highest limit is 8; the last step played the lower one."""
+    steps = [step(1, max_turns=8), step(2, max_turns=4)]
+    texts = [found.text for found in find_problems(RunHistory(steps, needed_turns={6: 10}))]
+    assert not any("is too short" in text for text in texts)
+    low = find_problems(RunHistory(steps[1:], needed_turns={6: 10}))
+    assert any("The turn limit 4 is too short: 100%" in found.text for found in low)
+
+
 def test_findings_name_settings_that_exist() -> None:
     source = "".join(Path(one.__file__).read_text() for one in (findings, findings_trends))
     named = set(re.findall(r"\b(?:episode|horizon)\.[a-z_]+", source))

@@ -27,7 +27,9 @@ def check_schedule(run_env: RunEnv, samples: int, filters: bool, label: str = ""
     try:
         _check_groups(run_env, samples, filters)
     except ConfigError as error:
-        raise (ConfigError(f"env.mixture, {label}: {error}") if label else error) from error
+        if not label:
+            raise
+        raise ConfigError(f"env.mixture, {label}: {error}") from error
 
 
 def _check_groups(run_env: RunEnv, samples: int, filters: bool) -> None:
